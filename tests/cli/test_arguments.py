@@ -23,18 +23,9 @@ CASES = {
     "switch-does-not-eat-the-next-word": (["train", "--dry-run", "a=1"], ("a=1",), {"dry_run": True}),
     "switch-with-underscore": (["train", "--dry_run"], (), {"dry_run": True}),
     "switch-off": (["train", "--dry-run=false"], (), {"dry_run": False}),
-    "a-word-that-may-be-left-out": (
-        ["data prepare", "CASES", "OUT", "--map", "m.yaml"],
-        ("CASES", "OUT"),
-        {"map": "m.yaml"},
-    ),
-    "a-word-that-may-be-given": (["data prepare", "shapenet_car", "RAW", "OUT"], ("shapenet_car", "RAW", "OUT"), {}),
     "parameters-of-a-case": (["predict", "r", "--set", "a=1", "--set", "b=2"], ("r",), {"set": "a=1,b=2"}),
     "setting-as-flag": (["train", "--accelerator", "cpu"], ("accelerator=cpu",), {}),
     "setting-with-commas": (["train", "--devices", "0,1"], ('devices="0,1"',), {}),
-    "setting-with-dash": (["train", "--dataset-root", "/data"], ("dataset_root=/data",), {}),
-    "nested-setting": (["train", "--trainer.max-epochs", "3"], ("trainer.max_epochs=3",), {}),
-    "negative-value": (["train", "--seed", "-1"], ("seed=-1",), {}),
     "plan-for-another-machine": (["plan", "--visible-devices", "0,1"], (), {"visible_devices": "0,1"}),
     "folder": (["evaluate", "runs/x", "--split", "train"], ("runs/x",), {"split": "train"}),
 }

@@ -35,8 +35,6 @@ GROUPS = {
 LISTS = {
     "a-group": ("[model: a]", [], {"model": {"kind": "my.A", "width": 1, "heads": 2}}),
     "a-file-of-the-same-group": ("[/model: b]", [], {"model.width": 5, "model.heads": 2}),
-    "self-first": ("[model: c]", [], {"model.width": 1}),
-    "a-group-in-a-group": ("[model: e]", [], {"model": {"part": {"x": 1}, "kind": "my.E"}}),
     "null": ("[model: null]", [], {}),
     "several-options": ("[experiment: [one, lists]]", [], {"optimizer.kind": "my.O", "model.width": 5}),
     "an-override-before-its-group": ("[experiment: one, model: a]", [], {"model.width": 5}),
@@ -46,11 +44,8 @@ LISTS = {
     "the-outermost-override-counts": ("[model: e, experiment: two]", [], {"model.width": 1, "seed": 1}),
     "then-the-last": ("[model: e, /experiment/two, /experiment/one]", [], {"model.width": 5}),
     "what-is-typed-counts-most": ("[model: a, override /model: e]", ["model=b"], {"model.width": 5}),
-    "listed-twice-the-last": ("[model: a, /model: b]", [], {"model.width": 5}),
-    "a-name-among-the-settings-chooses": ("[model: a]\nmodel: b", [], {"model.width": 5}),
     "an-experiment-comes-last": ("[model: a]\nseed: 3", ["+experiment=one"], {"seed": 1, "model.width": 5}),
     "a-group-that-no-list-has": ("[model: a]", ["optimizer=o"], {"optimizer": {"kind": "my.O"}}),
-    "a-group-that-the-experiment-has": ("[]", ["optimizer=o", "+experiment=lists"], {"optimizer.kind": "my.O"}),
     "a-group-left-out": ("[model: a]\nseed: 3", ["~model"], {"seed": 3}),
     "another-kind-has-its-own-settings": ("[model: a]\nmodel: {kind: my.Z}", [], {"model": {"kind": "my.Z"}}),
     "another-length": ("[]\ntrainer: {max_epochs: 1}", ["trainer.max_updates=2"], {"trainer": {"max_updates": 2}}),
@@ -86,14 +81,11 @@ def test_lists(content: str, words: list[str], expected: dict[str, Any], mine) -
 
 INTERPOLATED = {
     "a-setting": ("a: 3\nb: ${a}", 3),
-    "in-a-text": ("a: 3\nb: run-${a}", "run-3"),
     "from-here": ("a: 3\nc: {x: 4, y: '${.x}', z: '${..a}'}\nb: ['${c.y}', '${c.z}']", [4, 3]),
     "a-section": ("a: {x: '${d}'}\nd: 1\nb: ${a}", {"x": 1}),
     "an-element": ("a: [5, 6]\nb: ${a[1]}", 6),
-    "a-name-that-is-made": ("a: c\nc: 7\nb: '${${a}}'", 7),
     "the-environment": ("b: ${oc.env:SLURM_JOB_ID}", "77"),
     "the-environment-by-a-name-that-is-made": ("e: env\nb: '${oc.${e}:SLURM_JOB_ID}'", "77"),
-    "a-default": ("b: ${oc.env:SLURM_NOT_SET,5}", 5),
     "not-meant": ("b: \\${a}", "${a}"),
 }
 

@@ -8,11 +8,7 @@ from noether.data.describe import describe_split
 
 ARRAYS = {
     "points": ([(5, 3), (7, 3)], "(5..7, 3)", 3),
-    "a-value-at-each-point": ([(50,), (50,)], "(50,)", 1),
-    "a-force": ([(3,), (3,)], "(3,)", 3),
     "a-class": ([(), ()], "()", 1),
-    "an-image": ([(1, 28, 28), (1, 28, 28)], "(1, 28, 28)", 1),
-    "a-wide-table": ([(4, 64), (4, 64)], "(4, 64)", 1),
 }
 
 

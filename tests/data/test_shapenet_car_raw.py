@@ -48,10 +48,6 @@ def rewrite_surface(car: Path, change) -> None:
     write_grid(car / "quadpress_smpl.vtk", points, quads, {"point_scalars": pressure})
 
 
-def rewrite_pressure(car: Path, change) -> None:
-    np.save(car / "press.npy", change(np.load(car / "press.npy")))
-
-
 def rewrite_scalars(car: Path, **arrays) -> None:
     points, quads, _ = surface_mesh(7)
     write_grid(car / "quadpress_smpl.vtk", points, quads, arrays)
@@ -77,13 +73,6 @@ BROKEN = {
         lambda car: np.save(car / "press.npy", np.roll(np.load(car / "press.npy"), 96)),
         "of the spread",
     ),
-    "pressure-with-the-unused-at-the-end": (
-        "press.npy",
-        lambda car: rewrite_pressure(car, lambda p: np.concatenate([p[:16], p[112:], p[16:112]])),
-        "off 'point_scalars' in quadpress_smpl.vtk",
-    ),
-    "pressure-in-reverse": ("press.npy", lambda car: rewrite_pressure(car, lambda p: p[::-1]), "of the spread"),
-    "pressure-of-the-other-sign": ("press.npy", lambda car: rewrite_pressure(car, lambda p: -p), "by 100% of"),
     "pressure-nan": ("press.npy", lambda car: np.save(car / "press.npy", np.full(3682, np.nan)), "not finite"),
     "surface-short-of-points": (
         "quadpress_smpl.vtk",
@@ -116,7 +105,6 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, 
     assert seen in refused.value.seen
 
 
-UNUSED_POINTS = np.isin(np.arange(3682), np.arange(16, 112))
 FITTING = {
     "fewer-digits": lambda p: {"point_scalars": np.round(p)},
     "another-unit": lambda p: {"point_scalars": p / 1.225 / 1000},

@@ -113,15 +113,6 @@ def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_rotate_keeps_the_dtype_of_its_input(dtype):
-    x = random(1, 4, 3, 16).to(dtype)
-    table = rotary_table(random(1, 4, 3, scale=1000).float(), 16)
-    assert rotate(x, table).dtype == dtype
-    exact = rotate(x.double(), table.double())
-    torch.testing.assert_close(rotate(x, table).double(), exact, rtol=0, atol=2 * torch.finfo(dtype).eps)
-
-
 # attention
 
 
@@ -184,14 +175,6 @@ def test_nothing_attends_to_padding():
 
 
 # blocks
-
-
-def test_transformer_block_is_pre_norm_with_residuals():
-    block = TransformerBlock(24, 3).double()
-    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000), 8)
-    middle = x + block.attention(F.layer_norm(x, (24,)), table)
-    expanded = F.gelu(block.mlp.expand(F.layer_norm(middle, (24,))))
-    assert torch.equal(block(x, table), middle + block.mlp.contract(expanded))
 
 
 def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from point_models import assert_same, draw, make_batch, small_model
+from point_models import draw, make_batch, small_model
 
 from noether.models.layers.slices import SliceAttention
 
@@ -41,21 +41,6 @@ def test_slice_attention_is_the_paper_s_formula_point_by_point(slices):
             heads.append(torch.stack([sum(w[n][g] * attended[g] for g in range(slices)) for n in range(7)]))
         expected = attention.output(torch.cat(heads, dim=-1))
         torch.testing.assert_close(found[b], expected, rtol=0, atol=1e-12)
-
-
-def test_transolver_is_its_parts_written_out():
-    """Inputs are position, distance (0 on the surface) and direction; the placeholder is added to their embedding."""
-    model, batch = small_model("transolver"), make_batch()
-    surface = (batch["surface_points"] / 100 - 5, torch.zeros(2, 23, 1), batch["surface_normals"])
-    volume = (batch["volume_points"] / 100 - 5, batch["volume_sdf"].unsqueeze(-1), batch["volume_normals"])
-    x = model.input_mlp(torch.cat([torch.cat(part, dim=-1) for part in (surface, volume)], dim=1)) + model.placeholder
-    for block in model.blocks:
-        normed = block.attention_norm(x)
-        weights = block.attention.slice_weights(normed)
-        x = x + block.attention.scatter(weights, block.attention.slice_tokens(normed, weights))
-        x = x + block.mlp(block.mlp_norm(x))
-    fields = model.head(model.norm(x))
-    assert_same(model(batch), {"surface_pressure": fields[:, :23, :1], "volume_velocity": fields[:, 23:, 1:]})
 
 
 def test_first_temperature_is_a_half_for_every_head_and_does_not_decay():

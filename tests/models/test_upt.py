@@ -4,28 +4,6 @@ import pytest
 import torch
 from point_models import assert_same, make_batch, small_model
 
-from noether.models.layers.positions import rotary_table, sincos_embedding
-
-
-def test_upt_is_its_parts_written_out():
-    model, batch = small_model("upt", supernodes=16), make_batch()
-    geometry = batch["geometry_points"]
-    latent = model.pooling(geometry, sincos_embedding(geometry, 24), 16)
-    table = rotary_table(geometry[:, :16], 12)
-    for block in model.encoder:
-        latent = block(latent, table)
-    fields = {}
-    for name in ("surface_points", "volume_points"):
-        queries = model.query_mlp[name](sincos_embedding(batch[name], 24))
-        for block in model.decoder:
-            queries = block(queries, block.keys_values(latent, table), rotary_table(batch[name], 12))
-        fields[name] = model.head(model.norm(queries))
-    expected = {
-        "surface_pressure": fields["surface_points"][..., :1],
-        "volume_velocity": fields["volume_points"][..., 1:],
-    }
-    assert_same(model(batch), expected)
-
 
 def test_fewer_geometry_points_than_supernodes_is_refused_with_both_numbers_and_keys():
     with pytest.raises(ValueError, match=r"64 supernodes .* 40 geometry points") as error:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from noether.report.numbers import number, percent, tick_labels
-from noether.report.provenance import batch_arithmetic
 from noether.report.run import ReportedRun
 from noether.report.summary import verdict
 
@@ -74,17 +73,3 @@ def test_numbers_have_three_digits(value: float | None, text: str) -> None:
 )
 def test_tick_labels(values: list[float], labels: list[str]) -> None:
     assert tick_labels(values) == labels
-
-
-@pytest.mark.parametrize(
-    ("batch", "ranks", "text"),
-    [
-        ((8, 4, 4, 1), 2, "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"),
-        ((1, 1, 1, 1), 1, "1 sample per update = 1 rank × 1; per rank 1 micro-batch of 1"),
-        ((14, 7, 4, 2), 2, "14 samples per update = 2 ranks × 7; per rank 2 micro-batches of at most 4"),
-    ],
-    ids=["whole share", "single", "unequal micro-batches"],
-)
-def test_batch_arithmetic(batch: tuple[int, ...], ranks: int, text: str) -> None:
-    parts = dict(zip(("effective", "per_rank", "micro", "accumulation_steps"), batch, strict=True))
-    assert batch_arithmetic(parts, ranks) == text

@@ -24,14 +24,6 @@ GROUPS = {
         ["{case}/surface.vtp", "{case}/volume.vtu"], "run_2", 12,
     ),
     "a-file-each": ([f"car{i}.stl" for i in range(5)] + ["drag.csv"], ["{case}.stl"], "car2", 5),
-    "a-number-in-folder-and-file": (
-        [f"run_{i}/{name}_{i}.vt{kind}" for i in (1, 2, 10, 11) for name, kind in (("boundary", "p"), ("volume", "u"))],
-        ["run_{case}/boundary_{case}.vtp", "run_{case}/volume_{case}.vtu"], "2", 4,
-    ),
-    "a-folder-for-each-kind": (
-        [f"{kind}/{car}.vtk" for kind in ("PressureVTK", "WallShearStressVTK") for car in ("E_1", "F_2", "N_3")],
-        ["PressureVTK/{case}.vtk", "WallShearStressVTK/{case}.vtk"], "F_2", 3,
-    ),
     "folders-of-categories": (
         [f"PressureVTK/{kind}/{kind}_{i:03d}.vtk" for kind in ("E_S_WW", "F_D_WM", "N_S_WW") for i in range(3)],
         ["PressureVTK/**/{case}.vtk"], "F_D_WM_001", 9,
@@ -39,10 +31,6 @@ GROUPS = {
     "openfoam": (
         [f"{case}/{name}" for case in ("base", "tall", "wide") for name in ("constant/polyMesh", "300/U", "x.foam")],
         ["{case}/constant/polyMesh"], "tall", 3,
-    ),
-    "a-shape-only-some-have": (
-        [f"run_{i}/surface.vtp" for i in range(6)] + ["run_1/shape.stl"],
-        ["{case}/surface.vtp", "{case}/shape.stl"], "run_1", 6,
     ),
 }  # fmt: skip
 
