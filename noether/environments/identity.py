@@ -96,9 +96,13 @@ def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     return hashlib.sha256(f"{_shared(settings)}\0{environ.get('NOETHER_RUN_KEY', '')}".encode()).hexdigest()
 
 
+def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that must be the same on all ranks."""
+    return {name: settings[name] for name in SHARED_SECTIONS if name in settings}
+
+
 def _shared(settings: Mapping[str, Any]) -> str:
-    shared = {name: settings[name] for name in SHARED_SECTIONS if name in settings}
-    return json.dumps(shared, sort_keys=True, default=str)
+    return json.dumps(shared_settings(settings), sort_keys=True, default=str)
 
 
 def configuration_digest(settings: Mapping[str, Any]) -> str:

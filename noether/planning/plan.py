@@ -4,20 +4,23 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
+from noether import __version__
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.recipe import recipe_for
 from noether.config.schema import RunConfig
+from noether.config.section import flat
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
 from noether.environments.devices import GpuDriver
 from noether.environments.driver import nvml_gpus
-from noether.environments.identity import configuration_digest, run_identity, run_key
+from noether.environments.identity import configuration_digest, run_identity, run_key, shared_settings
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
@@ -87,6 +90,7 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
         start_key=run_key({} if identity.is_named else settings, environ),
         distributed=DistributedSettings(**with_environment(distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
+        settings={"noether": __version__, "torch": version("torch"), **dict(flat(shared_settings(settings)))},
     )
 
 

@@ -151,7 +151,14 @@ class Connector(AddressLookup):
             refusal = self.own_refusal or refusal
             if refusal is not None:
                 report = failure_report(refusal, self._ranks[0], self._host)
-                connection.send(refusal_line(report, run_info.start_key, nonce, caller.nonce))
+                line = refusal_line(report, run_info.start_key, nonce, caller.nonce)
+                if report.code != "settings-differ":
+                    connection.send(line)
+                else:  # No other secret of this run, which ends now; rank 0's parent process answers what differs.
+                    connection.send({**line, "settings": dict(run_info.settings)})
+                    with contextlib.suppress(Unanswered):
+                        answer = connection.receive(LOOK_S)
+                        self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
         if refusal is not None:
             raise refusal
         if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
@@ -212,7 +219,7 @@ class Connector(AddressLookup):
             fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
         elif differ == ["configuration"]:
             code, summary = "settings-differ", "the ranks of this run were given different settings"
-            fix = f"the same settings on every host; or, for two runs, {fix}"
+            fix = f"the same settings on every host, which `noether settings` lists; or, for two runs, {fix}"
         elif differ == ["device_kind"]:
             code, summary = (
                 "device-kinds-differ",

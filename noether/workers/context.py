@@ -2,9 +2,10 @@
 
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
@@ -30,7 +31,8 @@ class RunInfo:
     each other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
     derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
     `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
-    launcher such as torchrun serves; 0 elsewhere.
+    launcher such as torchrun serves; 0 elsewhere. `settings` are those that must be the same on all hosts, by dotted
+    names, after the versions of noether and torch.
     """
 
     identity: RunIdentity = NO_RUN
@@ -41,6 +43,7 @@ class RunInfo:
     logs_stay: bool = True
     listener_port: int = 0
     start_key: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from multiprocessing.connection import wait
 
 from noether.common.json_lines import LONGEST_LINE, JsonLines
 from noether.environments.endpoint import HeldPort, hold_port
-from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
 from noether.workers.context import RunInfo, WorkerContext, WorkerReport
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
 from noether.workers.link import Peer
+from noether.workers.settings_differ import settings_differ
+from noether.workers.worker import failure_report
 
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
@@ -52,8 +53,9 @@ class RunListener:
     of each that has proved to be of it, or has been told why there is no run to join.
     """
 
-    def __init__(self, held: HeldPort, identity: RunIdentity, key: str, start_key: str = "") -> None:
-        self._held, self._identity, self._key, self._start_key = held, identity, key, start_key
+    def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
+        self._held, self._identity, self._key = held, run_info.identity, run_info.key
+        self._start_key, self._settings = run_info.start_key, run_info.settings
         self._own_refusal: WorkerReport | None = None
         self.refusals: list[WorkerReport] = []
         self.came: set[tuple[int, ...]] = set()
@@ -154,6 +156,10 @@ class RunListener:
     def _take_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
         refusal = refusal_from(message, self._start_key, candidate.nonce, caller.nonce)
         if refusal is not None:
+            if isinstance(settings := message.get("settings"), dict):
+                differ = settings_differ(self._settings, settings, caller.host)
+                refusal = failure_report(differ, refusal.rank, refusal.host)
+                candidate.connection.send(refusal_line(refusal, self._start_key, caller.nonce, candidate.nonce))
             self.came.add(caller.ranks)
             self.refusals.append(refusal)
 
@@ -193,7 +199,7 @@ def open_listener(placement: Placement, run_info: RunInfo) -> RunListener | None
     ranks = {worker.rank for worker in placement.workers}
     if 0 not in ranks or len(ranks) == placement.world_size:
         return None
-    return RunListener(_hold(placement, run_info), run_info.identity, run_info.key, run_info.start_key)
+    return RunListener(_hold(placement, run_info), run_info)
 
 
 def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:

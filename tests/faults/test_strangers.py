@@ -80,9 +80,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity
 from noether.environments.placement import Endpoint
+from noether.workers.context import RunInfo
 from noether.workers.listener import RunListener
 held = hold_port(Endpoint("127.0.0.1", 0))
-listener = RunListener(held, RunIdentity("multinode", 2), "key")
+listener = RunListener(held, RunInfo(RunIdentity("multinode", 2), "key"))
 print(listener.port, flush=True)
 for line in sys.stdin:
     listener.poll([0])

@@ -20,6 +20,7 @@ from noether.workers.hub import Hub
 from noether.workers.link import Link
 from noether.workers.listener import MOST_UNPROVEN, RunListener
 from noether.workers.rank_state import MeetingPoint, RankPosition
+from noether.workers.settings_differ import settings_differ
 from noether.workers.spoke import Spoke
 
 LIMIT_S = 20
@@ -46,13 +47,14 @@ class Links:
         held = hold_port(Endpoint("127.0.0.1", 0))
         self.endpoint = replace(held.endpoint, asked_by="master_port")
         run_info = self.run_info(self.identity, 1.0)
-        listener = RunListener(held, self.identity, run_info.key, run_info.start_key)
+        listener = RunListener(held, run_info)
         self.hub = Hub((0, 1), "n1", run_info, self.endpoint, listener)
 
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
         start = run_key({}, {"NOETHER_RUN_KEY": self.secret})
-        return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start)
+        digest = {"noether": identity.configuration, "torch": "2", "seed": 1}
+        return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start, settings=digest)
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
         run_info = self.run_info(identity or self.identity, silence_s, key or "a key of the test")
@@ -146,7 +148,7 @@ JOB = replace(RUN, launcher="slurm 13.0")
 @pytest.mark.parametrize(
     ("run", "other", "secrets", "code"),
     [
-        pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("", ""), "settings-differ", id="other settings"),
+        pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("", ""), "hosts-differ", id="other settings"),
         pytest.param(JOB, replace(JOB, world_size=4), ("", ""), "world-sizes-differ", id="other ranks in one job"),
         pytest.param(RUN, replace(RUN, device_kind="cuda"), ("", ""), "device-kinds-differ", id="by hand, no GPU"),
         pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "", id="perhaps another run by hand"),
@@ -166,6 +168,21 @@ def test_a_rank_of_this_start_that_cannot_join_ends_the_run(tmp_path, run, other
     )
     for link in (links.hub, stray):
         link.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "seen", "expected"),
+    [
+        ({"seed": 5}, "seed=5 on n2", "seed=0, as where rank 0 is"),
+        ({"noether": "2", "seed": 5}, "noether=2, seed=5 on n2", "noether=1, seed=0, as where rank 0 is"),
+        ({"new": "\x1b[2J"}, "new=\\x1b[2J on n2", "new=(no such setting), as where rank 0 is"),
+    ],
+    ids=["a setting", "a version first", "one that rank 0 lacks"],
+)
+def test_settings_that_differ_are_named_with_both_values(other, seen: str, expected: str) -> None:
+    first = {"noether": "1", "torch": "2", "seed": 0, "model.dim": 32}
+    refused = settings_differ(first, {**first, **other}, "n2")
+    assert (refused.code, refused.seen, refused.expected) == ("hosts-differ", seen, expected)
 
 
 @pytest.mark.parametrize(

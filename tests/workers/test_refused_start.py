@@ -24,7 +24,7 @@ def task(rank: int, job: int) -> dict[str, str]:
     [
         pytest.param(901, ([], ["trainer.max_epohcs=3"]), "unknown-key", id="rank 1 cannot read its settings"),
         pytest.param(902, (["trainer.max_epohcs=3"], []), "unknown-key", id="rank 0 cannot read its settings"),
-        pytest.param(903, ([], ["seed=5"]), "settings-differ", id="other settings"),
+        pytest.param(903, ([], ["seed=5"]), "hosts-differ", id="other settings"),
         pytest.param(904, ([], ["accelerator=gpu"]), "no-gpu-visible", id="rank 1 has no GPU"),
         pytest.param(905, (["dataset_root=/nowhere"], []), "no-ellipsoid-data", id="rank 0 has no data"),
     ],
@@ -38,3 +38,7 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
     refusing = next(rank for rank in (0, 1) if words[rank])
     assert f"[{code}]" in ended[refusing].err
     assert f"rank {refusing} on {socket.gethostname()}" in ended[1 - refusing].err
+    if code == "hosts-differ":
+        for host in ended:
+            assert "seed=5" in host.err
+            assert "seed=0" in host.err
