@@ -54,7 +54,10 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
 def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
     state = "is taken by another program" if busy else f"cannot be bound: {error}"
-    if endpoint.asked_by == "MASTER_PORT":
+    expected = "a port that no other program on this machine listens on"
+    if isinstance(error, PermissionError):
+        expected, fix = "a port above 1023, which every user may bind", "master_port=29500      (on every host)"
+    elif endpoint.asked_by == "MASTER_PORT":
         fix = "unset MASTER_PORT"
     elif endpoint.asked_by and endpoint.host in LOOPBACK:
         fix = "master_port=0      (any free port)"
@@ -65,6 +68,6 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
         "port-unusable",
         f"port {endpoint.port} {state}",
         seen=f"{endpoint.asked_by or 'port'}={endpoint.port}, on {endpoint.host}",
-        expected="a port that no other program on this machine listens on",
+        expected=expected,
         fix=fix,
     )

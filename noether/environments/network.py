@@ -21,6 +21,17 @@ def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS"
     )
 
 
+def not_permitted(address: str, port: int, host: str, error: PermissionError) -> RequestError:
+    """Returns how a run is refused on a host whose own system forbids the connection to rank 0's host."""
+    return RequestError(
+        "connection-not-permitted",
+        f"the system of {host} does not permit connections to {address} port {port}",
+        seen=f"{error.strerror or error}, at once",
+        expected="no rule of a firewall, a route or a sandbox of this host against it",
+        fix="master_addr=ADDRESS      (in a network between the hosts; or ask who runs this host)",
+    )
+
+
 def find_address(host: str) -> str:
     """Returns the address of a host, IPv4 if it has one. Raises socket.gaierror if the name does not resolve."""
     try:

@@ -13,7 +13,7 @@ from dataclasses import fields
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
 from noether.environments.identity import RunIdentity
-from noether.environments.network import find_address, unresolved
+from noether.environments.network import find_address, not_permitted, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.errors import EndedByAnother, JoinError, NoetherError, RequestError
@@ -111,6 +111,8 @@ class Connector(AddressLookup):
         except socket.gaierror as error:
             self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
+        except PermissionError as error:  # No waiting helps: not rank 0's host says so, but this one.
+            raise not_permitted(self.address, port, self._host, error) from None
         except OSError as error:
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
             return None
@@ -266,6 +268,8 @@ def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str
                 seen = f"{error.strerror or error}, for {limit_s:g} s (distributed.init_timeout_s)"
                 raise unresolved(name, host, seen, f"master_addr={host} on every host      (or an address)") from None
             time.sleep(4 * PAUSE_S)
+        except PermissionError as error:
+            raise not_permitted(address, port, host, error) from None
         except OSError as error:
             raise RequestError(
                 "master-is-another-host",

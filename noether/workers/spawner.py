@@ -23,6 +23,7 @@ from noether.common.processes import ProcessId, descendants, process_table
 from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Placement
 from noether.errors import RequestError
+from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo, WorkerContext
 from noether.workers.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
 from noether.workers.listener import listener_endpoint
@@ -84,9 +85,10 @@ def start_workers(
     methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
     packed = pickle.dumps(payload)
     run_info = replace(run_info or RunInfo(), log_folder=log_folder)
-    log_folder.mkdir(parents=True, exist_ok=True)
-    for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
-        earlier.unlink(missing_ok=True)
+    with refusals_told(log_folder):
+        log_folder.mkdir(parents=True, exist_ok=True)
+        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
+            earlier.unlink(missing_ok=True)
     held = hold_store_port(placement)
     try:
         contexts = worker_contexts(placement, held, os.environ, read_cpus(), run_info)

@@ -64,3 +64,15 @@ def test_trap_9_a_busy_port_is_refused_by_who_asked_for_it(asked_by: str, fix: s
             hold_port(endpoint)
     assert f"{asked_by}={port}" in caught.value.seen
     assert fix.format(next=port + 1) in caught.value.fix
+
+
+def test_a_port_that_needs_rights_is_refused_with_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' user may be root, whom the kernel lets."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", denied)
+    with refusal("port-unusable") as caught:
+        hold_port(dataclasses.replace(Endpoint("node7", 80), asked_by="master_port"))
+    assert "master_port=29500" in caught.value.fix

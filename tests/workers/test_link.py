@@ -14,6 +14,7 @@ from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity, run_key
 from noether.environments.placement import Endpoint
 from noether.errors import NoetherError
+from noether.workers.connector import own_address
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
@@ -22,6 +23,7 @@ from noether.workers.listener import MOST_UNPROVEN, RunListener
 from noether.workers.rank_state import MeetingPoint, RankPosition
 from noether.workers.settings_differ import settings_differ
 from noether.workers.spoke import Spoke
+from tests.refusal import refusal
 
 LIMIT_S = 20
 AT_3 = RankPosition(3, "all_reduce of the gradients", 7)
@@ -201,6 +203,20 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
         assert "\x1b" not in spoke.verdict.message
         spoke.close()
     links.hub.close()
+
+
+def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, monkeypatch) -> None:
+    """On either side: rank 0 tries its own address too."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_connection", denied)
+    spoke = links.connect(2)
+    links.until(lambda: spoke.meeting, spoke)
+    assert (spoke.meeting.code, spoke.meeting.exit_code) == ("connection-not-permitted", 2)
+    with refusal("connection-not-permitted"):
+        own_address(links.endpoint, links.endpoint.port, "n1", 60)
 
 
 def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:

@@ -20,6 +20,7 @@ from noether.errors import RequestError
 from noether.workers.run import run_placement
 from noether.workers.spawner import server_environment, start_methods, start_workers
 from noether.workers.watcher import GRACE_S, watch_workers
+from tests.refusal import refusal
 
 CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
 
@@ -245,6 +246,12 @@ def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: 
     assert run_placement(first, "launch_targets.die_with_family", tmp_path, tmp_path / "logs") == 137
     assert "noether: rank 0 on testbox was killed by SIGKILL" in capfd.readouterr().err
     assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
+
+
+def test_a_folder_that_cannot_have_logs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with refusal("disk-refused"):
+        start_workers(workers(2), "launch_targets.answer", tmp_path, tmp_path / "logs")
 
 
 def test_an_unknown_start_method_is_refused() -> None:
