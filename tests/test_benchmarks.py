@@ -106,14 +106,6 @@ def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(t
     assert again.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
 
 
-@pytest.mark.parametrize(("option", "value"), [("--rounds", "0"), ("--seeds", "-1"), ("--updates", "2.5")])
-def test_a_benchmark_of_nothing_is_refused_in_a_sentence(tmp_path, option, value):
-    done = run("benchmarks/optimizers.py", str(tmp_path / "runs"), f"{option}={value}")
-    assert done.returncode == 2
-    assert f"argument {option}: {value!r} is not a whole number of at least 1" in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
     """One that is skipped costs nothing: the figures would be of a loop without checkpoints."""

@@ -10,30 +10,6 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 import noether as package
-from noether.cli.commands import VERBS
-
-
-def test_help_says_each_command(noether) -> None:
-    done = noether("--help")
-    assert done.code == 0
-    for verb in VERBS:
-        assert f"  {verb} " in done.out
-    assert "75 stopped with everything saved" in done.out
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_each_command_describes_every_parameter(noether, verb: str) -> None:
-    done = noether(*verb.split(), "--help")
-    assert done.code == 0
-    assert done.out.startswith(f"usage: noether {verb}")
-    assert "Args:" not in done.out
-
-
-def test_help_of_train_names_the_options_of_each_group(noether) -> None:
-    lines = [line.split(maxsplit=1) for line in noether("train", "--help").out.splitlines()]
-    assert ["+experiment/ellipsoid", "full, quick"] in lines
-    assert ["optimizer", "adamw, adamw_short, lion, lion_8_samples, muon, sgd"] in lines
-
 
 HELP = {
     "submit-names-its-own-settings": (["submit", "--help"], ["slurm.gpus_per_node"], ["trainer.max_epochs "]),
@@ -196,18 +172,6 @@ def test_train_gives_one_line_of_reasons_on_one_machine_and_plan_all(noether, tm
     lines = [noether(*verb, *words).out.splitlines() for verb in (("train", "--dry-run"), ("plan",))]
     reasons = [[line for line in said if line.startswith(("because", "endpoint", "attempt"))] for said in lines]
     assert [len(found) for found in reasons] == [1, 3]
-
-
-def test_plan_takes_overrides_and_flags_in_any_order(noether) -> None:
-    ways = [
-        ("--devices", "0,1", "--accelerator", "cpu", "trainer.effective_batch_size=6"),
-        ("trainer.effective_batch_size=6", '+devices="0,1"', "+accelerator=cpu"),
-    ]
-    plans = [json.loads(noether("plan", "--json", *way).out) for way in ways]
-    assert plans[0]["world_size"] == plans[1]["world_size"] == 2
-    assert (
-        plans[0]["batch"] == plans[1]["batch"] == {"effective": 6, "per_rank": 3, "micro": 3, "accumulation_steps": 1}
-    )
 
 
 def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from noether.config.task import ForceCoefficientConfig
-from noether.evaluation.tables import reference_words, result_tables
+from noether.evaluation.tables import result_tables
 from noether.runs.metrics import Metrics
 from noether.tasks.field_errors import field_metrics
 
@@ -50,34 +49,6 @@ def test_a_figure_is_a_number_or_a_dash(figures, words: str) -> None:
     assert words in text
     assert "undefined" not in text
     assert "nan" not in text
-
-
-@pytest.mark.parametrize(
-    ("scalar", "words"),
-    [
-        ({"density": 1.225}, "dynamic pressure 245 Pa (air of 1.225 kg/m³ at 20 m/s), area of each"),
-        ({}, "dynamic pressure 245 Pa (0.5 · density · speed²), area of each"),
-        ({"density": 1.225, "moment": True, "reference_length": 2.5}, "20 m/s), area of each, length 2.5 m"),
-    ],
-    ids=["density-stated", "density-unknown", "moment"],
-)
-def test_what_a_coefficient_is_made_with_is_stated(scalar, words: str) -> None:
-    config = ForceCoefficientConfig.model_validate({"direction": (0, 1, 0), "dynamic_pressure": 245.0, **scalar})
-    made_with = {key: getattr(config, key) for key in ("dynamic_pressure", "density", "speed")}
-    if config.moment:
-        made_with["reference_length"] = config.reference_length
-    assert words in reference_words({**made_with, "reference_area": "area of each"})
-
-
-def test_a_terminal_of_80_columns_shows_every_figure() -> None:
-    figures = {"relative_l2": 12.345, "pooled_relative_l2": 1.2345, "mse": 1.234e-05, "mae": 0.001234, "max": 0.01234}
-    text = text_of(width=80, **figures)
-    assert "…" not in text
-    assert ["raw", "weights", "1234.50%", "123.45%", "1.234e-05", "0.001234", "0.01234"] in map(
-        str.split, text.split("\n")
-    )
-    assert "nearest training shape" in text
-    assert text.split("\n")[2].split() == ["p", "Pa²", "Pa", "Pa"]
 
 
 @pytest.mark.parametrize("width", [60, 44])

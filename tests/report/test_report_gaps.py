@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from report_pages import SECTIONS, Page
-from report_runs import plan_of, resumed, without_cases
+from report_runs import resumed, without_cases
 
 from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun, read_run
@@ -47,16 +47,6 @@ def test_missing_file_is_said_where_it_is_missed(
         assert f"There is no {file}: {sentence}" in texts[section]
 
 
-def test_only_a_configuration(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "young")
-    folder.create()
-    folder.config.write_text("seed: 1\n")
-    read = Page(write_report(folder).read_text())
-    assert "The run has made no update yet." in read.texts[""]
-    absent = [attributes for _, attributes in read.tags if attributes.get("class") == "absent"]
-    assert len(absent) == len(SECTIONS) - 2  # The configuration is there, and how to use it.
-
-
 def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
     damaged = RunFolder(tmp_path / "damaged")
     damaged.create()
@@ -82,10 +72,6 @@ def no_validation(run: ReportedRun) -> ReportedRun:
     return replace(run, rows=[row for row in run.rows if row["kind"] == "training"])
 
 
-def raw_weights_only(run: ReportedRun) -> ReportedRun:
-    return replace(run, rows=[row for row in run.rows if row.get("weights") != "ema"])
-
-
 def null_figures(run: ReportedRun) -> ReportedRun:
     rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
     rows = [{**row, "metrics": dict.fromkeys(row["metrics"])} if "metrics" in row else row for row in rows]
@@ -96,18 +82,9 @@ def null_figures(run: ReportedRun) -> ReportedRun:
     return replace(run, result=result, rows=rows, arrays=arrays)
 
 
-def one_sample(run: ReportedRun) -> ReportedRun:
-    arrays = {key: value[:1] if key.startswith("figures/") else value for key, value in run.arrays.items()}
-    return replace(run, arrays=arrays, meta={**run.meta, "names": run.meta["names"][:1]})
-
-
 def classification(run: ReportedRun) -> ReportedRun:
     result = {"split": "test", "samples": 360, "metrics": {"loss": 0.12, "top_1_accuracy": 0.97}}
     return replace(run, result=result, meta={}, arrays={})
-
-
-def many_ranks(run: ReportedRun) -> ReportedRun:
-    return replace(run, plan=plan_of(402, world_size=20) | {"world_size": 40})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +98,6 @@ def many_ranks(run: ReportedRun) -> ReportedRun:
                 ("curves", "Not drawn: no validation split was evaluated."),
             ],
         ),
-        (raw_weights_only, [("curves", "Validation split, raw weights.")]),
         (resumed, [("plan", "2 (the run was started again)")]),
         (
             null_figures,
@@ -131,7 +107,6 @@ def many_ranks(run: ReportedRun) -> ReportedRun:
                 ("curves", "Not drawn: no finite value was logged."),
             ],
         ),
-        (one_sample, [("distributions", "One sample, with")]),
         (
             classification,
             [
@@ -139,7 +114,6 @@ def many_ranks(run: ReportedRun) -> ReportedRun:
                 ("errors", "Top 1 accuracy0.9700"),
             ],
         ),
-        (many_ranks, [("plan", "4 more ranks"), ("plan", "The ranks that were started on node001.")]),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

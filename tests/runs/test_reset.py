@@ -1,6 +1,5 @@
 """A run is started over without losing the old one, and never under a start that may be alive."""
 
-import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -135,14 +134,3 @@ def test_the_newest_run_is_not_one_that_was_started_over(tmp_path: Path) -> None
     newest = newest_run(tmp_path)
     assert newest is not None
     assert newest.path.name == "cars"
-
-
-def test_a_name_with_blanks_is_kept_too(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "my cars")
-    run.create()
-    write_record(run.result, {})
-    place = place_aside(run, {})
-    assert place is not None
-    set_aside(run, place)
-    listed = subprocess.run(["ls", tmp_path], capture_output=True, text=True, timeout=30, check=True).stdout
-    assert listed == "my cars.replaced-1\n"
