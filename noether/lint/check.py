@@ -18,16 +18,16 @@ from noether.lint.shell import ends_parser
 from noether.lint.trial import checked, taken_by_sbatch
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    options_rules.form, options_rules.syntax, options_rules.continued, options_rules.words, options_rules.ignored,
-    options_rules.values, options_rules.together,
+    options_rules.form, options_rules.syntax, options_rules.continued, options_rules.spooled, options_rules.words,
+    options_rules.ignored, options_rules.values, options_rules.together,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     rank_rules.tasks, launcher_rules.launchers, launcher_rules.unset, rank_rules.reach, rank_rules.mpi,
     rank_rules.devices, step_rules.step_nodes, step_rules.step_options, step_rules.step_cpus, step_rules.side_by_side,
     step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend, rendezvous_rules.too_early,
-    rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.interfaces, ending_rules.exit_code,
-    ending_rules.background_jobs, ending_rules.signals, ending_rules.output, ending_rules.requeue,
-    ending_rules.containers, ending_rules.conda, comments,
+    rendezvous_rules.port, rendezvous_rules.environment, rendezvous_rules.unexported, rendezvous_rules.interfaces,
+    ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
+    ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024
 """Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""
@@ -102,6 +102,7 @@ def summarise(job: Job) -> Iterator[str]:
         if shape.gpus_per_node:
             text += f" × {counted(shape.gpus_per_node, 'GPU')} a node"
         world, gpus = world_size(job, launch), shape.total_gpus if under_srun else shape.gpus_per_node
+        gpus = shape.total_gpus if world and gpus and world > gpus else gpus
         if world is not None and launch.trains:
             text += f" → {counted(world, 'rank')}"
             text += f" on {counted(gpus, 'GPU')} ({world / gpus:g} per GPU)" if gpus else ""
@@ -115,9 +116,7 @@ def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list
         RequestError: where no file was named, or the only name is neither a file nor a folder with job scripts.
     """
     if not paths:
-        raise RequestError(
-            "no-script-named", "no job script was named", expected="a file", fix="noether lint job.sbatch"
-        )
+        raise RequestError("no-script-named", "no job script was named", fix="noether lint job.sbatch")
     reports: list[Report] = []
     for name in paths:
         try:
@@ -158,24 +157,15 @@ def _files(name: str) -> list[Path]:
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
                 below = max(path.glob("*/*_submission.sh"), key=lambda file: file.stat().st_mtime, default=None)
-                raise RequestError(
-                    "no-script-in-folder",
-                    f"no job script in the folder {name}",
-                    seen=f"no *_submission.sh, *.sbatch or *.slurm in {name}",
-                    expected="a job script, or submitit's folder of one job",
-                    fix=f"noether lint {below.parent}" if below else "",
-                )
+                wanted, fix = "*_submission.sh, *.sbatch or *.slurm", f"noether lint {below.parent}" if below else ""
+                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted, fix=fix)
             return found
         if path.exists() or path.is_symlink():
             return [path]
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        scripts = [file for file in sorted(beside) if file.endswith((".sh", ".sbatch", ".slurm"))]
-        near = nearest(path.name, beside) or next(iter(scripts), None)
+        scripts = (file for file in sorted(beside) if file.endswith((".sh", ".sbatch", ".slurm")))
+        near = nearest(path.name, beside) or next(scripts, None)
     except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError(
-            "script-unreadable", f"cannot read {name!r}", seen=str(error), expected="a job script"
-        ) from None
+        raise RequestError("script-unreadable", f"cannot read {name!r}", seen=str(error)) from None
     fix = f"noether lint {path.parent / near}" if near else "noether submit --dry-run      (writes a job script)"
-    raise RequestError(
-        "no-such-script", f"no job script {name}", seen=f"{name} does not exist", expected="a file or folder", fix=fix
-    )
+    raise RequestError("no-such-script", f"no job script {name}", seen=f"{name} does not exist", fix=fix)

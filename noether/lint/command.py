@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from noether.common.suggest import nearest
+from noether.common.suggest import one_of
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import Report, lint_files, lint_text
 from noether.lint.finding import Finding
@@ -22,24 +22,11 @@ def run_lint(
     `hp` is a configuration file whose batch the ranks are to share; with `fix` fixed scripts are written beside the
     originals; `style` is one of `formats.FORMATS`; `slurm` is the version of Slurm that the job is for, such as 23.02.
     """
-    if style not in FORMATS:
-        raise RequestError(
-            "unknown-format",
-            f"no format {style!r}",
-            seen=f"--format {style}",
-            expected=", ".join(FORMATS),
-            fix=f"--format {nearest(style, FORMATS) or 'text'}",
-        )
+    style = one_of("format", style, FORMATS)
     overrides = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in overrides]
     if slurm is not None and not re.match(r"\d\d\.\d\d\b", slurm):
-        raise RequestError(
-            "slurm-version",
-            f"{slurm!r} is no version of Slurm",
-            seen=slurm,
-            expected="such as 23.02",
-            fix="--slurm 23.02",
-        )
+        raise RequestError("slurm-version", f"{slurm!r} is no version of Slurm", seen=slurm, fix="--slurm 23.02")
     requested = Requested(read_line, hp, tuple(overrides), float(slurm[:5]) if slurm else None)
     reports = lint_files(paths, requested)
     print(*render(reports, style), sep="\n")
@@ -81,9 +68,7 @@ def write_fixed(report: Report, requested: Requested) -> list[str]:
         return [f"{report.path}: nothing that can be changed without you"] if report.findings else []
     if target == report.path:
         expected = "the original, beside which the fixed one is written"
-        raise RequestError(
-            "script-already-fixed", f"{report.path} is itself a fixed script", seen=str(report.path), expected=expected
-        )
+        raise RequestError("script-already-fixed", f"{report.path} is itself a fixed script", expected=expected)
     try:
         target.write_bytes(data)
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, is_server
-from noether.lint.launch import Launch
+from noether.lint.launch import SHELL_WORDS, Launch
 from noether.lint.status import Loss, StatusFlow
 from noether.lint.values import signal_request
 
@@ -21,9 +21,9 @@ _AMD = re.compile(
 
 def _works(job: Job) -> list[Launch]:
     """Returns the launches that do the job's work: the trainings, else the steps, else the scripts in other files."""
-    steps = [x for x in job.launches if x.layer("srun") or x.layer("mpirun")]
-    files = [x for x in job.launches if x.innermost.kind == "shell" and x.command.parent_type == "program"]
-    return job.trainings or [launch for launch in steps or files if not is_server(launch)]
+    works = [x for x in job.launches if not is_server(x) and x.innermost.name not in SHELL_WORDS]
+    files = [x for x in works if x.innermost.kind == "shell" and x.command.parent_type == "program"]
+    return job.trainings or [x for x in works if x.layer("srun") or x.layer("mpirun")] or files
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
@@ -35,7 +35,7 @@ def exit_code(job: Job) -> Iterator[Finding]:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
         loss = flow.loss(node)
-        if loss is None or (loss.kind in ("then", "exit", "wait") and launch is not works[-1]):
+        if loss is None or (loss.kind != "pipe" and launch is not works[-1]):
             continue
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
@@ -108,8 +108,8 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None)
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     bare = [c for c in commands if c.name == "wait" and len(c.words) == 1]
-    killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.script.text) is not None
-    work = [x for x in job.launches if not x.command.in_background and x.trains]
+    killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.code) is not None
+    work = [x for x in _works(job) if not x.command.in_background]
     if servers and bare and not killed and work and bare[-1].line > work[-1].line > servers[-1].line:
         server = f"the server of line {servers[-1].line}"
         message = f"wait waits for {server} too, which never ends: the job runs to its time limit"
@@ -135,7 +135,7 @@ def signals(job: Job) -> Iterator[Finding]:
     main = works[-1]
     under_srun, value = main.layer("srun") is not None, option.value
     if request.to_batch_shell:
-        if not trapped and main.command.texts[0] != "exec" and "trap" not in job.script.text:
+        if not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
             message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
             edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
             fix = "trap 'kill -USR1 $step' USR1      (and the program in the background)"
@@ -161,11 +161,13 @@ def output(job: Job) -> Iterator[Finding]:
     submitit = any(launch.layer("submitit") for launch in job.launches)
     seen: set[str] = set()
     for options in job.components:
+        chdir = options.value("chdir") or ""
         for option in {o.name: o for o in options.given if o.name in ("output", "error")}.values():
             folder = option.value.rpartition("/")[0]
             known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
-            absolute = folder.startswith(("/", "~", "$")) or (options.value("chdir") or "").startswith(("/", "~", "$"))
-            if not folder or folder in seen or absolute or re.search(r"[\0${<]", folder) or known in (".", ".."):
+            made = any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer)
+            unknown = re.search(r"\A[/~]|[\0${<]", folder) or re.match(r"[/~$]", chdir)
+            if not folder or folder in seen or made or unknown or known in (".", ".."):
                 continue
             seen.add(folder)
             here = not known or any(isdir(base / known) for base in (Path.cwd(), job.script.path.parent))
@@ -173,17 +175,13 @@ def output(job: Job) -> Iterator[Finding]:
                 continue
             reason = "is made of the job's number" if here else "is not here"
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
-            name = "mkdir -p " + (known or ".")
-            fix = "" if here else f"{name}      (before sbatch)"
             opens = job.script.outer[-1] if job.script.outer else ""
-            first = re.match(r"(\s*)sbatch\s", opens)
-            if any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer):
-                continue
-            # Where the file submits the job itself, the folder can be made in front of that.
-            edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line) if here else None
-            if first and not here:
-                edit = Edit(job.script.first_line - 1, (f"{first[1]}{name}", opens), safe=True)
-            yield Finding(option.line, "output-folder", message, fix, edit)
+            first, makes, edit = re.match(r"(\s*)sbatch\s", opens), f"mkdir -p {known}", None
+            if here:
+                edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
+            elif first:  # Where the file submits the job itself, the folder can be made in front of that.
+                edit = Edit(job.script.first_line - 1, (first[1] + makes, opens), safe=True)
+            yield Finding(option.line, "output-folder", message, f"{makes}      (before sbatch)", edit)
 
 
 def requeue(job: Job) -> Iterator[Finding]:
@@ -196,9 +194,8 @@ def requeue(job: Job) -> Iterator[Finding]:
         yield Finding(line, "requeue-truncates", message, edit=job.script.with_option("open-mode", "append"))
     for launch, srun, shape in job.known_steps:
         value = srun.option("kill-on-bad-exit")
-        if value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.script.text:
-            continue
-        if shape.tasks < 2 or not job.shows_ddp(launch):
+        kills = value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.code
+        if kills or shape.tasks < 2 or not job.shows_ddp(launch):
             continue
         source = job.script.source(srun.line)
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
@@ -227,17 +224,18 @@ def containers(job: Job) -> Iterator[Finding]:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
             edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
             yield Finding(layer.line, "container-cleanenv", message, edit=edit, certain=ours)
-        if without_nvidia or kind not in ("python", "per-node", "noether", "submitit"):
+        there = docker and layer.words[1].text == "exec"  # What runs already has its GPUs, or not.
+        if without_nvidia or there or kind not in ("python", "per-node", "noether", "submitit"):
             continue
+        flag, options, elsewhere = "--nv", {"nv", "nvccli"}, r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)="
         if docker:
-            given = bool({"gpus", "device", "runtime", "gpu"} & set(layer.options)) or "nvidia" in text.lower()
-            edit = job.script.rewritten(layer.line, rf"\b({layer.name} run) ", r"\1 --gpus all ")
-            message = f"{layer.name} run without --gpus: the program sees none of the job's GPUs"
-        else:
-            variable = re.search(r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)=", text)
-            given = bool({"nv", "nvccli"} & set(layer.options)) or variable is not None
-            edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", r"\1 --nv ")
-            message = f"{layer.name} without --nv: the program sees none of the job's GPUs"
-            message += "" if ours else ", unless your site sets 'always use nv'"
-        if not given and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]:
+            flag, options, elsewhere = "--gpus all", {"gpus", "device", "runtime", "gpu"}, "(?i)nvidia"
+        edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", rf"\1 {flag} ")
+        message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
+        message += "" if ours or docker else ", unless your site sets 'always use nv'"
+        if (
+            not options & set(layer.options)
+            and not re.search(elsewhere, text)
+            and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]
+        ):
             yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)

@@ -39,9 +39,8 @@ def text_of(report: Report) -> list[str]:
         word = "fix " if finding.edit else "hint"
         lines += [f"  {word}  {shown_name(each)[:LONGEST_LINE]}" for each in finding.fix.split("\n") if each]
     errors = sum(finding.level == "error" for finding in report.findings)
-    warnings = len(report.findings) - errors
     lines += [f"{report.path}: {text}" for text in report.summary]
-    count = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    count = f"{counted(errors, 'error')}, {counted(len(report.findings) - errors, 'warning')}"
     return [*lines, f"{report.path}: {count if report.findings else 'nothing wrong found'}"]
 
 

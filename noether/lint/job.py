@@ -47,15 +47,11 @@ class JobShape:
 
 def shape_of(options: Options) -> JobShape:
     """Returns what the options of a component ask for; what cannot be read counts as not given."""
-
-    def number(name: str) -> int | None:
-        return count(options.value(name))
-
     asked = node_range(options.value("nodes"))
     nodes = asked[0] if asked else None
-    tasks, per_node = number("ntasks"), number("ntasks-per-node")
-    gpus = gpu_count(options.value("gpus"))
-    per_gpu, on_node = number("ntasks-per-gpu"), gpus_on_node(options)
+    names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
+    tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
+    gpus, on_node = gpu_count(options.value("gpus")), gpus_on_node(options)
     if tasks is None and per_gpu:
         whole = gpus or (on_node * (nodes or 1) if on_node else None)
         tasks = per_gpu * whole if whole else None
@@ -78,9 +74,8 @@ def shape_of(options: Options) -> JobShape:
 
 def gpus_on_node(options: Options) -> int | None:
     """Returns the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
-    if (per_node := gpu_count(options.value("gpus-per-node"))) is not None:
-        return per_node
-    return gpus_in_gres(options.value("gres") or "") or None
+    per_node = gpu_count(options.value("gpus-per-node"))
+    return gpus_in_gres(options.value("gres") or "") or None if per_node is None else per_node
 
 
 class Job:
@@ -96,8 +91,10 @@ class Job:
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
-        inner = (command for launch in self.launches for command in launch.per_task)
-        self.assignments = [*script.assignments, *(assigned for command in inner for assigned in command.assignments)]
+        self.code = script.shell.code
+        self.inner = [command for launch in self.launches for command in launch.per_task]
+        """What shells inside the launches run."""
+        self.assignments = [pair for command in (*script.commands, *self.inner) for pair in command.assignments]
         """The variables that the script, or a shell in one of its steps, sets, with their values."""
         self.set_names = {name for name, _ in self.assignments}
 
@@ -105,7 +102,8 @@ class Job:
     def has_whole_nodes(self) -> bool:
         """Whether no other job that uses GPUs runs on its nodes: they are asked for whole, or with eight GPUs each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
-        return whole or (self.shape.gpus_per_node or 0) >= 8
+        shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
+        return whole or any((shape.gpus_per_node or 0) >= 8 for shape in shapes)
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
@@ -192,4 +190,4 @@ class Job:
 def is_server(launch: Launch) -> bool:
     """Says whether a background launch is a server or a monitor, beside which the work is done."""
     text = " ".join(word.raw for word in launch.command.words)
-    return launch.command.in_background and _SERVER.search(text) is not None
+    return (launch.command.in_background or text.startswith("start-")) and _SERVER.search(text) is not None

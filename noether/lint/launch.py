@@ -8,7 +8,7 @@ from typing import Literal
 from noether.lint.options import Options, names_in, read_options
 from noether.lint.script import Script
 from noether.lint.shell import Command, ShellText, Word, split_words, unquote
-from noether.lint.variables import Variables, mark_early
+from noether.lint.variables import Variables, mark_early, pieces
 
 Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "noether", "submitit", "other"]
 
@@ -43,6 +43,8 @@ _MPI_PAIRS = names_in("mca gmca genv env")
 """Options with two values."""
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
+SHELL_WORDS = names_in("cd source . export module")
+"""What a shell does itself, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
 _TOOLS = {"pip", "venv", "json", "http", "timeit", "zipfile", "ensurepip", "site", "virtualenv", "nltk", "spacy"}
@@ -77,6 +79,8 @@ class Launch:
     layers: tuple[Layer, ...]
     per_task: tuple[Command, ...] = ()
     """Commands that a shell inside (`srun bash -c …`, `srun ./wrapper.sh`) runs once per task."""
+    expands: str = ""
+    """What that shell alone expands: other files, and words in single quotes."""
     variables: Variables = field(default_factory=Variables)
     """The variables where the command begins."""
 
@@ -107,6 +111,7 @@ class _Chain:
         self.script, self.variables, self.heredoc = script, variables, heredoc
         self.layers: list[Layer] = []
         self.per_task: list[Command] = []
+        self.expands = ""
         self.depth = 0
 
     def read(self, words: Sequence[Word]) -> None:
@@ -217,10 +222,13 @@ class _Chain:
             flag = (i for i, word in enumerate(queue[1:5], 1) if re.fullmatch(r"-[a-z]*c[a-z]*", word.text))
             command = next((queue[at + 1] for at in flag if at + 1 < len(queue)), None)
         if command is not None:
+            written = command.raw in self.script.text.replace("\\\n", "") and self.depth == 0
+            self.expands += pieces(command.raw, quoted=True) if written else ""
             self._inner(ShellText(unquote(mark_early(command.raw)), command.line))
         elif files:
             # Another file has its own line numbers; what is found there is reported where it is started.
             text = self.script.neighbour(self.variables.expand(files[0].text))
+            self.expands += text or ""
             self._inner(ShellText(text or "", line, on_one_line=True))
         elif self.heredoc is not None:
             self._inner(ShellText(self.heredoc, line + 1))
@@ -245,17 +253,13 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
         if name not in _PREFIXES:
             return words
         second, valued = _PREFIXES[name]
-        rest = words[1:]
-        if second:
-            if not rest or rest[0].text != second:
-                return words
-            rest = rest[1:]
+        if second and second not in [word.text for word in words[1:2]]:
+            return words
+        rest = words[2:] if second else words[1:]
         while rest and (rest[0].text.startswith("-") or (name == "env" and "=" in rest[0].text)):
             word = rest[0].text
-            takes_next = word in valued.split()
-            if valued == "*":
-                takes_next = "=" not in word and (word[:2] == "--" or len(word) == 2)
-            rest = rest[2:] if takes_next else rest[1:]
+            any_takes = valued == "*" and "=" not in word and (word[:2] == "--" or len(word) == 2)
+            rest = rest[2:] if any_takes or word in valued.split() else rest[1:]
         words = rest[1:] if name in ("timeout", "taskset") else rest
     return words
 
@@ -275,13 +279,12 @@ def _read(
         if name in pairs:
             words = words[2:]
             continue
-        is_script = up_to_script and bool(words) and words[0].text.endswith(".py")
-        follows = bool(words) and not words[0].text.startswith("-") and not is_script
+        text = words[0].text if words else "-"
+        follows = not text.startswith("-") and not (up_to_script and text.endswith(".py"))
         if not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
         options[name] = value
-    ends_options = bool(words) and words[0].text == "--"
-    return options, words[1:] if ends_options else words
+    return options, words[1:] if words and words[0].text == "--" else words
 
 
 def find_launches(script: Script) -> tuple[list[Launch], Variables]:
@@ -297,5 +300,5 @@ def find_launches(script: Script) -> tuple[list[Launch], Variables]:
         chain = _Chain(script, Variables(dict(variables.values)), heredoc)
         chain.read(command.words)
         if chain.layers:
-            launches.append(Launch(command, tuple(chain.layers), tuple(chain.per_task), before))
+            launches.append(Launch(command, tuple(chain.layers), tuple(chain.per_task), chain.expands, before))
     return launches, variables

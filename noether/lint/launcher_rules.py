@@ -9,7 +9,10 @@ from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, JobShape
 from noether.lint.launch import Launch, Layer
 from noether.lint.rank_rules import shares_gpus, workers
-from noether.lint.variables import PER_TASK_VARIABLES
+from noether.lint.variables import PER_TASK_VARIABLES, pieces
+
+_FOR_GPUS = re.compile(r"\$\{?(SLURM_(GPUS(?:_PER_NODE)?))\b(?!:?[-=])")
+_FOR_TASKS = re.compile(r"(?<!\\)\$\{?(SLURM_(NTASKS))\b(?!:?[-=])")
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -31,8 +34,7 @@ def launchers(job: Job) -> Iterator[Finding]:
                 fix = f"{outer.name} python …, or {inner.name} alone"
                 yield Finding(inner.line, "launcher-in-launcher", message, fix)
         if per_node and not nested:
-            if per_node.name not in ("accelerate", "deepspeed"):
-                yield from _per_node(job, launch, per_node, shape)
+            yield from _per_node(job, launch, per_node, shape)
             yield from _workers(job, launch, per_node, shape)
             if per_node.name == "deepspeed":
                 yield from _deepspeed(job, launch, per_node, shape)
@@ -52,11 +54,13 @@ def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
 
 
 def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
-    """launcher-per-task, processes-per-node, separate-runs, node-count: torchrun and its older forms."""
-    srun = launch.layer("srun")
-    processes, agents = job.number(launch, per_node, "nproc_per_node"), job.number(launch, per_node, "nnodes")
+    """launcher-per-task, of torchrun and its older forms also separate-runs and node-count."""
+    srun, torch = launch.layer("srun"), per_node.name not in ("accelerate", "deepspeed")
+    processes = workers(job, launch, per_node, shape) if not torch or per_node.option("nproc_per_node") else None
+    agents = job.number(launch, per_node, "nnodes", "num_machines")
     own = any(name in word.raw for name in PER_TASK_VARIABLES for word in (*launch.command.words, *per_node.words))
-    if srun and shape.tasks > shape.nodes and agents != shape.tasks and not (own and agents in (None, 1)):
+    several = shape.tasks > shape.nodes and (shape.nodes == 1 or per_node.name != "deepspeed")
+    if srun and several and agents != shape.tasks and not (own and agents in (None, 1)):
         started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
         on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
         times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
@@ -65,7 +69,7 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
             given = ("ntasks", shape.nodes) if job.options.last("ntasks") else ("ntasks-per-node", 1)
             yield Finding(launch.line, "launcher-per-task", message, edit=job.script.with_option(*given))
         return
-    if own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
+    if not torch or own or "PET_NNODES" in job.set_names or launch.command.in_background or not shape.nodes_known:
         return
     standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
     if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
@@ -101,18 +105,22 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
 
 
 def unset(job: Job) -> Iterator[Finding]:
-    """unset-variable: the number of GPUs from a variable that Slurm sets for another option."""
+    """unset-variable: the number of GPUs or tasks from a variable that Slurm sets for another option."""
     given = {option.name for option in job.options.given}
-    asked = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
-    for launch in job.launches if asked else ():
-        text = " ".join(launch.variables.expand(word.raw) for word in launch.command.words)
-        match = re.search(r"\$\{?(SLURM_GPUS(_PER_NODE)?)\b(?!:?[-=])", text)
-        option = "gpus-per-node" if match and match[2] else "gpus"
+    gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
+    tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
+    world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
+    for launch in job.launches if gpus or tasks else ():
+        words, last = launch.command.words, launch.command.last_line
+        # srun sets SLURM_NTASKS in the tasks: it is empty where the batch shell expands it.
+        now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
+        text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
+        match = _FOR_GPUS.search(text) or _FOR_TASKS.search(now)
+        option = match[2].lower().replace("_", "-") if match else ""
         if match and option not in given and match[1] not in job.set_names:
-            new, last = "SLURM_GPUS_ON_NODE", launch.command.last_line
+            new = "SLURM_NNODES" if option == "ntasks" else "SLURM_GPUS_ON_NODE"
             edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
-            message = f"{match[1]} is empty without --{option}"
-            yield Finding(launch.line, "unset-variable", message, f"{new}, the GPUs of a node", edit)
+            yield Finding(launch.line, "unset-variable", f"{match[1]} is empty without --{option}", new, edit)
 
 
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:
@@ -128,7 +136,7 @@ def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> I
     if launch.layer("srun") is not None:
         message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
         fix = "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
-    elif "hostfile" not in job.script.text.lower():
+    elif "hostfile" not in job.code.lower():
         message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
         fix = "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
     else:

@@ -26,8 +26,6 @@ SRUN_SHORT = {
     "W": "wait", "K": "kill-on-bad-exit", "l": "label", "I": "immediate", "r": "relative", "T": "threads",
     "u": "unbuffered", "X": "disable-status", "Z": "no-allocate", "E": "preserve-env",
 }  # fmt: skip
-
-
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 

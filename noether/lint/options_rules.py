@@ -20,9 +20,10 @@ _SHAPING = names_in(
 _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
 """Options of which a job has one."""
 _FEW_MEGABYTES = 256
-_NAMES = names_in("partition account qos reservation mail-user")
-_UNEXPANDED = re.compile(r"\$\{?\w+\}?|(?<![\w/])~(?=/)")
+_NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
+_UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
 _NAME_TO_FILL_IN = r"^$|(?i:^your)|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
@@ -46,15 +47,13 @@ def form(job: Job) -> Iterator[Finding]:
         return
     if not script.text.startswith("#!") and script.is_for_sbatch:
         message = "the first line does not begin with #!: sbatch refuses the script"
-        top = script.lines[0]
-        clean = top.lstrip("\ufeff")
-        message += "" if clean == top else " (a byte order mark stands before it)"
-        instead: tuple[str, ...] = ("#!/bin/bash", clean) if clean else ("#!/bin/bash",)
-        instead = (clean,) if clean.startswith("#!") else instead
-        if not top.strip() and len(script.lines) > 1 and script.lines[1].startswith("#!"):
-            instead = ()
+        top, second = [*script.lines[:2], ""][:2]
+        clean = top.lstrip("\ufeff").rstrip()
+        message += " (a byte order mark stands before it)" if top.startswith("\ufeff") else ""
+        has_one = (clean or second).startswith("#!")
+        instead = tuple(line for line in ("" if has_one else "#!/bin/bash", clean) if line)
         # Without options of sbatch it may be a program in another language.
-        shell = "#SBATCH" in script.text or "#!" in "".join(script.lines[:2])
+        shell = "#SBATCH" in script.text or "#!" in top + second
         edit = Edit(first, instead, safe=True) if shell and not script.shell.root.has_error else None
         yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
     if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
@@ -98,17 +97,29 @@ def syntax(job: Job) -> Iterator[Finding]:
 
 def continued(job: Job) -> Iterator[Finding]:
     """line-as-command: the rest of a command, which bash runs as one of its own."""
-    for command in job.script.commands:
+    for command in (*job.script.commands, *job.inner):
         first = command.words[0].raw if command.words else ""
         if first != "~" and not re.match(r"--?[A-Za-z]", first):
             continue
-        above = "" if command.assignments else job.script.source(command.line - 1).rstrip()
+        here = first in job.script.source(command.line) and not command.assignments
+        above = job.script.source(command.line - 1).rstrip() if here else ""
         fix, edit = "the line above is to end with a backslash, and nothing to stand between" if above else "", None
         if first == "~":
             edit = Edit(command.line, ())
         elif above and "#" not in above:
             edit = Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
         yield Finding(command.line, "line-as-command", f"bash runs {first} as a command", "" if edit else fix, edit)
+
+
+def spooled(job: Job) -> Iterator[Finding]:
+    """script-folder: the folder of the script, which is not where its author put it."""
+    known = re.search(r"SLURM_SUBMIT_DIR|\bscontrol\b|\bsbatch\b", job.code) or job.script.expanded
+    for number, line in enumerate(job.code.split("\n"), job.script.first_line):
+        found = _OWN_FOLDER.search(line)
+        if found and job.options.given and not known and number not in job.script.shell.quoted_lines:
+            message = f"Slurm runs a copy of the script: ${found[1]} leads to slurmd's own folder"
+            yield Finding(number, "script-folder", message, "$SLURM_SUBMIT_DIR, the folder of the call of sbatch")
+            return
 
 
 def bash_complaint(text: str) -> str:
@@ -133,15 +144,13 @@ def words(job: Job) -> Iterator[Finding]:
         fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
         if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
             fix = f"srun {problem.word} …"
-        elif problem.rule == "stray-word" and problem.word and not problem.instead:
+        elif problem.rule == "stray-word" and problem.word and not problem.instead and "$" not in source:
             comment = "# " if not re.search(r"\s-", source.partition(problem.word)[2]) else ""
             fixed = re.sub(rf"(?<!\S){re.escape(problem.word)}", comment and comment + problem.word, source, count=1)
         edit = Edit(problem.line, (fixed,)) if fixed else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit)
-    steps = [srun.slurm for launch in job.steps if (srun := launch.layer("srun"))]
-    for problem in (problem for options in steps for problem in options.problems):
-        certain = problem.rule in ("typographic-dash", "unknown-option")
-        if certain and "$" not in problem.word and "@" not in problem.word:
+    for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
+        if problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word):
             fix = problem.instead and f"srun … {problem.instead}"
             yield Finding(problem.line, problem.rule, problem.message, fix)
 
@@ -165,14 +174,12 @@ def ignored(job: Job) -> Iterator[Finding]:
         names = {option.name for option in found.options.given}
         if not (names - live if found.late or found.typo else names & _SHAPING - decided):
             continue
-        reason, line = "sbatch reads only lines that begin with #SBATCH", f"#SBATCH {found.text}"
-        head = job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
+        line, head = f"#SBATCH {found.text}", job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
         edit = Edit(found.line, (head, line) if head else (line,))
-        if found.late:
-            reason = "it comes after the first command"
-            edit = Edit(found.line, (), above=(job.script.first_command, line))
+        late = Edit(found.line, (), above=(job.script.first_command, line))
+        reason = "it comes after the first command" if found.late else "it reads only lines that begin with #SBATCH"
         certain = found.late and bool(names & _SHAPING - live)
-        message = f"sbatch does not read this line: {reason}"
+        message, edit = f"sbatch does not read this line: {reason}", late if found.late else edit
         yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain)
 
 
@@ -225,17 +232,6 @@ def _better_time(value: str) -> str | None:
     return match[1] + suffix[match[2][0].lower()] if match else None
 
 
-def _gres(text: str) -> int | None:
-    # gpu misspelt is a generic resource that no cluster has.
-    return None if re.search(r"(^|,)gpus(:|,|$)", text) else gpus_in_gres(text)
-
-
-def _mail(text: str) -> object:
-    known = """NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80
-        TIME_LIMIT_50 ARRAY_TASKS"""
-    return names_in(known) & set(text.upper().split(",")) or None
-
-
 def _like(pattern: str) -> Callable[[str], object]:
     return re.compile(pattern).fullmatch
 
@@ -243,6 +239,7 @@ def _like(pattern: str) -> Callable[[str], object]:
 _COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
     sockets-per-node cores-per-socket threads-per-core"""
 _GRES_FLAGS = r"(?i)((disable-binding|enforce-binding|(one-task-per|multiple-tasks-per|allow-task)-sharing|none),?)+"
+_MAIL = r"(?i)(.*,)?(none|begin|end|fail|requeue|all|invalid_depend|stage_out|time_limit(_[985]0)?|array_tasks)(,.*)?"
 _WORDS = "one of the words in its manual"
 # Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
 # `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
@@ -257,12 +254,12 @@ _FORMS: Mapping[str, _Form] = {
         ("time time-min", _Form("bad-time", _like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
         ("mem mem-per-cpu mem-per-gpu tmp",
          _Form("bad-memory", _like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
-        ("gres", _Form("bad-gpus", _gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
+        ("gres", _Form("bad-gpus", gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
         ("gpus gpus-per-node gpus-per-task gpus-per-socket",
          _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4")),
         ("signal", _Form("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
         ("array", _Form("bad-array", rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
-        ("mail-type", _Form("bad-choice", _mail, "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
+        ("mail-type", _Form("bad-choice", _like(_MAIL), "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
         ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
         ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),
         ("hint", _Form("bad-choice", _like(r"(compute|memory)_bound|(no)?multithread"), _WORDS, "nomultithread")),

@@ -37,7 +37,8 @@ def world_size(job: Job, launch: Launch) -> int | None:
     if per_node is not None:
         processes, agents = workers(job, launch, per_node, shape), shape.tasks if under_srun else 1
         if per_node.name in ("accelerate", "deepspeed"):
-            agents = job.number(launch, per_node, "num_machines", "num_nodes") or 1
+            alone = shape.nodes if "hostfile" in per_node.options else 1
+            agents = job.number(launch, per_node, "num_machines", "num_nodes") or alone
         return None if processes is None else processes * agents
     if mpirun is not None:
         return job.number(launch, mpirun, "np", "n") or shape.tasks
@@ -129,16 +130,14 @@ def tasks(job: Job) -> Iterator[Finding]:
         addressed = "MASTER_ADDR" in job.set_names and ranks > shape.nodes and not source
         if not job.shows_ddp(launch) and not addressed:
             continue
-        few = ranks < gpus
-        idle = f"{gpus - ranks} of the GPUs stay idle" if few else "several ranks share a GPU"
+        idle = f"{gpus - ranks} of the GPUs stay idle" if ranks < gpus else "several ranks share a GPU"
         rule, on = "one-rank-per-gpu", f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
         message = f"{starter.name} starts one process per task: {on}, so {idle}"
         total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
-        if total and each and few and count(total.value) == ranks:
-            nodes = node_range(job.options.value("nodes")) or (0, 0)
-            if nodes[0] * (count(each.value) or 0) == gpus:
-                rule = "ntasks-override"
-                message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
+        nodes = node_range(job.options.value("nodes")) or (0, 0)
+        if total and each and count(total.value) == ranks < gpus == nodes[0] * (count(each.value) or 0):
+            rule = "ntasks-override"
+            message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
         given = total or each
         wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
         line, edit = given.line if given else launch.line, job.script.with_option(*wanted)
@@ -152,7 +151,7 @@ def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
     sharing = {"gpu-bind", "ntasks-per-gpu", "overcommit", "gpus-per-task"} & set(given)
     beside = any(other.command.in_background for other in (*job.steps, *job.trainings)) and len(job.launches) > 1
     flags = several_to_a_gpu and "sharing" in given.get("gres-flags", "")
-    return bool(sharing) or flags or beside or "MPS" in job.script.text
+    return bool(sharing) or flags or beside or "MPS" in job.code
 
 
 def reach(job: Job) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
+from noether.lint.options import names_in
 from noether.lint.shell import Word, unquote
 from noether.lint.variables import Variables
 
@@ -20,14 +21,14 @@ _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip
 _PORT_NAMES = ("rdzv_endpoint", "MASTER_PORT", "master_port", "main_process_port")
 _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
 # Only pipelines whose answer is certain: the last line, or a line by its number from the second on.
-_LATER_LINE = re.compile(
-    r"\|\s*tail\s+(-n\s*|-)1\s*\)?$|\|\s*sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?\s*\)?$"
-    r"|\|\s*awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?\s*\)?$"
-)
+_LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
+                         r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
+_INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
+"""What the environment of sbatch may have, exported already."""
 _C10D = ("c10d", "etcd", "etcd-v2")
 
 
@@ -49,8 +50,8 @@ def _settings(job: Job) -> list[_Setting]:
         for command in launch.per_task:
             found += [_Setting(name, word, under_srun, launch) for name, word in command.assignments]
         for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
-            given = [(name, Word(raw, layer.line)) for name, raw in layer.options.items()]
-            found += [_Setting(name, word, inside_shell, launch) for name, word in given]
+            given = layer.options.items()
+            found += [_Setting(name, Word(raw, layer.line), inside_shell, launch) for name, raw in given]
     return found
 
 
@@ -71,8 +72,7 @@ def master(job: Job) -> Iterator[Finding]:
         if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
             continue  # What is wrong with it is said where it is set.
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
-        verdict = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
-        if verdict is None:
+        if (verdict := _judge(job, setting, host, c10d or _uses_c10d(setting.launch))) is None:
             continue
         rule, message = verdict
         # Any program may read an exported address, or not; a launcher's own option is certain to count.
@@ -104,7 +104,7 @@ def _spans(job: Job, launch: Launch) -> bool:
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
     """Returns the rule that a master's host is against and why, or None."""
     expanded = job.variables.expand(host)
-    if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.script.text:
+    if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
         return "master-per-task", "each task names its own host as the master"
     if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
         return "master-is-localhost", f"{expanded} is another host on each of {job.shape.nodes} nodes"
@@ -147,7 +147,7 @@ def backend(job: Job) -> Iterator[Finding]:
             yield Finding(layer.line, "c10d-without-endpoint", message, _ENDPOINT)
         once = shape is not None and shape.tasks == shape.nodes and agents and unquote(agents) != "1"
         own = {"node_rank", "standalone", "rdzv_conf", "rdzv_backend"} & set(layer.options)
-        if once and not own and "PET_" not in job.script.text:
+        if once and not own and "PET_" not in job.code:
             message = "without --node_rank every node takes itself for the first (the backend is static by default)"
             yield Finding(layer.line, "node-rank-missing", message, f"--rdzv_backend=c10d {_ENDPOINT}")
 
@@ -171,7 +171,8 @@ def too_early(job: Job) -> Iterator[Finding]:
             if match and not word.raw.startswith("'"):
                 name = match[1] or match[2]
                 message = f"the batch shell expands ${name} before srun: every task gets the value of the first"
-                yield Finding(word.line, "expanded-too-early", message, f"srun bash -c '… ${name} …'")
+                fix = f"\\${name} in the double quotes" if launch.layer("shell") else f"srun bash -c '… ${name} …'"
+                yield Finding(word.line, "expanded-too-early", message, fix)
                 break
         for name, word in job.script.assignments if launch.innermost.kind == "python" else ():
             early = re.fullmatch(marked, carried.values.get(name, ""))
@@ -184,7 +185,7 @@ def too_early(job: Job) -> Iterator[Finding]:
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
     launchers = {layer.name if (layer := launch.layer("per-node")) else "" for launch in job.trainings}
-    unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.script.text)
+    unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.code)
     for setting in (setting for setting in _settings(job) if setting.name in _PORT_NAMES):
         text = setting.word.text
         if setting.name == "MASTER_PORT" and unread:
@@ -194,8 +195,8 @@ def port(job: Job) -> Iterator[Finding]:
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.has_whole_nodes:
             # A variable may carry the number to where it is used: the line is that where it is written.
-            carried = ((word.line, job.variables.expand(word.text)) for _, word in job.script.assignments)
-            line = next((at for at, value in carried if value == expanded), setting.word.line)
+            written = (word.line for _, word in job.script.assignments if re.search(rf"\b{expanded}\b", word.raw))
+            line = next(written, setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
             edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
             yield Finding(line, "fixed-port", message, f"{PORT[12:]}      (in place of {expanded})", edit)
@@ -208,43 +209,52 @@ def port(job: Job) -> Iterator[Finding]:
 
 
 def environment(job: Job) -> Iterator[Finding]:
-    """export-drops, not-exported."""
-    exported = job.script.exported
-    declared = [pair for command in job.script.commands for pair in command.declared if pair[0] in _NEEDED]
+    """export-drops: of the first step that trains."""
     of_job = job.options.last("export")
     for launch, srun, shape in job.known_steps:
-        if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.script.text:
+        if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.code:
             continue
         own = srun.option("export")
         value = own if own is not None else of_job.value if of_job else "ALL"
         names = {part.partition("=")[0] for part in value.split(",")}
-        lost = [name for name in _NEEDED if name in exported and name not in names]
+        lost = [name for name in _NEEDED if name in job.script.exported and name not in names]
         if lost and "ALL" not in {name.upper() for name in names} and "$" not in value:
             line = of_job.line if own is None and of_job else srun.line
             message = f"--export={value} keeps {' and '.join(lost)} from the tasks"
             edit = job.script.rewritten(line, r"--export[= ]\S+", "--export=ALL")
             yield Finding(line, "export-drops", message, edit=edit)
-            return
-        for name, at in {name: word.line for name, word in declared if name not in exported}.items():
-            if not re.search(rf"\$\{{?{name}\b", job.script.text):
-                message = f"{name} is set but not exported: no task sees it"
-                edit = job.script.rewritten(at, rf"(?={name}=)", "export ")
-                yield Finding(at, "not-exported", message, edit=edit)
         return
+
+
+def unexported(job: Job) -> Iterator[Finding]:
+    """not-exported: what the script sets, and a launch's own shell reads, or its tasks."""
+    for launch in job.launches:
+        container, shape = launch.layer("container"), job.shape_at(launch)
+        if container and container.name not in ("apptainer", "singularity"):
+            continue  # Docker's have an environment of their own.
+        read = set(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-=+?])", launch.expands)) - _INHERITED
+        if launch.trains and launch.layer("srun") and shape and shape.tasks > 1:
+            read |= {name for name in _NEEDED if not re.search(rf"\$\{{?{name}\b", job.code)}
+        given = "\n".join([*launch.command.texts, launch.expands, *re.findall(r"(?<=--export.)\S+", job.code)])
+        for name, word in (pair for command in job.script.commands for pair in command.declared):
+            own = re.search(rf"\b{name}=|\b(?:for|read|local|declare) .*\b{name}\b", given)
+            late = word.line > launch.line or re.search(rf"\$\{{?{name}\b", word.raw)
+            if name in read - job.script.exported and not own and not late:
+                edit = job.script.rewritten(word.line, rf"(?={name}=)", "export ")
+                message = f"{name} is set but not exported: what line {launch.line} starts does not see it"
+                yield Finding(word.line, "not-exported", message, edit=edit)
 
 
 def interfaces(job: Job) -> Iterator[Finding]:
     """nccl-interface, gloo-interface."""
     for name, word in job.assignments:
-        value = word.text
-        excluded = [item.lstrip("=") for item in value[1:].split(",")]
-        if name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and "lo" not in excluded and "$" not in value:
+        value, fix, nccl = word.text, "leave the line out", name == "NCCL_SOCKET_IFNAME"
+        if name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
+            message = "gloo takes names of interfaces and knows no exclusions"
+            yield Finding(word.line, "gloo-interface", message, fix)
+        elif nccl and value in ("lo", "=lo") and any(_spans(job, launch) for launch in job.launches):
+            yield Finding(word.line, "nccl-interface", "lo does not reach the other nodes", fix, certain=True)
+        elif nccl and re.match(r"(?!.*([=,^]lo(,|$)|\$))\^", value):
             message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
             edit = job.script.rewritten(word.line, re.escape(value), f"{value},lo")
             yield Finding(word.line, "nccl-interface", message, edit=edit)
-        elif name == "NCCL_SOCKET_IFNAME" and value in ("lo", "=lo") and any(_spans(job, x) for x in job.launches):
-            message = "lo does not reach the other nodes"
-            yield Finding(word.line, "nccl-interface", message, "leave the line out", certain=True)
-        elif name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
-            message = "gloo takes names of interfaces and knows no exclusions"
-            yield Finding(word.line, "gloo-interface", message, "leave the line out")

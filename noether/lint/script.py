@@ -21,7 +21,7 @@ _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
-    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
+    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
 """A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
 JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
@@ -68,10 +68,9 @@ class Script:
     @cached_property
     def first_command(self) -> int:
         """The line after which sbatch reads no option: the first that is neither blank nor a comment."""
-        for number, line in enumerate(self.lines, self.first_line):
-            if line.strip() and not line.lstrip("\ufeff \t").startswith("#"):
-                return number
-        return self.first_line + len(self.lines)
+        lines = enumerate(self.lines, self.first_line)
+        found = (number for number, line in lines if line.strip() and not line.lstrip("\ufeff \t").startswith("#"))
+        return next(found, self.first_line + len(self.lines))
 
     @cached_property
     def components(self) -> list[Options]:
@@ -104,14 +103,13 @@ class Script:
             looks = glued or (late and match) or (not match and almost)
             if number in self.shell.quoted_lines or not looks or aside:
                 continue
-            rest = looks["rest"]
-            words = split_directive(rest) or []
+            words = split_directive(looks["rest"]) or []
             options = read_options(words, number, "sbatch")
             # A word that is not an option is the script's name: the line says how to use it.
             usage = almost is not None and any(problem.rule == "stray-word" for problem in options.problems)
             if words and words[0].startswith("-") and not usage:
                 typo = bool(glued or (almost and almost["typo"]))
-                found.append(Ignored(number, rest.strip(), options, late=late and bool(match), typo=typo))
+                found.append(Ignored(number, looks["rest"].strip(), options, late=late and bool(match), typo=typo))
         return found
 
     @property
@@ -128,7 +126,8 @@ class Script:
     @cached_property
     def shell(self) -> ShellText:
         """The parsed script; empty where another interpreter runs it."""
-        text = "\n".join(self.lines).removeprefix("\ufeff")
+        # bash drops a backslash at the very end; the grammar cannot read on from it.
+        text = re.sub(r"\\\n*\Z", "", "\n".join(self.lines).removeprefix("\ufeff"))
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
     @property
@@ -144,8 +143,7 @@ class Script:
     @cached_property
     def exported(self) -> set[str]:
         """The names of variables that its commands export."""
-        names: set[str] = set()
-        automatic = False
+        names, automatic = set[str](), False
         for command in self.commands:
             automatic |= command.name == "set" and bool({"-a", "allexport"} & set(command.texts))
             if command.name == "export" or (command.name == "declare" and "-x" in command.texts) or automatic:

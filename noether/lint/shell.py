@@ -10,12 +10,11 @@ from multiprocessing import get_context
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-STATEMENTS = (
-    "command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command", "test_command",
-)  # fmt: skip
+STATEMENTS = ("command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command",
+              "test_command")  # fmt: skip
 REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "function_definition")
 """What is in one of these may run more than once."""
-CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", *REPEATED)
+CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "list", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
 _INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")
 """What holds no command of the script itself."""
@@ -137,6 +136,11 @@ class ShellText:
         self.text, self.first_line, self.on_one_line = text, first_line, on_one_line
         self.root = Parser(_BASH).parse(_shown(text)).root_node
 
+    @cached_property
+    def code(self) -> str:
+        """The text without its comments; one in quotes is taken for one too."""
+        return re.sub(r"(?m)(?<!\S)#.*", "", self.text)
+
     def line_of(self, node: Node) -> int:
         """Returns the line on which a node begins."""
         return self._line(node.start_point.row)
@@ -167,13 +171,11 @@ class ShellText:
         """The here-documents in order: their text, first line and whether the shell expands them first."""
         found: list[tuple[str, int, bool]] = []
         for node in self._nodes():
-            if node.type == "heredoc_redirect":
-                parts = {child.type: child for child in node.children}
-                if "heredoc_body" in parts and "heredoc_start" in parts:
-                    body = parts["heredoc_body"]
-                    text = text_of(body)
-                    text = re.sub(r"(?m)^\t+", "", text) if "<<-" in parts else text
-                    found.append((text, self.line_of(body), not re.search(r"['\"\\]", text_of(parts["heredoc_start"]))))
+            parts = {child.type: child for child in node.children if node.type == "heredoc_redirect"}
+            if "heredoc_body" in parts and "heredoc_start" in parts:
+                body, quoted = parts["heredoc_body"], re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
+                text = re.sub(r"(?m)^\t+", "", text_of(body)) if "<<-" in parts else text_of(body)
+                found.append((text, self.line_of(body), not quoted))
         return found
 
     @cached_property

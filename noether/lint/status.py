@@ -32,9 +32,8 @@ class StatusFlow:
 
     def __init__(self, shell: ShellText) -> None:
         self.shell = shell
-        text = "\n".join(line for line in shell.text.split("\n") if not line.lstrip().startswith("#"))
-        self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", text) is not None
-        self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", text) is not None
+        self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
+        self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
         first = shell.text.partition("\n")[0]
         # The lines from which `set -e` holds, and from which it does not.
         self._switched = [(0, re.match(r"#!.*sh\s+-\w*e", first) is not None)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from noether.common.numbers import counted
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
+from noether.lint.launch import SHELL_WORDS
 from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
@@ -15,7 +16,7 @@ def step_nodes(job: Job) -> Iterator[Finding]:
     has, job_tasks = job.shape.nodes, job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
     for launch, srun, shape in job.known_steps if len(job.components) == 1 and job.shape.nodes_known else ():
         nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
-        alone = len(job.launches) == 1 and not launch.command.within(*REPEATED) and "hetjob" not in job.script.text
+        alone = len(job.launches) == 1 and not launch.command.within(*REPEATED) and "hetjob" not in job.code
         if srun.option("nodes") and shape.nodes < has and alone:
             message = f"the only step has {shape.nodes} of the job's {has} nodes: the others stay idle"
             yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
@@ -48,7 +49,7 @@ def step_options(job: Job) -> Iterator[Finding]:
 
 def step_cpus(job: Job) -> Iterator[Finding]:
     """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
-    asked, text = job.options.value("cpus-per-task"), job.script.text
+    asked, text = job.options.value("cpus-per-task"), job.code
     if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.options.last("exclusive"):
         return
     for launch, srun, _ in job.known_steps:
@@ -80,9 +81,12 @@ _SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres
 
 
 def misplaced(job: Job) -> Iterator[Finding]:
-    """options-after-program: options of srun that the program gets."""
+    """options-after-program, shell-word: options of srun that the program gets, and what is no program."""
     for launch in job.steps:
         srun, program = launch.layers[0], launch.innermost
+        if srun.kind == "srun" and program.name in SHELL_WORDS:
+            message = f"srun starts programs, and {program.name} is a word of the shell"
+            yield Finding(program.line, "shell-word", message, f"srun bash -c '{program.name} … && …'")
         names = [word.text[2:].partition("=")[0] for word in program.words[1:] if word.text.startswith("--")]
         found = next((name for name in names if name in _SRUN_ALONE), None)
         takes = found and found.replace("-", "_") in (job.script.neighbour(program.name) or "").replace("-", "_")

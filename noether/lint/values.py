@@ -34,7 +34,8 @@ def gpus_in_gres(text: str) -> int | None:
         item = item.removeprefix("gres:").replace("gres/", "", 1)
         match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::(?:[\w.-]+:)?(\d+)([kKmMgGtT]?)|:[A-Za-z_][\w.-]*)?", item)
         model = match and match[1] == "gpu" and match[2] and (match[3] or len(match[2]) > 3)
-        if not match or model:  # No node has a thousand GPUs: `gpu:3090` is one of that model.
+        # No node has a thousand GPUs: `gpu:3090` is one of that model. And gpus are a resource that no cluster has.
+        if not match or model or match[1] == "gpus":
             return None
         if match[1] == "gpu":
             total += int(match[2] or 1)

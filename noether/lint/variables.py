@@ -19,6 +19,7 @@ _EARLY = re.compile(
 )
 _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
 _WHICH = re.compile(r'"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?')
+_COUNTED = re.compile(r"(?:\$\(|`)\s*scontrol show hostnames?\b[^|`]*\|\s*wc -l\s*[)`]")
 _MAX_LENGTH = 10_000
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -36,6 +37,11 @@ def mark_early(raw: str) -> str:
     return _QUOTED_OR_NOT.sub(marked, raw)
 
 
+def pieces(raw: str, quoted: bool) -> str:
+    """Returns what stands in single quotes in a word, which the next shell expands, or else what the first does."""
+    return "".join(piece for piece in _QUOTED_OR_NOT.findall(raw) if (piece[0] == "'") == quoted)
+
+
 @dataclass
 class Variables:
     """The variables that a script sets, by what is known of them; a name that may have several values is unknown."""
@@ -45,7 +51,7 @@ class Variables:
     def assign(self, command: Command) -> None:
         """Takes note of what a command assigns."""
         for name, word in command.declared:
-            raw, before = mark_early(word.raw), self.values.get(name)
+            raw, before = _COUNTED.sub("${SLURM_NNODES}", mark_early(word.raw)), self.values.get(name)
             if array := re.fullmatch(rf"(\$\{{{name}\}})?\((.*)\)", raw, re.DOTALL):
                 value = f"{before} {array[2]}" if array[1] and before else array[2]
             else:

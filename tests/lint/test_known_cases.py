@@ -42,7 +42,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "tensorflow-mirrored": ("#SBATCH -N1 -n1 --gres=gpu:8\n", "python mnist_classify.py"),
     "ntasks-per-gpu": ("#SBATCH -N1 --gpus-per-node=4 --ntasks-per-gpu=1\n", W + "srun -K python t.py"),
     "gpu-bind-single": ("#SBATCH -N1 --ntasks-per-node=8 --gpus-per-node=4 --gpu-bind=single:2\n", W + "srun -K python t.py"),
-    "tasks-of-the-step": ("#SBATCH -N2 --gpus-per-node=4\n", W + "srun -K -n8 --ntasks-per-node=4 python t.py"),
+    "tasks-of-the-step": ("#SBATCH -N2 --gpus-per-node=4\n", "export WORLD_SIZE=8\n" + "srun -K -n8 --ntasks-per-node=4 python t.py"),
     "hpo-driver": ("#SBATCH -N4 --ntasks-per-node=4\n", "python -m hpo.run --workers 16"),
     "scoop": ("#SBATCH -N2 --ntasks-per-node=16\n", "python -m scoop -n 32 t.py"),
     "parsl": ("#SBATCH -N2 --ntasks-per-node=1\n", "python parsl_flow.py"),
@@ -123,6 +123,16 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-rank-that-each-task-sets": (TWO, FIRST.format("head -n 1") + W + "export RANK=$SLURM_PROCID\nsrun -K bash -c 'export RANK=$SLURM_PROCID; exec python t.py'"),
     "a-wait-that-keeps-the-code": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || code=$?\nexit ${code:-0}"),
     "an-option-in-a-case-and-an-array": ("#SBATCH -n1\n", "case $1 in\n  -n|--name) shift;;\nesac\nargs=(\n  --a 1\n  -b\n)\npython t.py \"${args[@]}\""),
+    "a-backslash-at-the-very-end": (G4, "torchrun --standalone --nproc_per_node=4 t.py \\\n  --lr 1 \\"),
+    "a-helper-that-may-fail-before-the-work": (G4, "python warm.py || true\ntorchrun --standalone --nproc_per_node=4 t.py"),
+    "a-fixed-port-of-a-step-with-eight-gpus": ("#SBATCH -N2\n", FIRST.format("head -n 1") + "export MASTER_PORT=29500\nsrun -K -N2 -n16 --gpus-per-task=1 python t.py"),
+    "a-number-of-workers-that-a-list-may-change": (G4, 'N=${SLURM_GPUS_ON_NODE:-2}\n[[ "$N" -lt 1 ]] && N=1\ntorchrun --standalone --nproc_per_node=$N t.py'),
+    "variables-that-the-batch-shell-puts-between-single-quotes": (EACH, "DATA=/data\nsrun bash -c 'ls '\"$DATA\"' $SLURM_NODEID'"),
+    "a-variable-that-the-inner-shell-sets": (EACH, "SEED=1\nsrun bash -c 'for SEED in 1 2; do ./solver $SEED; done'"),
+    "a-variable-that-an-option-hands-on": (EACH, "DATA=/data\nsrun --export=ALL,DATA=$DATA bash -c './solver $DATA'"),
+    "tasks-as-the-step-counts-them": ("#SBATCH -N2\n", "srun bash -c './solver $SLURM_NTASKS'"),
+    "the-script-s-own-folder-outside-a-job": ("#SBATCH -n1\n", 'cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"\npython t.py'),
+    "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
 
@@ -235,6 +245,16 @@ WRONG = {  # name: (options, body, the one finding)
     "one-letter-with-two-dashes": ("#SBATCH --D .\n", "python t.py", ("unknown-option", FAILS)),
     "a-line-of-stray-words": ("#SBATCH --time=1:00 module load gcc cuda\n", "python t.py", ("stray-word", FAILS)),
     "cpus-of-a-script-in-another-file": ("#SBATCH -n1 -c8\n", "srun ./train.sh", ("srun-cpus", WARNS)),
+    "blank-inside-a-variable": ("#SBATCH --account=${A:?set A}\n", "hostname", ("stray-word", FAILS)),
+    "placeholder-of-a-key": ("#SBATCH --wckey=YOUR_KEY\n", "hostname", ("placeholder", WARNS)),
+    "folder-of-the-script-in-a-variable": ("#SBATCH -n1\n", "HERE=${BASH_SOURCE[0]%/*}\npython $HERE/t.py", ("script-folder", WARNS)),
+    "variable-that-the-inner-shell-does-not-get": (EACH, "DATA=/data\nsrun bash -c './solver $DATA'", ("not-exported", WARNS)),
+    "accelerate-once-a-task": (TWO, "export N=`scontrol show hostnames $SLURM_JOB_NODELIST | wc -l`\n" + FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines $N --num_processes $((4 * N)) --machine_rank $SLURM_PROCID --main_process_ip $MASTER_ADDR t.py'", ("launcher-per-task", FAILS)),
+    "deepspeed-once-a-task": (TWO.replace("N2", "N1"), "srun -K deepspeed t.py", ("launcher-per-task", FAILS)),
+    "torchrun-once-a-task-by-default": (TWO, "srun -K torchrun --nnodes=2 t.py", ("launcher-per-task", FAILS)),
+    "server-that-a-comment-alone-ends": (G4, "set -e\nray start --head --block &\nbash work.sh\n# kill %1\nwait", ("wait-for-server", WARNS)),
+    "tasks-that-slurm-does-not-count": ("#SBATCH -N2 --gpus-per-node=1\n", FIRST.format("head -n 1") + TORCHRUN.replace("torchrun --nnodes=2 --nproc_per_node=4", "srun -K torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1"), ("unset-variable", WARNS)),
+    "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 
 
