@@ -78,3 +78,21 @@ def one_of(name: str, value: str, known: Sequence[str]) -> str:
         expected=" or ".join(known),
         fix=f"--{name} {nearest(value, known) or known[0]}",
     )
+
+
+def number_of(name: str, text: str, low: float, high: float, fix: str, kind: type[float] = int) -> float:
+    """Returns the number that a flag was given, from `low` to `high`. RequestError: it is none, or another."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = low - 1
+    if low <= value <= high:
+        return value
+    whole = "whole " * (kind is int)
+    raise RequestError(
+        "flag-not-such-a-number",
+        f"--{name} takes a {whole}number",
+        seen=f"--{name} {text}",
+        expected=f"{low:.10g} to {high:.10g}",
+        fix=fix,
+    )

@@ -10,7 +10,7 @@ from noether.common.console import Console
 from noether.common.cpus import usable_cpus
 from noether.common.dotted_path import code_granted
 from noether.common.strict_json import strict_json
-from noether.common.suggest import nearest
+from noether.common.suggest import nearest, number_of
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits
@@ -67,11 +67,8 @@ def prepare_here(
 
 def read_workers(workers: str | None) -> int:
     """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
-    if workers is not None and not (workers.isdecimal() and int(workers) > 0):
-        raise RequestError(
-            "workers-not-a-number", "--workers is a number", seen=f"--workers {workers}", expected="1 or more"
-        )
-    return int(workers) if workers else min(usable_cpus(), 16)
+    few = min(usable_cpus(), 16)
+    return few if workers is None else int(number_of("workers", workers, 1, 10**4, f"--workers {few}"))
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from noether.common.suggest import number_of
 from noether.config.schema import RunConfig
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.follower import follow
@@ -146,16 +147,6 @@ def _alone(placement: Placement | None, host: str) -> Placement:
 
 def read_seconds(text: str | None) -> float:
     """Reads the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
-    try:
-        seconds = DEFAULT_SECONDS if text is None else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not SHORTEST_SECONDS <= seconds <= 3600:
-        raise RequestError(
-            "doctor-timeout",
-            "--timeout must be a number of seconds",
-            seen=f"--timeout {text}",
-            expected=f"{SHORTEST_SECONDS:g} to 3600",
-            fix=f"--timeout {DEFAULT_SECONDS:g}",
-        )
-    return seconds
+    if text is None:
+        return DEFAULT_SECONDS
+    return number_of("timeout", text, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}", float)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from noether.common.suggest import nearest, one_of
+from noether.common.suggest import nearest, number_of, one_of
 from noether.data.build import prepare_data
 from noether.errors import RequestError
 from noether.evaluation.members import check_members, read_calibration, record_path
@@ -97,16 +97,7 @@ def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
 def _level(interval: str | None, runs: int) -> int | None:
     if interval == "none" or (interval is None and runs == 1):
         return None
-    text = (interval or "90").removesuffix("%").strip()
-    if not text.isdecimal() or not 1 <= int(text) <= 99:
-        raise RequestError(
-            "interval-level",
-            "--interval takes a whole number of percent",
-            seen=f"--interval {interval}",
-            expected="1 to 99, or none",
-            fix="--interval 90",
-        )
-    return int(text)
+    return int(number_of("interval", (interval or "90").removesuffix("%"), 1, 99, "--interval 90"))
 
 
 def _shape(typed: TypedShape, command: str) -> ShapeRequest:
@@ -117,11 +108,18 @@ def _shape(typed: TypedShape, command: str) -> ShapeRequest:
     return ShapeRequest(
         mesh=_file("mesh", typed.mesh),
         out=Path(typed.out).expanduser(),
-        scale=None if typed.scale is None else _number("scale", typed.scale, float),
+        scale=_scale(typed.scale),
         axes=one_of("axes", typed.axes, ("files", "model")),
-        chunk_size=int(_number("chunk", typed.chunk, int)),
+        chunk_size=int(number_of("chunk", typed.chunk, 1, 10**9, "leave --chunk out")),
         parameters=_parameters(typed.parameters),
     )
+
+
+def _scale(text: str | None) -> float | None:
+    if text is None:
+        return None
+    fix = f"--scale {METRES[text]}" if text in METRES else "leave --scale out"
+    return number_of("scale", text, 1e-9, 1e9, fix, float)
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
@@ -156,19 +154,3 @@ def _file(name: str, path: str) -> Path:
             fix = f"--{name} FILE      (there is no folder {found.parent} either)"
         raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
     return found
-
-
-def _number(name: str, text: str, kind: type[int] | type[float]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = kind(0)
-    if not 0 < value < float("inf"):
-        raise RequestError(
-            "flag-not-a-positive-number",
-            f"--{name} must be a positive number",
-            seen=f"--{name} {text}",
-            expected="above 0",
-            fix=f"--{name} {METRES[text]}" if name == "scale" and text in METRES else f"leave --{name} out",
-        )
-    return value

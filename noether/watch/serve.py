@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from noether.common.shown import shown_name
+from noether.common.suggest import number_of
 from noether.errors import ExitCode, RequestError
 from noether.watch.watched_runs import WatchedRuns, find_runs
 
@@ -57,7 +58,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
 
 
 def _listen(port: str | None) -> socket.socket:
-    wanted = _port(port) if port is not None else PORT
+    wanted = PORT if port is None else int(number_of("port", port, 0, 2**16 - 1, f"--port {PORT}"))
     for number in (wanted,) if port is not None else (wanted, 0):
         try:
             return socket.create_server(("127.0.0.1", number))  # A browser quicker than the server waits from now on.
@@ -69,18 +70,6 @@ def _listen(port: str | None) -> socket.socket:
         seen=f"{reason} (127.0.0.1:{wanted})",
         expected="a free port of this machine",
         fix="noether watch      (takes any free port)",
-    )
-
-
-def _port(text: str) -> int:
-    if text.isascii() and text.isdecimal() and 0 <= int(text) < 2**16:
-        return int(text)
-    raise RequestError(
-        "watch-port",
-        "--port is not a port",
-        seen=f"--port {text}",
-        expected="a number from 1 to 65535, or 0 for any free port",
-        fix=f"--port {PORT}",
     )
 
 

@@ -173,11 +173,15 @@ MISTAKES = {
     "unknown-kind": (["data", "prepare", "shapenet-car", "x", "y"], 2, "prepare shapenet_car x y"),
     "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
     "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "/nowhere holds no ShapeNet-Car data"),
-    "workers": (["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"], 2, "--workers is a number"),
+    "workers": (
+        ["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"],
+        2,
+        "--workers takes a whole number",
+    ),
     "workers-superscript": (
         ["data", "prepare", "shapenet_car", "x", "y", "--workers", "²"],
         2,
-        "--workers is a number",
+        "--workers takes a whole number",
     ),
     "more-supernodes-than-points": (
         ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],

@@ -210,7 +210,7 @@ def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--timeout", "soon"), "--timeout must be a number of seconds"),
+        (("--timeout", "soon"), "--timeout takes a number"),
         (("--timeout", "0"), "5 to 3600"),
         (("acelerator=cpu",), "did you mean 'accelerator'?"),
     ],
