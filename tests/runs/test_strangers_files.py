@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from noether.checkpoints.format import META, CheckpointFolder
 from noether.common.appending_file import AppendingFile
 from noether.common.console import Console
 from noether.common.plain_file import LARGEST, NotPlainFile, create_plain, open_to_append, read_plain
@@ -84,15 +83,6 @@ def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str,
     watched = WatchedRun(folder)
     assert watched.detail()["update"] is None
     assert watched.line()["loss"] is None
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "eight terabytes"])
-@pytest.mark.parametrize("name", [META, "model.safetensors"])
-def test_a_checkpoint_with_something_else_in_a_files_place_is_damaged(way: str, name: str, tmp_path: Path) -> None:
-    shutil.copytree(RUN / "checkpoints" / "update-000000002", tmp_path / "update-000000002")
-    put(way, tmp_path / "update-000000002" / name)
-    assert CheckpointFolder(tmp_path / "update-000000002").damage() is not None
 
 
 def test_a_published_port_is_no_pipe(tmp_path: Path) -> None:

@@ -168,20 +168,10 @@ def with_model(**model: Any) -> Callable[[dict[str, Any]], Any]:
 
 ATTACKS = {
     "their own class": Attack(with_model(kind="evil.Model")),
-    "a name that our module imports": Attack(
-        with_model(kind="noether.lint.options_rules.run", args=["touch", "was-here"])
-    ),
-    "our function that loads any path": Attack(
-        with_model(kind="noether.common.dotted_path.load_object", path="evil.Model", setting="x")
-    ),
     "a config.yaml that cannot be read": Attack(with_model(kind="evil.Model"), in_checkpoint=True, broken=b"\xff"),
     "an interpolation": Attack(
         lambda settings: {**settings, "run_id": "evil.Model", "model": {"kind": "${run_id}"}}, code=0
     ),
-    "a list of defaults": Attack(lambda settings: {"defaults": ["_self_", "theirs"], **settings}, code=0),
-    "a task": Attack(lambda settings: {**settings, "task": {"kind": "evil.Task"}}),
-    "a data set": Attack(lambda settings: {**settings, "dataset": {"kind": "evil.Data"}}),
-    "an optimiser": Attack(lambda settings: {**settings, "optimizer": {"kind": "evil.Adam"}}, code=0),
     "a callback": Attack(
         lambda settings: {**settings, "trainer": {**settings["trainer"], "callbacks": ["evil.Callback"]}}, code=0
     ),
@@ -190,7 +180,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_evaluation_runs_nothing_of_a_stranger(noether, home: Path, tmp_path: Path, attack: Attack) -> None:
-    """The folder is no run of this user's, who has never run code of their own, and has no key."""
+    """The folder is no run of this user's, who has no key. More such runs: tests/faults/forged_run.py."""
     run = tmp_path / "run"
     shutil.copytree(RUN, run)
     (tmp_path / "evil.py").write_text(EVIL)
