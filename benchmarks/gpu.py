@@ -3,7 +3,7 @@
     python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE] [--page FILE]
 
 UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol: one sample an update and device, 3,586
-points of the surface, 4,096 of the volume, Lion, averaged weights, as `noether train` makes its updates (DDP over NCCL
+points of the surface, 4,096 of the volume, Lion, EMA weights, as `noether train` makes its updates (DDP over NCCL
 with several ranks). In float32 and bf16, eager and compiled. For each: updates and samples a second, arithmetic a
 second as torch counts it (matrix products and attention, forward and backward), its share of the measured ceiling of
 square matrix products in that precision, and the peak memory of a rank. Besides, the rate of large copies in memory.
@@ -206,7 +206,7 @@ def page_of(every: Mapping[int, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PROTOCOL = "One sample an update and device, Lion, averaged weights; the share is of square matrix products' rate here."
+PROTOCOL = "One sample an update and device, Lion, EMA weights; the share is of square matrix products' rate here."
 _TABLE = [
     "| model | precision | | updates/s | samples/s | TFLOP/s a device | share of the ceiling | MiB a device |",
     "|---|---|---|---|---|---|---|---|",

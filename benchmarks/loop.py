@@ -283,7 +283,7 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
     own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
     batches = training_batches(problem.splits.train, problem.train_indices, own, problem.draw)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05)
-    averages = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.998))
+    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.998))
 
     def train(updates: int) -> None:
         for made in range(updates):
@@ -293,7 +293,7 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            averages.update_parameters(model)
+            ema.update_parameters(model)
             if made % 25 == 0:
                 loss.item()
 

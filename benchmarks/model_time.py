@@ -122,7 +122,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
 
         return serve(lambda count: lambda: update(count))
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-    averages = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.998))
+    ema = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.998))
 
     def plain_update(count: int) -> None:
         for _ in range(count):
@@ -131,7 +131,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
             task.loss(network(batch), batch).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
-            averages.update_parameters(network)
+            ema.update_parameters(network)
 
     return serve(lambda count: lambda: plain_update(count))
 

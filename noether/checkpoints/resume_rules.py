@@ -70,7 +70,7 @@ RULES = {
     "seed": (ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
     "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
     "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
-    "trainer.ema_decay": (ResumeRule.REFUSED, "averages of two decays do not compare, and one cannot begin late"),
+    "trainer.ema_decay": (ResumeRule.REFUSED, "EMA weights of two decays do not compare, and cannot begin late"),
     "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after would not compare"),
     "model": (ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
     "task.scalars": (ResumeRule.SAID, "other numbers are derived from the fields; what is learned is the same"),

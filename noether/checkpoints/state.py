@@ -1,4 +1,4 @@
-"""The state that a run needs to resume bit for bit: weights, averages, optimiser, scaler, random numbers."""
+"""The state that a run needs to resume bit for bit: weights, EMA weights, optimiser, scaler, random numbers."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
@@ -49,7 +49,7 @@ class TrainingState:
     """What changes while a run trains. `model` is the plain module, without DDP or compilation around it."""
 
     model: nn.Module
-    averages: AveragedWeights | None
+    ema: EmaWeights | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     task: Task
@@ -58,13 +58,13 @@ class TrainingState:
     def evaluation_models(self) -> dict[str, nn.Module]:
         """Returns the models to evaluate by the name of their weights; the first is the one that is selected."""
         models = {"raw": self.model}
-        return {"ema": self.averages.model, **models} if self.averages else models
+        return {"ema": self.ema.model, **models} if self.ema else models
 
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
     files = {"model.safetensors": _weights(state.model), "optimizer.safetensors": _optimizer_tensors(state)}
-    return files | ({"ema.safetensors": _weights(state.averages.model)} if state.averages else {})
+    return files | ({"ema.safetensors": _weights(state.ema.model)} if state.ema else {})
 
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
@@ -75,15 +75,15 @@ def saved_texts(state: TrainingState) -> dict[str, str]:
 
 
 def state_bytes(state: TrainingState) -> int:
-    """Returns about how many bytes a checkpoint holds: weights, their average, two moments of the optimiser."""
-    return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.averages else 3)
+    """Returns about how many bytes a checkpoint holds: weights, EMA weights, two moments of the optimiser."""
+    return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.ema else 3)
 
 
 def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
     """Puts a checkpoint back into a state built from the same configuration. Every rank reads it."""
     load_weights(state.model, checkpoint, "raw")
-    if state.averages is not None:
-        load_weights(state.averages.model, checkpoint, "ema")
+    if state.ema is not None:
+        load_weights(state.ema.model, checkpoint, "ema")
     with checkpoint.loading("optimizer.safetensors") as path:
         _load_optimizer(state, load_file(path))
     with checkpoint.loading("state.json") as path:
@@ -106,7 +106,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     """Loads the `raw` or `ema` weights of a checkpoint into a model.
 
     Raises:
-        RequestError: where the checkpoint was written by another model, or without averaged weights.
+        RequestError: where the checkpoint was written by another model, or without EMA weights.
         DamagedCheckpoint: where the file is not as it was written.
     """
     file = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
@@ -115,7 +115,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
             "no-such-weights",
             f"checkpoint {checkpoint.path.name} has no {weights} weights",
             seen=f"no {file} in {checkpoint.path}",
-            expected="a run that has averaged its weights from its start",
+            expected="a run that has had EMA weights from its start",
             fix="trainer.ema_decay=null",
         )
     with checkpoint.loading(file) as path:

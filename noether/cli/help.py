@@ -57,7 +57,7 @@ SHARED = {
     "run": "the run's folder: runs/NAME",
     "hp": "a YAML file with settings, from anywhere",
     "json": "print one JSON object",
-    "weights": "ema or raw (default: the averaged weights if the run has them)",
+    "weights": "ema or raw (default: the EMA weights if the run has them)",
     "checkpoint": "best, latest or a name such as update-000001234 (default: best)",
     "mesh": "the surface: .stl, .vtk, .vtu, .vtp, .ply, .obj, or points as .npy (N, 3)",
     "scale": "length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)",

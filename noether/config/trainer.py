@@ -35,7 +35,10 @@ class TrainerConfig(Section):
         1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
     )
     ema_decay: float | None = Field(
-        None, gt=0, lt=1, description="Decay of the exponential moving average of the weights; null: no average."
+        None,
+        gt=0,
+        lt=1,
+        description="Decay of the exponential moving average of the weights (EMA); null: no EMA.",
     )
     compile: bool = Field(False, description="Compile the model with torch.compile.")
     recompute: bool = Field(

@@ -29,7 +29,7 @@ class LoadedRun:
     Args:
         run, more: the run's folder; with more of them, the mean of several runs is predicted.
         checkpoint: best, latest or a checkpoint's name; None: best.
-        weights: ema or raw; None: the averaged weights if the run has them.
+        weights: ema or raw; None: the EMA weights if the run has them.
         trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
 
     Raises:

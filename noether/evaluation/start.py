@@ -69,7 +69,7 @@ class ExportRequest:
 class WantedModel:
     """Which model of which run, or of RUN/checkpoints/NAME.
 
-    checkpoint None: the one that `run` names, else the best. weights None: averaged ones if it has them.
+    checkpoint None: the one that `run` names, else the best. weights None: EMA weights if it has them.
     """
 
     run: str

@@ -28,4 +28,4 @@ def plural(value: Any, one: str) -> str:
 
 def weights_name(kind: Any) -> str:
     """What the page calls a kind of weights."""
-    return {"ema": "averaged weights (EMA)", "raw": "raw weights"}.get(str(kind), f"{kind} weights")
+    return {"ema": "EMA weights", "raw": "raw weights"}.get(str(kind), f"{kind} weights")

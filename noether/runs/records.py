@@ -120,7 +120,7 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
 def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
     """Returns the metrics of the last evaluation, of the weights that are selected by; empty where there is none.
 
-    Of one evaluation these come first (averaged weights, where there are any).
+    Of one evaluation these come first (EMA weights, where there are any).
     """
     every = [row for row in rows if row["kind"] == "evaluation"]
     return next((mapping(row, "metrics") for row in every if row["update"] == every[-1]["update"]), {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, seed_everything
@@ -125,7 +125,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
     try_model(problem, group.device, precision)
     state = TrainingState(
         problem.model,
-        AveragedWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
+        EmaWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
         build_optimizer(config.optimizer, problem.model),
         precision.scaler(),
         problem.task,

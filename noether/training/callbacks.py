@@ -27,7 +27,7 @@ class Callback:
 
         Args:
             run: with its state, `run.state.model` and `run.state.progress`.
-            metrics: by name, of the weights that are selected (the averaged ones, if there are any); {} but on rank 0.
+            metrics: by name, of the weights that are selected (EMA weights, if there are any); {} but on rank 0.
 
         Returns:
             True on rank 0 ends the run here, with everything saved and its result written.

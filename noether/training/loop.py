@@ -126,7 +126,7 @@ class Loop:
     def _evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
-        The metric is trainer.select_by under the selected weights (averaged if there are any), the same on every rank,
+        The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank,
         and lower is better.
 
         Raises:

@@ -113,8 +113,8 @@ class Updater:
             for group in state.optimizer.param_groups:
                 group["lr"] = learning_rate
             scaler.step(state.optimizer)
-            if state.averages is not None:
-                state.averages.update(state.model, state.progress.updates)
+            if state.ema is not None:
+                state.ema.update(state.model, state.progress.updates)
         scaler.update()
         for parameter in self.parameters:
             parameter.grad = None

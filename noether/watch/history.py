@@ -113,7 +113,7 @@ class History:
         split, weights = str(row.get("split", "")), str(row.get("weights", ""))
         self._add_numbers(split, weights, row["update"], metrics)
         this = Evaluation(row["update"], split, weights, metrics)
-        # Of one evaluation the selected weights come first (averaged ones, where there are any).
+        # Of one evaluation the selected weights come first (EMA weights, where there are any).
         if self.last is None or self.last.update != this.update:
             self.last = this
         name, sign = self.selected_by

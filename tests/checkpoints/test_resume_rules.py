@@ -22,7 +22,7 @@ CASES = {
     "optimiser-kind": (["optimizer=sgd"], None, ["optimizer.kind"]),
     "batch-size": (["trainer.effective_batch_size=8"], [], ["trainer.effective_batch_size"]),
     "precision": (["trainer.precision=bf16"], [], ["trainer.precision"]),
-    "averages": (["trainer.ema_decay=0.9"], [], ["trainer.ema_decay"]),
+    "EMA weights": (["trainer.ema_decay=0.9"], [], ["trainer.ema_decay"]),
     "model": (["model.dim=64", "model.heads=4"], [], ["model.dim", "model.heads"]),
     "data": (["dataset.train_shapes=30"], [], ["dataset.train_shapes"]),
     "task": (["task.domain_low=-4.0"], [], ["task.domain_low"]),

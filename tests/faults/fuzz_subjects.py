@@ -189,7 +189,7 @@ class Checkpoints(Subject):
         import torch
         from torch import nn
 
-        from noether.checkpoints.ema import AveragedWeights
+        from noether.checkpoints.ema import EmaWeights
         from noether.checkpoints.format import write_checkpoint
         from noether.checkpoints.snapshot import safetensors_parts
         from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
@@ -210,7 +210,7 @@ class Checkpoints(Subject):
         box = {"count": 3, "low": [0.0] * 3, "high": [1.0] * 3}
         task.load_state({"statistics": numbers_of_p, "points": {"surface_points": box}})
         state = TrainingState(
-            model, AveragedWeights(model, 0.9), optimizer, torch.amp.GradScaler("cpu"), task, Progress(updates=4)
+            model, EmaWeights(model, 0.9), optimizer, torch.amp.GradScaler("cpu"), task, Progress(updates=4)
         )
         numbers = {f"rank0/{key}": value for key, value in random_state(torch.device("cpu")).items()}
         tensors = saved_tensors(state) | {"random.safetensors": numbers}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.snapshot import StagingBuffer
 from noether.checkpoints.state import Progress, TrainingState, saved_tensors
 from noether.config.compose import load_config
@@ -71,9 +71,9 @@ class OnFakeGPU:
         self.config, self.task, self.model = config, problem.task, gpu.place(problem.model, device)
 
     def state(self) -> TrainingState:
-        averages = AveragedWeights(self.model, 0.99) if self.config.trainer.ema_decay else None
+        ema = EmaWeights(self.model, 0.99) if self.config.trainer.ema_decay else None
         optimizer = build_optimizer(self.config.optimizer, self.model)
-        return TrainingState(self.model, averages, optimizer, self.precision.scaler(), self.task, Progress())
+        return TrainingState(self.model, ema, optimizer, self.precision.scaler(), self.task, Progress())
 
     def on_device(self, batch):
         """As `to_device` copies from page-locked memory, which cannot be had without a driver."""
@@ -145,7 +145,7 @@ def test_everything_stays_on_the_gpu_of_its_rank(device: str, settings, monkeypa
     with run.gpu.running(monkeypatch):
         state = run.state()
         figures = run.updater(state, monkeypatch).update([run.on_device(run.batches[0])], 1e-3)
-        tensors = [*state.model.state_dict().values(), *state.averages.model.state_dict().values(), figures.loss]
+        tensors = [*state.model.state_dict().values(), *state.ema.model.state_dict().values(), figures.loss]
         tensors += [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     assert {str(tensor.device) for tensor in tensors} == {device}
 

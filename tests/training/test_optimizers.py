@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from noether.checkpoints.ema import AveragedWeights
+from noether.checkpoints.ema import EmaWeights
 from noether.config.optimizer import AdamWConfig, MuonConfig, SGDConfig
 from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 
@@ -93,19 +93,19 @@ def test_muon_is_torch_s_to_the_rounding_of_bfloat16() -> None:
         assert (one - other).norm() < 0.03 * (other - first).norm()
 
 
-def test_averages_follow_the_weights_and_forget_the_first_ones_early() -> None:
+def test_ema_weights_follow_the_weights_and_forget_the_first_ones_early() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
-    averages = AveragedWeights(model, decay=0.9)
+    ema = EmaWeights(model, decay=0.9)
     expected = 0.0
     for update in range(200):
         nn.init.constant_(model.weight, float(update))
-        averages.update(model, update)
+        ema.update(model, update)
         decay = min(0.9, (1 + update) / (10 + update))
         expected = decay * expected + (1 - decay) * update
-    assert averages.model.weight.item() == pytest.approx(expected, rel=1e-5)
+    assert ema.model.weight.item() == pytest.approx(expected, rel=1e-5)
     assert model.weight.item() == 199.0
-    assert not averages.model.weight.requires_grad
+    assert not ema.model.weight.requires_grad
 
 
 def same_networks() -> list[nn.Module]:

@@ -42,7 +42,7 @@ def test_recipes_are_the_published_ones(experiment) -> None:
 
 
 @pytest.mark.parametrize("experiment", RECIPES)
-def test_the_recipe_for_several_devices_differs_in_batch_rate_and_averages_only(experiment) -> None:
+def test_the_recipe_for_several_devices_differs_in_batch_rate_and_ema_only(experiment) -> None:
     one, several = (
         load_config([f"+experiment/shapenet={name}", "dataset=ellipsoid"])
         for name in (f"{experiment}_published", experiment)

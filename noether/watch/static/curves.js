@@ -56,13 +56,13 @@ export class Curves {
     this.last = [runs, colours, view];
     const lines = new Map();
     for (const run of runs) {
-      const averaged = run.curves.some((curve) => curve.weights === "ema");
-      const isChief = (curve) => curve.split !== "training" && (curve.weights !== "raw" || !averaged);
+      const hasEma = run.curves.some((curve) => curve.weights === "ema");
+      const isChief = (curve) => curve.split !== "training" && (curve.weights !== "raw" || !hasEma);
       const chief = new Set(run.curves.filter(isChief).map((curve) => curve.metric));
       for (const curve of run.curves) {
         const { split, weights, metric, x, y } = curve;
         const isTraining = split === "training";
-        const main = weights !== "raw" || !averaged;
+        const main = weights !== "raw" || !hasEma;
         const one = runs.length === 1;
         const thin = isTraining && metric === "loss";
         const line = {
@@ -105,7 +105,7 @@ export class Curves {
   keys(runs, colours) {
     const one = runs.length === 1;
     const has = (weights) => runs[0].curves.some((curve) => curve.weights === weights);
-    const entries = one ? [["training", "muted", ""], ...(has("ema") ? [["validation, averaged weights", "accent", ""], ["validation, raw weights", "second", "dashed"]] : has("raw") ? [["validation", "accent", ""]] : [])]
+    const entries = one ? [["training", "muted", ""], ...(has("ema") ? [["validation, EMA weights", "accent", ""], ["validation, raw weights", "second", "dashed"]] : has("raw") ? [["validation", "accent", ""]] : [])]
       : runs.map((run) => [run.name, RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length], ""]);
     at("keys").replaceChildren(...entries.map(([text, colour, kind]) => {
       const swatch = h("i", { class: `swatch line ${kind}` });
