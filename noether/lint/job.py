@@ -144,8 +144,9 @@ class Job:
             group = srun.option("het-group", "pack-group") or "0"
             index = int(group) if group.isdigit() else len(self.shapes)
             return self.shapes[index] if index < len(self.shapes) else None
+        words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # Its options and the next word.
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
-        if not of_this_job or any("$" in word.raw and "@" in word.raw for word in srun.words[1:4]):
+        if not of_this_job or any("$" in word.raw and "@" in word.raw for word in words):
             return None
         return self._step(launch, srun)
 

@@ -22,7 +22,7 @@ _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY)
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
-_NAME_TO_FILL_IN = r"^$|(?i:^your)|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_NAME_TO_FILL_IN = r"^$|(?i:^your)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -157,7 +157,7 @@ def words(job: Job) -> Iterator[Finding]:
 
 def _placeholder(line: int, source: str) -> Finding:
     match = PLACEHOLDER.search(source)
-    what = match[0] if match else source.strip() or "the value"
+    what = match[0] if match else source.partition(" #")[0].strip() or "the value"
     return Finding(line, "placeholder", f"fill in {what} before you submit")
 
 

@@ -246,6 +246,8 @@ WRONG = {  # name: (options, body, the one finding)
     "a-line-of-stray-words": ("#SBATCH --time=1:00 module load gcc cuda\n", "python t.py", ("stray-word", FAILS)),
     "cpus-of-a-script-in-another-file": ("#SBATCH -n1 -c8\n", "srun ./train.sh", ("srun-cpus", WARNS)),
     "blank-inside-a-variable": ("#SBATCH --account=${A:?set A}\n", "hostname", ("stray-word", FAILS)),
+    "placeholder-of-a-partition-between-underscores": ("#SBATCH --partition=__GPU_PARTITION__  # TODO\n", "hostname", ("placeholder", WARNS)),
+    "cpus-of-a-program-whose-words-are-handed-on": ("#SBATCH -n1 -c8\n", 'srun python "$@"', ("srun-cpus", WARNS)),
     "placeholder-of-a-key": ("#SBATCH --wckey=YOUR_KEY\n", "hostname", ("placeholder", WARNS)),
     "folder-of-the-script-in-a-variable": ("#SBATCH -n1\n", "HERE=${BASH_SOURCE[0]%/*}\npython $HERE/t.py", ("script-folder", WARNS)),
     "variable-that-the-inner-shell-does-not-get": (EACH, "DATA=/data\nsrun bash -c './solver $DATA'", ("not-exported", WARNS)),
