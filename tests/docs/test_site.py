@@ -1,7 +1,6 @@
 """The documentation site builds without a warning, and its generated pages are what the program says."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -45,20 +44,6 @@ def test_the_pages_open_as_files_and_can_be_searched(browser, tmp_path: Path) ->
     page.wait_for_url("**/site/slurm.html*")
     context.close()
     assert not complaints
-
-
-def test_a_report_is_a_page_of_the_site(tmp_path: Path) -> None:
-    """As `make site` does it, after a training."""
-    pytest.importorskip("mkdocs")
-    (tmp_path / "made.html").write_text("<h1>a report</h1>")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
-    environ = {**os.environ, "NOETHER_SITE_REPORT": str(tmp_path / "made.html")}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "report.html").read_text() == "<h1>a report</h1>"
-    page = (tmp_path / "site" / "index.html").read_text()
-    assert page.count('<a href="report.html">') == 2
-    assert 'src="images/report.png"' in page
 
 
 def test_the_reference_of_commands_is_what_they_say() -> None:

@@ -99,14 +99,10 @@ REFUSED = {
     "module-of-python": ("json", "noether init my_json"),
     "keyword": ("class", "noether init my_class"),
     "installed": ("torch", "noether init my_torch"),
-    "noether-itself": ("noether", "noether init my_noether"),
     "folder-of-the-project": ("tests", "noether init my_tests"),
-    "digit-first": ("2wings", "noether init my_2wings"),
     "blank": ("heat rod", "noether init heat_rod"),
-    "dots": ("heat.rod", "noether init heat_rod"),
     "letters-of-another-alphabet": ("Wärme", "noether init w_rme"),
     "nothing-left": ("...", "noether init my"),
-    "option": ("heat\nrod", "noether init heat_rod"),
     "in-a-folder": ("deep/json", "noether init deep/my_json"),
 }
 
