@@ -30,6 +30,9 @@ MOST_ACCEPTED = 256
 """How many connections are accepted at a time, before the parent process looks after its run again."""
 
 LONGEST_HELLO = 1 << 14
+TELLING_S = 120.0
+"""The longest that rank 0's parent process stays to refuse a run to hosts that come late; some may never come."""
+
 QUIET_S = 2.0
 """Seconds after which a parent process that refuses the run says that it waits to tell the others."""
 
@@ -142,7 +145,8 @@ class RunListener:
 
         Returns once all have been told, which have as many ranks each as the `own`, or after `limit_s` seconds.
         """
-        self._own_refusal, began, quiet_s = report, time.monotonic(), QUIET_S
+        limit_s, self._own_refusal = min(limit_s, TELLING_S), report
+        began, quiet_s = time.monotonic(), QUIET_S
         others = math.ceil(self._identity.world_size / own) - 1
         while (len(self.came) < others or self.unproven) and (waited_s := time.monotonic() - began) < limit_s:
             if waited_s >= quiet_s:
