@@ -5,7 +5,8 @@
 The cosine between the gradient of the model's lift with respect to a test car's three semi-axes and the exact one,
 which the potential flow knows, on a fixed reference area: median and range over the cars (30, or `--rounds`). And how
 well the distance from the training shapes tells these cars from as many of which one of half length, height, half
-width and yaw lies outside the range that is trained on, by 10 to 50 and by 25 to 100 % of its width: AUROC.
+width and yaw lies outside the range that is trained on, by 10 to 50 and by 25 to 100 % of its width: AUROC, and
+how many `predict` warns of.
 """
 
 from dataclasses import replace
@@ -26,7 +27,6 @@ from noether.data.ellipsoid_car import (
 from noether.evaluation.ensemble import shape_distance
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Shape
-from noether.evaluation.trained import shape_batch
 
 RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
 STEP = 1e-5  # m, of the exact lift's central differences
@@ -78,8 +78,7 @@ def distance_of(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
     """Returns how far a car is from the shapes that a run was trained on."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
-    ensemble = run.calibrated
-    found = shape_distance(ensemble, [shape_batch(member, shape, {}, {}) for member in ensemble.members])
+    found = shape_distance(run.calibrated, shape, {}, {})
     if found is None:
         raise SystemExit("this model has no latent")
     return found
@@ -88,6 +87,11 @@ def distance_of(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
 def auroc(inside: list[float], beyond: list[float]) -> float:
     """Returns the probability that a shape outside has the larger distance."""
     return float(np.mean(np.array(beyond)[:, None] > np.array(inside)[None, :]))
+
+
+def share_beyond(found: list[float], farthest: float) -> float:
+    """Returns the share of distances that are larger than that of every validation shape."""
+    return float(np.mean(np.array(found) > farthest))
 
 
 def main() -> None:
@@ -101,10 +105,13 @@ def main() -> None:
         found = [cosine_of_lift(run, car) for car in cars]
         rows.append(row(f"{folder.name}: cosine with the exact gradient of lift", found, 0.95))
         inside = [distance_of(run, car) for car in cars]
+        farthest = max(run.calibrated.record["distance"]["validation"])
+        rows.append(row(f"{folder.name}: share of the test cars warned of", [share_beyond(inside, farthest)]))
         for by in ((0.1, 0.5), (0.25, 1.0)):
             beyond = [distance_of(run, outside(car, index, by)) for index, car in enumerate(cars)]
             share = f"{by[0]:.0%} to {by[1]:.0%} of a range"
             rows.append(row(f"{folder.name}: AUROC of shapes outside by {share}", [auroc(inside, beyond)], 0.95))
+            rows.append(row(f"{folder.name}: share of these warned of", [share_beyond(beyond, farthest)]))
     finish("uncertainty", rows, options.json)
 
 

@@ -1,9 +1,10 @@
 """Split-conformal intervals of cases with many points: quantiles of scores, and the share that they cover.
 
-The points of a case are not exchangeable, cases are. Each of n cases weighs 1/(n + 1), shared by its points, and the
-case to come weighs the rest, as if all of it were missed (Lee, Barber & Willett 2023, arXiv 2306.06342). What is
-promised is an average over cases: of a new case drawn as these were, the expected share of points within the interval
-is at least the nominal one. With one value for each case it is the ordinary split-conformal quantile.
+The points of a case are not exchangeable, cases are. A number of a case has the ordinary split-conformal quantile. For
+fields all cases' scores are pooled, each case weighing the same (Dunn, Wasserman & Ramdas 2018, arXiv 1809.07441), and
+the quantile is of the level at which the cases, each judged by the others alone, are covered as far as is wanted. That
+holds on average, without a guarantee. A guarantee (Lee, Barber & Willett 2023, arXiv 2306.06342) has to assume that the
+new case is missed as a whole: with 14 cases, intervals of 90 % would cover 96.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ import numpy as np
 
 LEVELS = np.arange(1, 100)
 """Nominal shares, in percent."""
+ROUNDING = 1e-9
+"""Of sums of shares: a level that they reach exactly is reached."""
 KEPT = 2048
 """Scores of a case that are kept at most, evenly spaced in their order."""
 
@@ -25,13 +28,27 @@ def kept_scores(scores: np.ndarray) -> np.ndarray:
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few."""
+    """Returns for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few.
+
+    cases: the scores (n,) of each case in order.
+    """
+    count = len(cases)
     values = np.concatenate(cases)
-    shares = np.concatenate([np.full(len(case), 1 / ((len(cases) + 1) * len(case))) for case in cases])
     order = np.argsort(values, kind="stable")
-    # To rounding: a level that the shares reach exactly is reached.
-    place = np.searchsorted(np.cumsum(shares[order]), LEVELS / 100 - 1e-9)
-    return np.asarray(np.append(values[order], np.inf)[place])
+    values = values[order]
+    shares = np.concatenate([np.full(len(case), 1 / (count * len(case))) for case in cases])[order]
+    reached = np.cumsum(shares)
+    needed = LEVELS / 100
+    if len(values) == count:
+        needed = needed * (count + 1) / count
+    elif count > 1:
+        below = np.append(0.0, reached)[np.searchsorted(values, values)]
+        below_in_own = np.concatenate([np.searchsorted(case, case) / len(case) for case in cases])[order]
+        among_others = (count * below - below_in_own) / (count - 1)
+        hardest = np.argsort(among_others, kind="stable")
+        place = np.searchsorted(np.cumsum(shares[hardest]), LEVELS / 100 - ROUNDING)
+        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # above that share
+    return np.asarray(np.append(values, np.inf)[np.searchsorted(reached, needed - ROUNDING)])
 
 
 def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.ndarray:

@@ -1,25 +1,29 @@
 """Several runs as one model: mean, spread and an interval that the validation split has calibrated."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from noether.common.dotted_path import code_granted
 from noether.data.build import Splits, open_splits
 from noether.data.identity import data_identity
 from noether.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.data.order import SampleKey
 from noether.data.padding import mask_of
+from noether.data.points import PointSampler
 from noether.errors import RequestError
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
 from noether.evaluation.evaluate import predict
 from noether.evaluation.members import VERSION, differing
 from noether.evaluation.shape_distance import distances, fit_distance
+from noether.evaluation.shape_input import Shape
 from noether.evaluation.start import ChosenModel
-from noether.evaluation.trained import TrainedModel
+from noether.evaluation.trained import TrainedModel, shape_draws
 from noether.learning.setup import held_out, point_draw
 from noether.models.points import PointModel
 from noether.tasks.field_errors import by_channel
@@ -27,6 +31,10 @@ from noether.tasks.physical_metrics import numbers
 
 SCALED_BY = 64
 """Training cases whose errors are the scale beside which a spread counts."""
+
+DRAWS = 16
+"""Draws of a shape's points of which the latents' mean is taken: by 512 points alone, one shape's own latents differ as
+much as those of shapes in and out of the training shapes' ranges."""
 
 Values = dict[str, np.ndarray]
 """Of one case: fields (N, C), and coefficients and outputs of the case (1, 1), by their labels."""
@@ -179,10 +187,13 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
 
 
 def _batches(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[Batch]:
-    shuffled = getattr(dataset, "points_are_shuffled", False)
-    draw = point_draw(member.config, member.task, member.model, shuffled=shuffled)
-    for batch in evaluation_batches(dataset, indices, 1, draw):
+    for batch in evaluation_batches(dataset, indices, 1, _draw(member, dataset)):
         yield to_device(batch, member.device, member.precision.weights)
+
+
+def _draw(member: TrainedModel, dataset: Dataset) -> PointSampler:
+    shuffled = getattr(dataset, "points_are_shuffled", False)
+    return point_draw(member.config, member.task, member.model, shuffled=shuffled)
 
 
 def _fit_distances(
@@ -193,36 +204,44 @@ def _fit_distances(
         return None
     fitted, held = [], []
     for member in members:
-        of_train, of_held = (
-            np.stack([latent(member, batch) for batch in _batches(member, dataset, indices)])
-            for indices in (train, validation)
-        )
+        of_train, of_held = (np.stack([_latent_of(member, dataset, i) for i in own]) for own in (train, validation))
         own = fit_distance(of_train)
         fitted.append({key: np.asarray(value).tolist() for key, value in own.items()})
         held.append(distances(own, of_held))
     return {"members": fitted, "validation": np.mean(held, axis=0).tolist()}
 
 
-def latent(member: TrainedModel, batch: Batch) -> np.ndarray:
-    """Returns the pooled latent of a batch of one in physical units, with its standardised parameters, (d,)."""
-    prepared = member.task.prepare(batch)
-    with torch.no_grad(), member.precision.autocast():
-        pooled = member.model.encode(prepared).pooled  # type: ignore[operator]
-    parts = [pooled[0], *(prepared[name][0] for name in member.task.parameters)]
-    return np.concatenate([part.double().cpu().numpy().ravel() for part in parts])
+def _latent_of(member: TrainedModel, dataset: Dataset, index: int) -> np.ndarray:
+    sample, draw = dataset[index], _draw(member, dataset)
+    return latent(member, (draw.for_training(sample, SampleKey(index, epoch)) for epoch in range(DRAWS)))
 
 
-def shape_distance(ensemble: Ensemble, batches: Sequence[Batch]) -> float | None:
+def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:
+    """Returns the mean over draws of a case's points of its pooled latent, with its standardised parameters, (d,)."""
+    found = []
+    for drawn in draws:
+        batch = to_device({key: value[None] for key, value in drawn.items()}, member.device, member.precision.weights)
+        prepared = member.task.prepare(batch)
+        with torch.no_grad(), member.precision.autocast():
+            pooled = member.model.encode(prepared).pooled  # type: ignore[operator]
+        parts = [pooled[0], *(prepared[name][0] for name in member.task.parameters)]
+        found.append(np.concatenate([part.double().cpu().numpy().ravel() for part in parts]))
+    return np.asarray(np.mean(found, axis=0))
+
+
+def shape_distance(
+    ensemble: Ensemble, shape: Shape, others: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
+) -> float | None:
     """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
 
-    batches: of one case, as each member is asked.
+    shape, others, parameters: as of `shape_batch`.
     """
     known = ensemble.record["distance"]
     if known is None:
         return None
     found = [
-        distances(fitted, latent(member, to_device(batch, member.device, member.precision.weights))[None])[0]
-        for fitted, member, batch in zip(known["members"], ensemble.members, batches, strict=True)
+        distances(fitted, latent(member, shape_draws(member, shape, others, parameters, DRAWS))[None])[0]
+        for fitted, member in zip(known["members"], ensemble.members, strict=True)
     ]
     return float(np.mean(found))
 

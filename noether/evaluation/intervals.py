@@ -84,7 +84,9 @@ def predict_together(
         {label: float(own[0]) for label, own in scalars.items()},
         spreads,
         half_widths,
-        share_nearer(ensemble, shape_distance(ensemble, batches)) if calibration is not None else None,
+        share_nearer(ensemble, shape_distance(ensemble, shape, others, parameters))
+        if calibration is not None
+        else None,
     )
 
 

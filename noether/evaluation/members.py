@@ -10,7 +10,7 @@ from noether.evaluation.start import ChosenModel
 from noether.runs.folder import is_run
 from noether.runs.records import parse_record
 
-VERSION = 1
+VERSION = 2
 
 
 def named_runs(words: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """A trained model and the task that scales its fields, loaded from a checkpoint to predict on a new shape."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from noether.config.schema import RunConfig
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.layout import Layout
 from noether.data.loader import to_device
+from noether.data.order import SampleKey
 from noether.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
@@ -131,6 +132,21 @@ def shape_batch(
     return {key: value[None].to(trained.device, torch.float32) for key, value in sample.items()}
 
 
+def shape_draws(
+    trained: TrainedModel,
+    shape: Shape,
+    others: Mapping[str, np.ndarray],
+    parameters: Mapping[str, float | list[float]],
+    count: int,
+) -> Iterator[Sample]:
+    """Yields a shape as so many updates of training would show it, each by points of its own; arguments as above."""
+    draw, given = point_draw(trained.config, trained.task, trained.model), parameter_tensors(trained, parameters)
+    for number in range(count):
+        context = shape_tensors(trained, as_trained(shape, shown_by(shape, trained.points_learned, number)))
+        anchors = _other_sets(trained, context[trained.shape_set], others)
+        yield draw.for_training(context | anchors | given, SampleKey(sample=0, epoch=number))
+
+
 def whole_sample(
     trained: TrainedModel, context: Sample, queries: Sample, given: Mapping[str, np.ndarray], parameters: Sample
 ) -> Sample:
@@ -144,12 +160,7 @@ def whole_sample(
     """
     points = context[trained.shape_set]
     needs_anchors = hasattr(trained.model, "attend")
-    if needs_anchors:
-        for name in (name for name in trained.layout.sets if name != trained.shape_set):
-            own = given.get(name)
-            enough = own is not None and len(own) >= VOLUME_ANCHORS
-            anchors = torch.from_numpy(own) if own is not None and enough else _points_about(trained, name, points)
-            context |= _set_tensors(name, anchors, points)
+    context |= _other_sets(trained, points, given)
     shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
     batch = {key: value for key, value in shown.items() if key not in context}
     if needs_anchors:  # sets that training draws no points of attend to all of theirs
@@ -281,6 +292,18 @@ def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
                 )
             found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
     return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
+
+
+def _other_sets(trained: TrainedModel, points: Tensor, given: Mapping[str, np.ndarray]) -> Sample:
+    """What the model attends to beside the points that show the shape: enough points of the other sets."""
+    found: Sample = {}
+    for name in trained.layout.sets if hasattr(trained.model, "attend") else ():
+        own = given.get(name)
+        if name != trained.shape_set:
+            enough = own is not None and len(own) >= VOLUME_ANCHORS
+            anchors = torch.from_numpy(own) if own is not None and enough else _points_about(trained, name, points)
+            found |= _set_tensors(name, anchors, points)
+    return found
 
 
 def _points_about(trained: TrainedModel, name: str, surface: Tensor) -> Tensor:

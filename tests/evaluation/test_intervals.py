@@ -31,9 +31,9 @@ def test_the_share_is_covered_on_average_over_cases_of_any_size_and_difficulty()
         hard = rng.lognormal(0, 0.7, count)
         return [kept_scores(np.abs(rng.normal(0, own, rng.integers(50, 400)))) for own in hard]
 
-    shares = np.mean([covered_shares(cases(40), conformal_quantiles(cases(40))) for _ in range(40)], axis=0)
-    for level in (50, 80, 90):
-        assert shares[level - 1] == pytest.approx(level / 100 + 0.5 / 41, abs=0.025)
+    for held in (5, 14, 40):
+        shares = np.mean([covered_shares(cases(40), conformal_quantiles(cases(held))) for _ in range(60)], axis=0)
+        assert [shares[level - 1] for level in (50, 80, 90)] == pytest.approx([0.5, 0.8, 0.9], abs=0.025)
 
 
 def test_many_scores_of_a_case_are_kept_by_rank() -> None:
