@@ -42,6 +42,8 @@ class PointwiseMLP(PointModel):
         layout: Layout = CAR_FLOW,
     ) -> None:
         super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
+        if layout.case_outputs:  # Without a norm, which hides how far a case's parameters are from the usual ones.
+            self.case_head = nn.Linear(dim, sum(layout.case_outputs.values()))
         self.octaves = octaves
         read = 3 * (1 + 2 * octaves)
         self.embedding = nn.ModuleDict({points: nn.Linear(read, dim) for points in layout.outputs})
