@@ -1,7 +1,7 @@
 """How many CPUs this process may use and how many threads each rank gets, for the plan, the run and the doctor."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,39 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
         threads = min(threads, int(cpus.quota / ranks_on_node))
     among = f", for {sharing} ranks" if sharing > 1 else ""
     return CpuShare(max(1, threads), cpus.allowed, cpus.quota, f"{cpus}{among}")
+
+
+def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
+    """Returns the CPUs of the NUMA node of a PCI device ("0000:dc:00.0"); none where the system names no node."""
+    node = _number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
+    if node is None or node < 0:  # -1: the machine has one node, or its firmware does not tell.
+        return set()
+    with suppress(OSError, ValueError):
+        ranges = (root / f"sys/devices/system/node/node{node}/cpulist").read_text().strip().split(",")
+        ends = [[int(end) for end in own.split("-")] for own in ranges]
+        return {cpu for own in ends for cpu in range(own[0], own[-1] + 1)}
+    return set()
+
+
+def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
+    """Binds every thread of this process to those of the CPUs that it may use, and returns them.
+
+    None, and nothing is changed, where they are fewer than the threads that compute, or already all that it may use.
+    """
+    allowed = os.sched_getaffinity(0)
+    near = allowed & set(cpus)
+    if len(near) < threads or near == allowed:
+        return None
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), near)
+    return tuple(sorted(near))
+
+
+def _number_in(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
 
 
 def asked_threads(environ: Mapping[str, str]) -> int:

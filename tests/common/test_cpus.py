@@ -1,11 +1,12 @@
 """How many CPUs a process may use, and how many threads each rank gets."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from noether.common.cpus import UsableCpus, cpu_quota, read_cpus, share_cpus
+from noether.common.cpus import UsableCpus, cpu_quota, cpus_near, read_cpus, share_cpus, stay_on
 
 V2, V1 = "0::/kubepods/pod7/c1\n", "2:cpuacct:/docker/c1\n1:cpu:/docker/c1\n0::/\n"
 JOINED = "4:cpu,cpuacct:/job\n"
@@ -76,3 +77,41 @@ def test_affinity_counts_not_the_machine() -> None:
         assert read_cpus().count == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("node", "cpus"),
+    [
+        pytest.param("1\n", {32, 33, 34, 96, 97}, id="two ranges"),
+        pytest.param("-1\n", set(), id="the firmware does not tell"),
+        pytest.param("7\n", set(), id="a node that is not there"),
+    ],
+)
+def test_the_cpus_near_a_gpu(node: str, cpus: set[int], tmp_path: Path) -> None:
+    files = {
+        "sys/bus/pci/devices/0000:dc:00.0/numa_node": node,
+        "sys/devices/system/node/node1/cpulist": "32-34,96-97\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    assert cpus_near("0000:dc:00.0", tmp_path) == cpus
+    assert cpus_near("0000:01:00.0", tmp_path) == set()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_every_thread_of_a_process_stays_on_the_cpus_of_its_gpu() -> None:
+    allowed = os.sched_getaffinity(0)
+    near = min(allowed)
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    assert stay_on(allowed, 1) is stay_on({near}, 2) is stay_on({1 << 20}, 1) is None
+    try:
+        assert stay_on({near, 1 << 20}, 1) == (near,)
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id or 0) == {near}
+    finally:
+        for own in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(own), allowed)
+        done.set()
+        thread.join()
