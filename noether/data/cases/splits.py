@@ -31,6 +31,14 @@ def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, l
     for case in cases:
         runs.setdefault(run_of(about, case), []).append(case)
     chosen = _split_runs(about.split, list(runs), root)
+    if about.step == "each" and not chosen["validation"]:
+        raise RequestError(
+            "no-run-held-out",
+            "no run is held out to validate on: training would hold out single steps of runs that it learns from",
+            seen=f"split.validation: {about.split.validation}" if not about.split.column else "no run for validation",
+            expected="runs of their own for validation, with step: each",
+            fix="split: {test: 0.15, validation: 0.1}      (in the map)",
+        )
     return {name: [case for run in own for case in runs[run]] for name, own in chosen.items()}
 
 

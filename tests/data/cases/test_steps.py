@@ -188,6 +188,9 @@ def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
                          workers=0, skip_broken=True)  # fmt: skip
     assert list(done.broken) == ["run@3rd"]
     assert len(done.cases) == 12
+    none_held_out = text.replace("step: last", "step: each").replace("validation: 0.1", "validation: 0")
+    with refusal("no-run-held-out"):
+        prepare_cases(root, tmp_path / "out", none_held_out, "m", workers=0, skip_broken=True)
 
 
 GROUPS = {
