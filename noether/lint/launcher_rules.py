@@ -92,8 +92,8 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     several = launch.layer("srun") is not None and shape.tasks > shape.nodes
     if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
         return
-    # One worker may be meant where it is written; a model may be spread over all GPUs of a node.
-    alone = processes == 1 and per_node.option(option) and shape.nodes == 1
+    # One worker may be meant where 1 is written; a model may be spread over all GPUs of a node.
+    alone = processes == 1 and "$" not in (per_node.option(option) or "$") and shape.nodes == 1
     if processes < gpus and (alone or shares_gpus(job, launch, False)):
         return
     machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1

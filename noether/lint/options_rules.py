@@ -21,6 +21,7 @@ _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY)
 """Options of which a job has one."""
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
+_TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
 _NAME_TO_FILL_IN = r"^$|(?i:^your)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
@@ -75,7 +76,7 @@ def form(job: Job) -> Iterator[Finding]:
 
 
 def syntax(job: Job) -> Iterator[Finding]:
-    """shell-syntax: what bash cannot read. The grammar only raises the question; bash itself answers it."""
+    """shell-syntax: what bash cannot read, as bash itself says: the grammar takes a stray `done` for a program."""
     script = job.script
     if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.text):
         try:
@@ -84,12 +85,11 @@ def syntax(job: Job) -> Iterator[Finding]:
             line, message = script.first_line - 1 + (error.lineno or 1), f"python cannot read the script: {error.msg}"
             yield Finding(line, "shell-syntax", message, certain=bool(python[1]))
     other = re.match(r"#!.*\b(z|k)sh\b", script.text) is not None or _TEMPLATE.search(script.text) is not None
-    if not script.is_shell or not script.shell.root.has_error or script.expanded or other:
+    if not script.is_shell or script.expanded or other:
         return
     said = bash_complaint("\n".join(script.lines) + "\n")
     if said and (match := re.match(r"bash: line (\d+): (.*)", said)):
-        line = int(match[1]) + script.first_line - 1
-        line = min(line, script.first_line + len(script.lines) - 1)
+        line = script.first_line - 1 + min(int(match[1]), len(script.lines))
         open_ = re.fullmatch(r"unexpected EOF while looking for matching [`'](.)'", match[2])
         what = f"{open_[1]} is missing: what is opened here is never closed" if open_ else match[2]
         yield Finding(line, "shell-syntax", f"bash cannot read the script: {what}")
@@ -124,7 +124,7 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 def bash_complaint(text: str) -> str:
     """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
-    done = asked(("env", "-i", "bash", "-n"), text)
+    done = asked(("env", "-i", "bash", "-O", "extglob", "-n"), text)
     return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done and done.returncode else ""
 
 
@@ -194,7 +194,7 @@ def values(job: Job) -> Iterator[Finding]:
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
             yield _refused(job, option, refused)
-        elif option.name in ("output", "error", "chdir", "job-name") and (match := _UNEXPANDED.search(option.value)):
+        elif option.name in _TEXTS and (match := _UNEXPANDED.search(option.value)):
             message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the name"
             fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
             yield Finding(option.line, "variable-in-option", message, edit=fixed)

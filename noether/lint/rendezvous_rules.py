@@ -62,16 +62,16 @@ def _uses_c10d(launch: Launch | None) -> bool:
 
 def master(job: Job) -> Iterator[Finding]:
     """master-per-task, master-is-localhost, master-fixed, master-not-first, master-not-a-host."""
-    spanning = [launch for launch in job.launches if _spans(job, launch)]
+    spanning = [launch for launch in job.launches if _spans(job, launch, apart=True)]
     ddp = any(job.shows_ddp(launch) for launch in spanning)
     c10d = all(_uses_c10d(launch) for launch in spanning)
     for setting in _settings(job) if spanning else ():
         if setting.name not in _MASTER_NAMES or (setting.launch and setting.launch not in spanning):
             continue
         text = setting.word.text
-        if setting.name != "MASTER_ADDR" and re.match(r"\$\{?MASTER_ADDR\b", text) and "MASTER_ADDR" in job.set_names:
-            continue  # What is wrong with it is said where it is set.
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
+        if setting.name != "MASTER_ADDR" and job.variables.expand(host) == job.variables.expand("$MASTER_ADDR"):
+            continue  # What is wrong with it is said where it is set.
         if (verdict := _judge(job, setting, host, c10d or _uses_c10d(setting.launch))) is None:
             continue
         rule, message = verdict
@@ -92,11 +92,12 @@ def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 
-def _spans(job: Job, launch: Launch) -> bool:
-    """Says whether a launch is one run on several nodes."""
-    shape = job.shape_at(launch)
-    under = launch.layer("srun") is not None or launch.layer("mpirun") is not None
-    layer = launch.layer("per-node")  # Where --nodes has still to be filled in, --nnodes says as much.
+def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
+    """Says whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
+    shape, layer = job.shape_at(launch), launch.layer("per-node")
+    part = apart and layer is not None and (job.number(launch, layer, "nnodes", "num_machines") or 1) > 1
+    under = launch.layer("srun") is not None or launch.layer("mpirun") is not None or part
+    # Where --nodes has still to be filled in, --nnodes says as much.
     to_fill_in = shape is not None and not shape.nodes_known and "$" in ((layer and layer.option("nnodes")) or "")
     return shape is not None and (shape.nodes > 1 or to_fill_in) and under and launch.trains
 

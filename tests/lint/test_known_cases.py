@@ -256,6 +256,9 @@ WRONG = {  # name: (options, body, the one finding)
     "torchrun-once-a-task-by-default": (TWO, "srun -K torchrun --nnodes=2 t.py", ("launcher-per-task", FAILS)),
     "server-that-a-comment-alone-ends": (G4, "set -e\nray start --head --block &\nbash work.sh\n# kill %1\nwait", ("wait-for-server", WARNS)),
     "tasks-that-slurm-does-not-count": ("#SBATCH -N2 --gpus-per-node=1\n", FIRST.format("head -n 1") + TORCHRUN.replace("torchrun --nnodes=2 --nproc_per_node=4", "srun -K torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1"), ("unset-variable", WARNS)),
+    "done-that-closes-nothing": ("#SBATCH -n1\n", "python t.py\ndone", ("shell-syntax", FAILS)),
+    "variable-in-an-address-of-mail": ("#SBATCH --mail-user=${USER}@a.org\n", "hostname", ("variable-in-option", WARNS)),
+    "one-worker-by-a-variable": ("#SBATCH -N1 --ntasks-per-node=1 --gpus-per-node=2\n", "srun -K torchrun --standalone --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py", ("processes-per-node", WARNS)),
     "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 
@@ -310,6 +313,11 @@ def test_a_number_that_the_script_does_not_say_is_called_an_example(option: str,
 def test_the_fix_of_an_endpoint_keeps_its_port() -> None:
     text = f"#!/bin/bash\n{EACH}srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:$PORT t.py\n"
     assert [f.fix[:38] for f in lint_text(text, JOB)[0]] == ['--rdzv_endpoint="$MASTER_ADDR:$PORT"  ']
+
+
+def test_localhost_is_found_before_srun_is_there() -> None:
+    text = f"#!/bin/bash\n{EACH}torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 t.py\n"
+    assert sorted(found(text)) == [("master-is-localhost", FAILS), ("missing-srun", FAILS)]
 
 
 @pytest.mark.parametrize(("launch", "ranks"), [("torchrun", 1), ("torchrun --nproc_per_node=gpu", 4), ("deepspeed", 4)])
