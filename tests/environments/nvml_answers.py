@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,19 @@ def started() -> list[str]:
     return names
 
 
-def answers() -> dict[str, Any]:
+def examined() -> list[list[str]]:
     facts = gather_facts([("output", str(Path.cwd()), "output_path")])
     doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
-    return {
-        "plan": answer(planned),
-        "train": answer(started),
-        "doctor": [[found.level, found.seen, found.fix] for found in doctor],
-    }
+    return [[found.level, found.seen, found.fix] for found in doctor]
+
+
+def answers() -> dict[str, Any]:
+    told: dict[str, Any] = {"seconds": {}}
+    for command, ask in (("plan", lambda: answer(planned)), ("train", lambda: answer(started)), ("doctor", examined)):
+        before = time.monotonic()
+        told[command] = ask()
+        told["seconds"][command] = time.monotonic() - before
+    return told
 
 
 for state, mask in map(json.loads, sys.argv[1:]):

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +67,7 @@ def told(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 
 
 def check(told: dict[str, Any], expected: Answer, level: str, words: str) -> None:
+    assert max(told["seconds"].values()) < 20, told["seconds"]
     for command in ("plan", "train"):
         answer = told[command]
         assert answer.get("devices", answer.get("code")) == expected, command
@@ -78,9 +78,7 @@ def check(told: dict[str, Any], expected: Answer, level: str, words: str) -> Non
 
 def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
     """The limit of each is waited out, which takes most of a minute."""
-    started = time.monotonic()
     check(ask(library, tmp_path, ("hang", None))[0], "driver-hangs", "error", "no answer within")
-    assert time.monotonic() - started < 3 * 20, "each of the three within 20 s"
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
