@@ -23,8 +23,9 @@ from noether.errors import ExitCode, RequestError
 from noether.planning.plan import plan_run
 from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.metrics import Metric, Metrics, metrics_of
-from noether.runs.records import number, read_record
+from noether.runs.metrics import Metric, Metrics
+from noether.runs.records import number
+from noether.runs.results import metrics_of, read_result
 from noether.workers.death_signal import set_death_signal
 
 
@@ -60,7 +61,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
             return code
     if dry_run:
         return ExitCode.DONE
-    found = {run: metrics_of(read_record(run.folder.result)) for run in runs}
+    found = {run: metrics_of(read_result(run.folder.result)) for run in runs}
     results = {run: {name: own for name in values if (own := number(values, name)) is not None}
                for run, (values, _) in found.items()}  # fmt: skip
     summary = summarise(results)

@@ -13,8 +13,8 @@ from noether.checkpoints.state import model_tensors
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
 from noether.errors import RequestError
-from noether.models.layers.norms import add_unrecorded, set_norms
-from noether.models.points import PointModel
+from noether.models.layers.norms import set_norms
+from noether.models.points import PointModel, fit_old_weights
 
 SHOWN = 12
 
@@ -81,7 +81,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
             expected="a safetensors file",
         ) from None
     if isinstance(model, PointModel):
-        add_unrecorded(source, "", model)
+        fit_old_weights(source, "", model)
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(

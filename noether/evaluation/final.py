@@ -28,6 +28,7 @@ from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.metrics import Metrics
 from noether.runs.records import mean_rate, number, read_metrics, read_record, write_record
+from noether.runs.results import VERSION
 from noether.tasks.base import Predictions, SampleMetrics
 from noether.workers.context import WorkerContext
 
@@ -68,7 +69,7 @@ class RunEvaluation:
         if not group.is_first:
             return {}
         result: dict[str, Any] = {
-            "version": 2,
+            "version": VERSION,
             "split": split,
             "samples": len(indices),
             **self.about,

@@ -20,7 +20,8 @@ from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.values import scalar_text
-from noether.runs.records import read_metrics, read_record
+from noether.runs.records import read_metrics
+from noether.runs.results import read_result
 
 
 class LoadedRun:
@@ -83,7 +84,7 @@ class LoadedRun:
                 expected="a run that has ended",
                 fix=f"noether evaluate {self._folder.path}",
             )
-        return read_record(self._folder.result)
+        return read_result(self._folder.result)
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 from noether.common.numbers import counted, finite, listed
-from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics, metrics_of
+from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics
 from noether.runs.records import mapping
+from noether.runs.results import metrics_of
 
 BASELINES = {
     "plain_network": "plain MLP",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from noether.config.model import check_heads
-from noether.data.layout import Layout
+from noether.data.layout import CAR_FLOW, Layout
 from noether.data.padding import mask_of
 from noether.data.points import ANCHOR
 from noether.errors import RequestError
@@ -161,7 +161,7 @@ class PointModel(nn.Module):
         return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        add_unrecorded(state_dict, prefix, self)
+        fit_old_weights(state_dict, prefix, self)
         super()._load_from_state_dict(state_dict, prefix, *rest)
         set_norms(self)
 
@@ -307,6 +307,24 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return tokens.mean(dim=1)
     return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
+    """Adds what older weights do not record, and reduces those of the published layout to some of its fields.
+
+    Models used to have a head for pressure and velocity whichever was trained: one of the surface alone has rows less.
+    """
+    add_unrecorded(state_dict, prefix, model)
+    missing = [points for points in CAR_FLOW.outputs if points not in model.layout.outputs]
+    known = all(CAR_FLOW.outputs.get(points) == fields for points, fields in model.layout.outputs.items())
+    head = state_dict.get(f"{prefix}head.weight")
+    if not missing or not known or head is None or len(head) != 4:
+        return
+    rows = slice(0, 1) if "surface_points" in model.layout.outputs else slice(1, 4)
+    for part in ("weight", "bias"):
+        state_dict[f"{prefix}head.{part}"] = state_dict[f"{prefix}head.{part}"][rows]
+    for key in [key for key in state_dict if key.startswith(prefix) and any(f".{name}." in key for name in missing)]:
+        del state_dict[key]
 
 
 def blocks_of(modules: nn.Module) -> Iterable[Any]:

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.numbers import Array
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in, metrics_of
+from noether.runs.metrics import Metrics, declared_in
 from noether.runs.records import mapping, parse_record, read_metrics
+from noether.runs.results import metrics_of, parse_result
 
 
 class _Span(BaseModel):
@@ -97,7 +98,7 @@ class _Sweep(BaseModel):
 
 def checked_result(path: Path) -> dict[str, Any]:
     """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
-    content = parse_record(path)
+    content = parse_result(path)
     try:
         _Result.model_validate(content)
     except ValidationError as error:

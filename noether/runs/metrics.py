@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from noether.common.numbers import DIGITS, NONE, finite, percentage
-from noether.runs.records import mapping
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,3 @@ def declared_in(record: Mapping[str, Any]) -> Metrics:
     except ValidationError:
         found = []
     return Metrics.of(*OF_THE_LOOP, *found)
-
-
-def metrics_of(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], Metrics]:
-    """Returns the values of a result.json's metrics, and what is known of them; none of a damaged one."""
-    return mapping(result, "metrics"), declared_in(result)

@@ -10,8 +10,9 @@ from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
-from noether.runs.metrics import declared_in, metrics_of
+from noether.runs.metrics import declared_in
 from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_metrics, read_record
+from noether.runs.results import metrics_of, read_result
 
 HEADLINES_SHOWN = 2
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -128,7 +129,7 @@ def run_state(
     state, why = state_and_reason(folder, leader(folder), job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
-    plan, result = read_record(folder.plan, warn), read_record(folder.result, warn)
+    plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
     metrics, known = metrics_of(result) if result.get("metrics") else (last_evaluation(rows), declared_in(plan))
     planned = mapping(plan, "length").get("total_updates")
     total = planned if is_count(planned) else None

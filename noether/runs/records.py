@@ -197,7 +197,8 @@ def parse_row(line: bytes) -> Row:
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != _checksum(row):
         raise ValueError("another CRC-32 than when it was written")
-    return row
+    # What runs of 0.1.0 wrote.
+    return {"metrics" if key == "figures" else key: value for key, value in row.items()}
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -12,9 +12,10 @@ from noether.checkpoints.table import CheckpointRow, describe_checkpoints
 from noether.common.shown import shown_name
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in, metrics_of
+from noether.runs.metrics import Metrics, declared_in
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, seconds_left
 from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_record
+from noether.runs.results import as_now, metrics_of
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.history import Evaluation, History
 from noether.watch.inside import KeptReadings, changed
@@ -236,7 +237,7 @@ class WatchedRun:
         return {**asdict(row), "metric": metric, "saved": time.time() - row.age_s}
 
     def _result(self) -> dict[str, Any]:
-        return self._kept.of(self.folder.result, read_record, {})
+        return as_now(dict(self._record(self.folder.result)))
 
     def _shown(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return self.known.headlines(metrics, HEADLINES_SHOWN)

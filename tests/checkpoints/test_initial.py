@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import nn
 
 from noether.checkpoints.format import write_checkpoint
@@ -30,6 +30,15 @@ def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -
     assert torch.equal(model.state_dict()["head.weight"], drawn["head.weight"])
     assert not torch.equal(model.state_dict()["pooling.combine.weight"], drawn["pooling.combine.weight"])
     assert f"{len(found.taken)} of {len(drawn)} tensors" in found.lines()[0]
+
+
+def test_a_model_of_the_surface_alone_takes_its_rows_of_an_old_head() -> None:
+    """A run on the surface alone used to keep a head for velocity too, and the layers of the volume."""
+    old = load_file(named_weights(str(OLD_RUN)).path)
+    model = build_model("upt", Layout({"surface_points": {"surface_pressure": 1}}), **OPTIONS)
+    found = load_initial(model, named_weights(str(OLD_RUN)))
+    assert (found.reshaped, found.new, found.unused) == ([], [], [])
+    assert torch.equal(model.state_dict()["head.weight"], old["head.weight"][:1].float())
 
 
 def test_a_file_of_weights_will_do(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class Records(Subject):
         self.run_folder.path.mkdir()
         take_lease(self.run_folder, 0, {})
         write_record(
-            self.run_folder.result, {"metrics": {"loss": 1.0}, "split": "test", "scalars": {"lift": {"r2": 1}}}
+            self.run_folder.result, {"figures": {"loss": 1.0}, "split": "test", "scalars": {"lift": {"r2": 1}}}
         )
         write_record(self.run_folder.plan, {"length": {"total_updates": 8}})
         write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4, "attempts_without_progress": 0})
@@ -163,9 +163,8 @@ class Records(Subject):
         from noether.evaluation.final import mean_pace
         from noether.runs.attempts import attempts_without_progress
         from noether.runs.lease import read_attempt
-        from noether.runs.metrics import metrics_of
         from noether.runs.overview import run_state
-        from noether.runs.records import read_record
+        from noether.runs.results import metrics_of, read_result
         from noether.runs.status import status_table
 
         path = rng.choice(self.files)
@@ -173,7 +172,7 @@ class Records(Subject):
         try:
             attempts_without_progress(self.run_folder, 4)
             mean_pace(self.run_folder)
-            metrics_of(read_record(self.run_folder.result))
+            metrics_of(read_result(self.run_folder.result))
             holder = read_attempt(self.run_folder)
             if holder is not None:
                 holder.describe()
