@@ -71,8 +71,7 @@ def train(
     if dry_run:
         from noether.training.start import dry_run_here
 
-        with other_hosts_told(config):
-            return dry_run_here(config, as_json=json, reset=reset)
+        return dry_run_here(config, as_json=json, reset=reset)
     return train_here(config, reset=reset, tensorboard=tb)
 
 

@@ -50,4 +50,4 @@ def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = Fa
             warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
         from noether.training.start import start_run
 
-        return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)
+    return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)

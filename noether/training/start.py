@@ -26,6 +26,7 @@ from noether.runs.records import write_record
 from noether.runs.reset import is_own_start, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.training.preflight import check_compiler, check_torch
+from noether.training.refusing import other_hosts_told
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
 from noether.workers.run import run_placement
@@ -33,11 +34,30 @@ from noether.workers.run import run_placement
 
 def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, tensorboard: bool) -> int:
     """Starts the run that was planned, as `train_here` says; its time limit counts from `started` (monotonic)."""
+    if plan.placement.workers[0].rank > 0:
+        return _join(config, plan)
+    with other_hosts_told(config):
+        folder, lease, request = _prepare(config, plan, started, reset)
+    with beside_run(folder, tensorboard):
+        code = _run(plan.placement, request, folder.logs)
+        if code == ExitCode.CHECKPOINTED:
+            ignore_the_end_of_others()
+        if number := _stopped_at_start(code):
+            ignore_the_end_of_others()
+            reached = newest_update(folder.checkpoints)
+            stalled = attempts_without_progress(folder, reached)
+            content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
+            write_record(folder.stopped, content, lease)
+            code = ExitCode.CHECKPOINTED
+    lease.release(code)
+    return code
+
+
+def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> tuple[RunFolder, Lease, TrainRequest]:
+    """Looks after all that can refuse the run before its ranks start, and writes what was asked and planned."""
     placement = plan.placement
     check_torch(plan)
     check_compiler(config, plan)
-    if placement.workers[0].rank > 0:
-        return _join(config, plan)
     console = Console(None, speaks=True)
     target, aside = _find_target(config, console, placement, reset)
     target.folder.check_writable()
@@ -61,20 +81,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
     deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
-    request = TrainRequest(config, target, data, plan.as_dict(), deadline)
-    with beside_run(target.folder, tensorboard):
-        code = _run(placement, request, target.folder.logs)
-        if code == ExitCode.CHECKPOINTED:
-            ignore_the_end_of_others()
-        if number := _stopped_at_start(code):
-            ignore_the_end_of_others()
-            reached = newest_update(target.folder.checkpoints)
-            stalled = attempts_without_progress(target.folder, reached)
-            content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
-            write_record(target.folder.stopped, content, lease)
-            code = ExitCode.CHECKPOINTED
-    lease.release(code)
-    return code
+    return target.folder, lease, TrainRequest(config, target, data, plan.as_dict(), deadline)
 
 
 def _stopped_at_start(code: int) -> int:
@@ -87,7 +94,10 @@ def _stopped_at_start(code: int) -> int:
 
 def _join(config: RunConfig, plan: RunPlan) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
-    data = prepare_with_bar(config, Console(None, speaks=False))
+    with other_hosts_told(config):
+        check_torch(plan)
+        check_compiler(config, plan)
+        data = prepare_with_bar(config, Console(None, speaks=False))
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         request = TrainRequest(config, None, data, plan.as_dict())
         code = _run(plan.placement, request, Path(scratch), logs_stay=False)
@@ -110,8 +120,9 @@ def _run(
     Raises:
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
-    info = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
-    return run_placement(placement, target, request, log_folder, info)
+    with other_hosts_told(request.config):
+        info = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
+        return run_placement(placement, target, request, log_folder, info)
 
 
 def _find_target(
@@ -132,16 +143,17 @@ def _find_target(
 
 def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
-    plan = plan_run(config)
-    check_torch(plan)
-    check_compiler(config, plan)
-    console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-    aside = _find_target(config, console, plan.placement, reset)[1]
-    if aside is not None:
-        console.say(f"reset  the existing run would be kept as {aside}\n")
-    RunFolder(config.output_path.expanduser()).check_writable()
-    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
-    data = prepare_with_bar(config, console)
+    with other_hosts_told(config):
+        plan = plan_run(config)
+        check_torch(plan)
+        check_compiler(config, plan)
+        console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
+        aside = _find_target(config, console, plan.placement, reset)[1]
+        if aside is not None:
+            console.say(f"reset  the existing run would be kept as {aside}\n")
+        RunFolder(config.output_path.expanduser()).check_writable()
+        console.say(*render_plan(plan, every_reason=False), "", sep="\n")
+        data = prepare_with_bar(config, console)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
