@@ -204,16 +204,19 @@ def _fit_distances(
         return None
     fitted, held = [], []
     for member in members:
-        of_train, of_held = (np.stack([_latent_of(member, dataset, i) for i in own]) for own in (train, validation))
+        of_train, of_held = (_latents(member, dataset, indices) for indices in (train, validation))
         own = fit_distance(of_train)
         fitted.append({key: np.asarray(value).tolist() for key, value in own.items()})
         held.append(distances(own, of_held))
     return {"members": fitted, "validation": np.mean(held, axis=0).tolist()}
 
 
-def _latent_of(member: TrainedModel, dataset: Dataset, index: int) -> np.ndarray:
-    sample, draw = dataset[index], _draw(member, dataset)
-    return latent(member, (draw.for_training(sample, SampleKey(index, epoch)) for epoch in range(DRAWS)))
+def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> np.ndarray:
+    draw, found = _draw(member, dataset), []
+    for index in indices:
+        sample = dataset[index]
+        found.append(latent(member, (draw.for_training(sample, SampleKey(index, epoch)) for epoch in range(DRAWS))))
+    return np.stack(found)
 
 
 def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:

@@ -236,17 +236,17 @@ class ShownBy:
         return points[self.rows] if self.places is None else self.places.of(points)
 
 
-def shown_by(shape: Shape, count: int, seed: int = 0) -> ShownBy:
+def shown_by(shape: Shape, count: int) -> ShownBy:
     """The `count` points, as many as the model has learned to read, that show it a shape.
 
-    A mesh with as many points is taken as it is; others are sampled evenly by area, the same way for the same seed.
-    Points without faces are thinned, or taken all where they are fewer.
+    A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
+    without faces are thinned, or taken all where they are fewer.
     """
     if len(shape.points) == count:
         return ShownBy(np.arange(count))
     if shape.faces is None:
-        return ShownBy(np.random.default_rng(seed).permutation(len(shape.points))[:count])
-    places = sample_surface(shape.points, shape.faces, count, seed)
+        return ShownBy(np.random.default_rng(0).permutation(len(shape.points))[:count])
+    places = sample_surface(shape.points, shape.faces, count)
     return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
 
 

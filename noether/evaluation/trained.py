@@ -141,10 +141,14 @@ def shape_draws(
 ) -> Iterator[Sample]:
     """Yields a shape as so many updates of training would show it, each by points of its own; arguments as above."""
     draw, given = point_draw(trained.config, trained.task, trained.model), parameter_tensors(trained, parameters)
+    learned = trained.points_learned
+    every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
+    shown, size = shape_tensors(trained, every), min(learned, len(every.points))
     for number in range(count):
-        context = shape_tensors(trained, as_trained(shape, shown_by(shape, trained.points_learned, number)))
-        anchors = _other_sets(trained, context[trained.shape_set], others)
-        yield draw.for_training(context | anchors | given, SampleKey(sample=0, epoch=number))
+        rows = torch.arange(number * size, (number + 1) * size) % len(every.points)
+        context = {key: value[rows] for key, value in shown.items()}
+        others_shown = _other_sets(trained, context[trained.shape_set], others)
+        yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
 
 
 def whole_sample(
