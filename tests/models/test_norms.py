@@ -1,5 +1,6 @@
 """The eps of layer norms: as published in new models, and their own in weights of before, wherever these are loaded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from noether.checkpoints.initial import load_initial
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import load_weights
 from noether.config.compose import read_dumped
+from noether.data.layout import CAR_FLOW
 from noether.evaluation.exported import load_exported
 from noether.models.build import build_model
 from noether.models.layers.blocks import TransformerBlock
 from noether.models.layers.norms import DIGITS, publish_norms
+from tests.refusal import refusal
 
 RELEASED = Path(__file__).parents[1] / "checkpoints" / "released" / "0.1.0"
 PUBLISHED = ("upt", "ab_upt", "transformer")
@@ -53,6 +56,14 @@ def test_checkpoints_and_exports_of_before_keep_theirs():
     assert DIGITS not in load_file(checkpoint / "ema.safetensors")
     load_weights(model, CheckpointFolder(checkpoint), "ema")
     assert eps_of(model) == eps_of(load_exported(RELEASED / "export", program=False).run) == {1e-5}
+
+
+def test_an_mlp_with_a_norm_before_its_outputs_is_named():
+    model = build_model("mlp", replace(CAR_FLOW, case_outputs={"drag": 1}))
+    state = model.state_dict()
+    state["case_head.0.weight"] = torch.ones(128)
+    with refusal("weights-of-an-older-mlp"):
+        model.load_state_dict(state)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["as-usual", "where-eps-matters"])
