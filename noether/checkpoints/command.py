@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
+from noether.common.flags import number_of
 from noether.common.numbers import size_text
-from noether.common.suggest import number_of
 from noether.common.whole_file import UNFENCED
 from noether.config.compose import read_dumped
 from noether.errors import ExitCode, RequestError
@@ -30,7 +30,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
             seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
             fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
         )
-    asked = None if keep is None else int(number_of("keep", keep, 1, 10**9, "--keep 1"))
+    asked = None if keep is None else number_of("keep", keep, int, 1, 10**9, "--keep 1")
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []
     if prune:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from noether.checkpoints.format import META, CheckpointFolder, best_or_refused, list_checkpoints
+from noether.common.flags import one_of
 from noether.common.plain_file import is_plain
 from noether.common.stamped_file import StampedFile, stamped
-from noether.common.suggest import one_of
 from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, is_run

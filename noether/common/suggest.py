@@ -1,9 +1,7 @@
 """Finds the known name that was probably meant."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
-
-from noether.errors import RequestError
 
 # What other programs call the same thing. An entry counts where the name on the right is among those that are known.
 OTHER_NAMES = {
@@ -65,34 +63,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     match = nearest(name, known)
     return f"{name!r}, did you mean {match!r}?" if match else f"{name!r}; known: {', '.join(known)}"
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Returns the value of a flag. RequestError: it is not among those that are known."""
-    if value in known:
-        return value
-    raise RequestError(
-        "no-such-choice",
-        f"no such {name}: {value}",
-        seen=f"--{name} {value}",
-        expected=" or ".join(known),
-        fix=f"--{name} {nearest(value, known) or known[0]}",
-    )
-
-
-def number_of(name: str, text: str, low: float, high: float, fix: str, kind: type[float] = int) -> float:
-    """Returns the number that a flag was given, from `low` to `high`. RequestError: it is none, or another."""
-    try:
-        value = kind(text)
-    except ValueError:
-        value = low - 1
-    if low <= value <= high:
-        return value
-    whole = "whole " * (kind is int)
-    raise RequestError(
-        "flag-not-such-a-number",
-        f"--{name} takes a {whole}number",
-        seen=f"--{name} {text}",
-        expected=f"{low:.10g} to {high:.10g}",
-        fix=fix,
-    )

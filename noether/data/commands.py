@@ -9,8 +9,9 @@ from rich.table import Table
 from noether.common.console import Console
 from noether.common.cpus import usable_cpus
 from noether.common.dotted_path import code_granted
+from noether.common.flags import number_of
 from noether.common.strict_json import strict_json
-from noether.common.suggest import nearest, number_of
+from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits
@@ -68,7 +69,7 @@ def prepare_here(
 def read_workers(workers: str | None) -> int:
     """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
     few = min(usable_cpus(), 16)
-    return few if workers is None else int(number_of("workers", workers, 1, 10**4, f"--workers {few}"))
+    return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:

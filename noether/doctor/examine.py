@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from noether.common.suggest import number_of
+from noether.common.flags import number_of
 from noether.config.schema import RunConfig
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.follower import follow
@@ -149,4 +149,4 @@ def read_seconds(text: str | None) -> float:
     """Reads the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
     if text is None:
         return DEFAULT_SECONDS
-    return number_of("timeout", text, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}", float)
+    return number_of("timeout", text, float, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from noether.common.suggest import nearest, number_of, one_of
+from noether.common.flags import number_of, one_of
+from noether.common.suggest import nearest
 from noether.data.build import prepare_data
 from noether.errors import RequestError
 from noether.evaluation.members import check_members, read_calibration, record_path
@@ -97,7 +98,7 @@ def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
 def _level(interval: str | None, runs: int) -> int | None:
     if interval == "none" or (interval is None and runs == 1):
         return None
-    return int(number_of("interval", (interval or "90").removesuffix("%"), 1, 99, "--interval 90"))
+    return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90")
 
 
 def _shape(typed: TypedShape, command: str) -> ShapeRequest:
@@ -110,7 +111,7 @@ def _shape(typed: TypedShape, command: str) -> ShapeRequest:
         out=Path(typed.out).expanduser(),
         scale=_scale(typed.scale),
         axes=one_of("axes", typed.axes, ("files", "model")),
-        chunk_size=int(number_of("chunk", typed.chunk, 1, 10**9, "leave --chunk out")),
+        chunk_size=number_of("chunk", typed.chunk, int, 1, 10**9, "leave --chunk out"),
         parameters=_parameters(typed.parameters),
     )
 
@@ -119,7 +120,7 @@ def _scale(text: str | None) -> float | None:
     if text is None:
         return None
     fix = f"--scale {METRES[text]}" if text in METRES else "leave --scale out"
-    return number_of("scale", text, 1e-9, 1e9, fix, float)
+    return number_of("scale", text, float, 1e-9, 1e9, fix)
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:

@@ -11,7 +11,7 @@ from noether.checkpoints.format import META, CheckpointFolder
 from noether.checkpoints.named import named_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
-from noether.common.suggest import one_of
+from noether.common.flags import one_of
 from noether.config.compose import read_dumped, validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from noether.common.suggest import one_of
+from noether.common.flags import one_of
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import Report, lint_files, lint_text
 from noether.lint.finding import Finding

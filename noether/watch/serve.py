@@ -7,8 +7,8 @@ import secrets
 import socket
 from collections.abc import Sequence
 
+from noether.common.flags import number_of
 from noether.common.shown import shown_name
-from noether.common.suggest import number_of
 from noether.errors import ExitCode, RequestError
 from noether.watch.watched_runs import WatchedRuns, find_runs
 
@@ -58,7 +58,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
 
 
 def _listen(port: str | None) -> socket.socket:
-    wanted = PORT if port is None else int(number_of("port", port, 0, 2**16 - 1, f"--port {PORT}"))
+    wanted = PORT if port is None else number_of("port", port, int, 0, 2**16 - 1, f"--port {PORT}")
     for number in (wanted,) if port is not None else (wanted, 0):
         try:
             return socket.create_server(("127.0.0.1", number))  # A browser quicker than the server waits from now on.
