@@ -98,7 +98,7 @@ def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
 def _level(interval: str | None, runs: int) -> int | None:
     if interval == "none" or (interval is None and runs == 1):
         return None
-    return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90")
+    return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
 
 
 def _shape(typed: TypedShape, command: str) -> ShapeRequest:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from noether.common.flags import number_of
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.workers.death_signal import set_death_signal
@@ -22,8 +23,10 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> int:
     Without a port it is the first free one from 6006 on.
 
     Raises:
-        RequestError: a path without events of a run.
+        RequestError: a path without events of a run, or no number of a port.
     """
+    if port is not None:
+        number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free one)")
     with _serving(event_folders(paths or ("runs",)), port) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.terminate())
