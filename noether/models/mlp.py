@@ -46,7 +46,7 @@ class PointwiseMLP(PointModel):
     ) -> None:
         super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
         if layout.case_outputs:  # Without a norm, which hides how far a case's parameters are from the usual ones.
-            self.case_head = nn.Linear(dim, sum(layout.case_outputs.values()))
+            self.case_head = nn.Sequential(nn.Linear(dim, sum(layout.case_outputs.values())))
         self.octaves = octaves
         read = 3 * (1 + 2 * octaves)
         self.embedding = nn.ModuleDict({points: nn.Linear(read, dim) for points in layout.outputs})
@@ -66,7 +66,7 @@ class PointwiseMLP(PointModel):
         return () if layout.parameters else ("geometry_points",)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        if f"{prefix}case_head.0.weight" in state_dict:
+        if f"{prefix}case_head.1.weight" in state_dict:
             raise RequestError(
                 "weights-of-an-older-mlp",
                 "these weights are of an older mlp",

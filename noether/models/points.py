@@ -75,9 +75,7 @@ class PointModel(nn.Module):
         self.features = nn.ModuleDict({points: nn.Linear(width, dim) for points, width in widths.items() if width})
         self.parameter_embedding = ParameterEmbedding(dict(layout.parameters), dim) if layout.parameters else None
         width = sum(layout.case_outputs.values())
-        self.case_head: nn.Module | None = None
-        if width:
-            self.case_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, width))
+        self.case_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, width)) if width else None
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:

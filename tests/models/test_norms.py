@@ -61,7 +61,7 @@ def test_checkpoints_and_exports_of_before_keep_theirs():
 def test_an_mlp_with_a_norm_before_its_outputs_is_named():
     model = build_model("mlp", replace(CAR_FLOW, case_outputs={"drag": 1}))
     state = model.state_dict()
-    state["case_head.0.weight"] = torch.ones(128)
+    state["case_head.1.weight"] = torch.ones(128)
     with refusal("weights-of-an-older-mlp"):
         model.load_state_dict(state)
 
