@@ -181,7 +181,7 @@ def output(job: Job) -> Iterator[Finding]:
                 edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
             elif first:  # Where the file submits the job itself, the folder can be made in front of that.
                 edit = Edit(job.script.first_line - 1, (first[1] + makes, opens), safe=True)
-            yield Finding(option.line, "output-folder", message, f"{makes}      (before sbatch)", edit)
+            yield Finding(option.line, "output-folder", message, "" if here else f"{makes}      (before sbatch)", edit)
 
 
 def requeue(job: Job) -> Iterator[Finding]:
