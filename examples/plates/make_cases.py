@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ RANGES = {
     "shear [mm]": (-0.1, 0.1),
 }
 """Lowest and highest of each parameter; the hole's place as a part of length and width, its radius of the width."""
+CONVERTING = threading.Lock()
+"""ccx2paraview keeps the numbers of a mesh's nodes in a global: two conversions at once would mix two plates."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ def make_case(out: Path, name: str, plate: Plate, size: float) -> str:
     (folder / "plate.inp").write_text(analysis(plate))
     run(folder, "ccx", "plate")
     forces = reaction(folder)
-    Converter(str(folder / "plate.frd"), ["vtu"]).run()
+    with CONVERTING:
+        Converter(str(folder / "plate.frd"), ["vtu"]).run()
     made = sorted(folder.glob("plate*.vtu"))[-1]
     (folder / "parameters.json").write_text(json.dumps({**plate.table(), **forces}, indent=2) + "\n")
     made.rename(folder / "result.vtu")
