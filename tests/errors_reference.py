@@ -56,12 +56,14 @@ def errors_reference() -> str:
 
 
 def _in_file(path: Path) -> Iterator[Message]:
-    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    constants = {ast.unparse(node.targets[0]): node.value for node in module.body if isinstance(node, ast.Assign)}
+    for function in ast.walk(module):
         if isinstance(function, ast.FunctionDef):
             nodes = sorted(
                 (node for node in ast.walk(function) if hasattr(node, "lineno")), key=lambda node: node.lineno
             )
-            texts: dict[str, ast.AST] = {}
+            texts: dict[str, ast.AST] = {**constants}
             for node in nodes:
                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                     texts[node.targets[0].id] = node.value
