@@ -48,6 +48,11 @@ class RequestError(NoetherError):
                 lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
         super().__init__("\n".join(lines))
 
+    @property
+    def parts(self) -> dict[str, str]:
+        """What it was made of: `RequestError(**error.parts | {"fix": …})` is the same refusal with another fix."""
+        return {name: getattr(self, name) for name in ("code", "summary", "seen", "expected", "fix", "mount")}
+
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.state import model_tensors
+from noether.common.numbers import first_of
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
 from noether.errors import RequestError
@@ -39,8 +40,7 @@ class InitialWeights:
             ("of the source, not used", self.unused),
         ):
             if names:
-                more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-                lines.append(f"  {words}: {', '.join(names[:SHOWN])}{more}")
+                lines.append(f"  {words}: {first_of(names, SHOWN)}")
         return lines
 
 

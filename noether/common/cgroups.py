@@ -24,3 +24,10 @@ def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
             while group.is_relative_to(tree):
                 yield group
                 group = group.parent
+
+
+def number_in(path: Path, prefix: str = "") -> int | None:
+    """Returns the whole number that a file of the kernel's holds, after a prefix; None where it holds none."""
+    with suppress(OSError, ValueError):
+        return int(path.read_text().removeprefix(prefix))
+    return None

@@ -71,7 +71,7 @@ def as_typed_here(error: NoetherError) -> NoetherError:
     if not engine or not isinstance(error, RequestError):
         return error
     fix = fix_in_container(error.fix, error.mount, engine, os.environ)
-    return RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
+    return RequestError(**error.parts | {"fix": fix, "mount": ""})
 
 
 def _image(environ: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.common.cgroups import own_groups
+from noether.common.cgroups import number_in, own_groups
 from noether.common.numbers import counted
 
 
@@ -89,7 +89,7 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
     """Returns the CPUs of the NUMA node of a PCI device ("0000:dc:00.0"); none where the system names no node."""
-    node = _number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
+    node = number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
     if node is None or node < 0:  # -1: the machine has one node, or its firmware does not tell.
         return set()
     with suppress(OSError, ValueError):
@@ -112,12 +112,6 @@ def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), near)
     return tuple(sorted(near))
-
-
-def _number_in(path: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        return int(path.read_text())
-    return None
 
 
 def asked_threads(environ: Mapping[str, str]) -> int:

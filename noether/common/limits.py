@@ -5,7 +5,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.common.cgroups import own_groups
+from noether.common.cgroups import number_in, own_groups
 from noether.errors import RequestError
 
 MOST_DESCRIPTORS = 1 << 20
@@ -41,13 +41,13 @@ def read_limits() -> Limits:
 
 def most_processes(root: Path = Path("/")) -> int | None:
     """Returns how many processes and threads this process's cgroups allow (`docker run --pids-limit`); None: any."""
-    found = (_number_in(group / "pids.max", "") for group in own_groups("pids", root))
+    found = (number_in(group / "pids.max") for group in own_groups("pids", root))
     return min((most for most in found if most is not None), default=None)
 
 
 def refused_processes(root: Path = Path("/")) -> int:
     """Returns how often this process's cgroups have refused a process or thread until now."""
-    return sum(_number_in(group / "pids.events", "max ") or 0 for group in own_groups("pids", root))
+    return sum(number_in(group / "pids.events", "max ") or 0 for group in own_groups("pids", root))
 
 
 def check_processes(ranks: int, most: int | None) -> None:
@@ -68,12 +68,6 @@ def too_few_processes(most: int | None) -> RequestError:
         expected="about 8 for each rank, and those of num_workers",
         fix="docker run --pids-limit=-1 …      (podman too; in a service of systemd, TasksMax=infinity)",
     )
-
-
-def _number_in(path: Path, prefix: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return int(path.read_text().removeprefix(prefix))
-    return None
 
 
 def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:

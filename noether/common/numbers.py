@@ -28,6 +28,11 @@ def listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
+def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
+    """The first of many parts, and how many more there are: "a, b and 7 more"."""
+    return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
+
+
 def percentage(share: float) -> str:
     """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
     return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"

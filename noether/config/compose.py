@@ -113,7 +113,7 @@ def _with_value_corrected(refusal: RequestError, settings: Mapping[str, Any]) ->
         if second.seen.startswith(f"{override.key_or_group}="):
             fix = second.fix.partition("\n")[0]
             fix = "\n".join([f"leave {unknown} out" if fix.startswith("leave ") else fix, *others])
-            return RequestError(refusal.code, refusal.summary, seen=refusal.seen, expected=second.expected, fix=fix)
+            return RequestError(**refusal.parts | {"expected": second.expected, "fix": fix})
     return refusal
 
 

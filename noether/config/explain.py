@@ -28,7 +28,7 @@ def validation_error(error: ValidationError, settings: Mapping[str, Any]) -> Req
     first, *others = problems.values()
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
     fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
-    return RequestError(first.code, first.summary, seen=first.seen, expected=first.expected, fix=fix)
+    return RequestError(**first.parts | {"fix": fix})
 
 
 def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[str, str]) -> RequestError:

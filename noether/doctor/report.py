@@ -12,7 +12,7 @@ from rich.text import Text
 
 from noether import __version__
 from noether.common.console import Console
-from noether.common.numbers import counted
+from noether.common.numbers import counted, first_of
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.environments.placement import Placement
 
@@ -63,8 +63,7 @@ class DoctorReport:
 def summary(findings: list[Diagnosis]) -> str:
     """Returns the last line of the report: how many findings of each level there are."""
     counts = Counter(finding.level for finding in findings)
-    parts = [f"{counts[level]} {level}{'s' if counts[level] != 1 else ''}" for level in ("error", "warning")]
-    parts.append(f"{counts['ok']} ok")
+    parts = [*(counted(counts[level], level) for level in ("error", "warning")), f"{counts['ok']} ok"]
     return ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
 
 
@@ -72,8 +71,7 @@ def where(finding: Diagnosis, hosts: int) -> str:
     """Returns the hosts of a finding as text, "" if it concerns all of them."""
     if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
         return ""
-    shown = ", ".join(finding.hosts[:HOSTS_SHOWN])
-    return shown + (f" and {len(finding.hosts) - HOSTS_SHOWN} more" if len(finding.hosts) > HOSTS_SHOWN else "")
+    return first_of(finding.hosts, HOSTS_SHOWN)
 
 
 def print_report(report: DoctorReport, as_json: bool) -> None:

@@ -3,9 +3,10 @@
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from noether.common.cpus import usable_cpus
-from noether.common.numbers import counted
+from noether.common.numbers import counted, first_of
 from noether.environments.driver import Gpu
 from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
 from noether.environments.placement import Device, DeviceKind, LaunchRequest
@@ -226,9 +227,8 @@ def _matching(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _listing(gpus: Sequence[Gpu]) -> str:
-    listed = [f"{gpu.index} {gpu.uuid}" + "".join(f" {uuid}" for uuid in gpu.mig_uuids) for gpu in gpus[:8]]
-    more = f" and {len(gpus) - 8} more" if len(gpus) > 8 else ""
-    return f"the driver lists {'; '.join(listed)}{more}"
+    named = [" ".join((str(gpu.index), gpu.uuid, *gpu.mig_uuids)) for gpu in gpus]
+    return f"the driver lists {first_of(named, 8, '; ')}"
 
 
 def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
@@ -257,30 +257,25 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
             expected="null for all that are visible, a number, or a list such as 0,1",
             fix="devices=null",
         )
+    refuse = partial(_choice_error, inventory=inventory, devices=devices)
     if not entries or "" in entries or (counted and (not numbers or int(entries[0]) == 0)):
-        raise _choice_error("no-device-chosen", f"devices={devices} chooses no device", inventory, devices)
+        raise refuse("no-device-chosen", f"devices={devices} chooses no device")
     if len(set(entries)) < len(entries):
-        raise _choice_error("device-chosen-twice", f"devices={devices} names a device twice", inventory, devices)
+        raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
+    if inventory.kind == "cpu" and not numbers:
+        raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
     if inventory.kind == "cpu":
-        if not numbers:
-            raise _choice_error(
-                "devices-not-a-number", f"devices={devices} is not a number of CPU workers", inventory, devices
-            )
         count = int(entries[0]) if counted else len(entries)
         if count > 2 * inventory.cpu_count:
-            raise _choice_error(
-                "too-many-cpu-workers", f"{count} CPU workers for {inventory.cpu_count} cores", inventory, devices
-            )
+            raise refuse("too-many-cpu-workers", f"{count} CPU workers for {inventory.cpu_count} cores")
         return tuple(Device("cpu", index) for index in range(count))
     if counted:
         if int(entries[0]) > len(inventory.devices):
-            raise _choice_error(
-                "too-few-devices", f"devices={devices} is more than are visible here", inventory, devices
-            )
+            raise refuse("too-few-devices", f"devices={devices} is more than are visible here")
         return inventory.devices[: int(entries[0])]
     chosen = tuple(_named(entry, inventory, devices) for entry in entries)
     if len(set(chosen)) < len(chosen):
-        raise _choice_error("device-chosen-twice", f"devices={devices} names a device twice", inventory, devices)
+        raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
     return chosen
 
 
@@ -291,9 +286,8 @@ def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
         names = _matching(entry, [device.name for device in inventory.devices])
         matches = [device for device in inventory.devices if device.name in names]
     if len(matches) != 1:
-        raise _choice_error(
-            "no-such-device", f"devices={devices} names {entry}, which is not visible here", inventory, devices
-        )
+        problem = f"devices={devices} names {entry}, which is not visible here"
+        raise _choice_error("no-such-device", problem, inventory, devices)
     return matches[0]
 
 

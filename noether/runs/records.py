@@ -6,9 +6,7 @@ Everything that cannot be read is left out and named, with file and line.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from statistics import harmonic_mean
@@ -16,6 +14,7 @@ from typing import Any, TypeGuard
 from zlib import crc32
 
 from noether.common.appending_file import AppendingFile
+from noether.common.numbers import finite
 from noether.common.plain_file import read_plain
 from noether.common.strict_json import strict_json
 from noether.common.whole_file import UNFENCED, Publisher, write_json
@@ -158,12 +157,8 @@ def is_metrics_row(row: Mapping[str, Any]) -> bool:
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
     """Returns a row's number; None where it has none, or one that is not finite."""
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    with suppress(OverflowError):  # An integer of a thousand digits.
-        return float(value) if math.isfinite(value) else None
-    return None
+    value = finite(row.get(key))
+    return None if value is None else float(value)
 
 
 def mean_rate(rows: Iterable[Row]) -> float | None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from noether.checkpoints.state import TrainingState
+from noether.common.numbers import first_of
 from noether.data.loader import Batch
 from noether.errors import NoetherError
 from noether.learning.precision import Precision, evaluation_mode
@@ -74,8 +75,7 @@ def find_bad_numbers(
         samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
         return [f"rank {rank}: the weights, or one of samples {samples}: the update was made before this was seen"]
     if weights:
-        more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
-        return [f"rank {rank}: the weights themselves, {weights[0]}{more}"]
+        return [f"rank {rank}: the weights themselves, {first_of(weights, 1)}"]
 
     def loss(batch: Batch) -> float:
         return float(loss_of(state.model, state.task, precision, batch))

@@ -19,7 +19,7 @@ from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
-from noether.training.build import Run, already_past, build_run
+from noether.training.build import already_past, build_run
 from noether.training.callbacks import Callback, load_callbacks
 from noether.training.conditions import conditions_of, data_changes, differences_of_resume
 from noether.training.final_result import report_run, write_final_result
@@ -62,7 +62,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         raise already_past(run)
     if group.is_first:
         console.say(run.summary())
-        if _is_unfinished(run):
+        if not run.is_over():
             with refusals_told(folder.path):
                 conditions = conditions_of(group.device)
                 _record(run, {**request.plan, **run.describe(), "conditions": conditions}, began_at)
@@ -83,15 +83,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     return _leave(reason, run)
 
 
-def _is_unfinished(run: Run) -> bool:
-    return not run.is_over()
-
-
 def _update_and_evaluate(
     run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int, callbacks: list[Callback]
 ) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
-    group, left_to_do = run.group, _is_unfinished(run)
+    group, left_to_do = run.group, not run.is_over()
     with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)

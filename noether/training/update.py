@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
+from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
@@ -153,7 +154,7 @@ class Updater:
         if weights:
             raise NonFiniteError(
                 f"the weights are not finite after update {self.state.progress.updates}\n"
-                f"  seen      {', '.join(weights[:3])}{f' and {len(weights) - 3} more' if len(weights) > 3 else ''}\n"
+                f"  seen      {first_of(weights, 3)}\n"
                 "  expected  finite numbers: the gradient was finite, and the step made from it overflowed\n"
                 "  fix       lower optimizer.learning_rate; the last checkpoint is as it was"
             )
@@ -191,8 +192,7 @@ class Updater:
             if parameter.grad is not None and not all_finite(parameter.grad)
         ]
         causes = [cause for rank in found for cause in rank]
-        seen = "; ".join(causes[:4]) + (f"; and {len(causes) - 4} more" if len(causes) > 4 else "")
-        shown = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
+        seen, shown = first_of(causes, 4, "; "), first_of(parameters, 3)
         advice = "lower optimizer.learning_rate, or fix the samples"
         if self.config.nan_policy == "stop":
             advice += ", or trainer.nan_policy=skip to pass over single updates"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
+from noether.common.numbers import first_of
 from noether.errors import NoetherError
 
 COLLECTIVES = (
@@ -74,9 +75,7 @@ class RankNote:
 
 def listed(ranks: Iterable[int], most: int = 16) -> str:
     """Returns "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
-    ordered = sorted(ranks)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(map(str, ordered[:most])) + more
+    return first_of([str(rank) for rank in sorted(ranks)], most)
 
 
 WAIT_STEP_S = 0.0005

@@ -77,9 +77,8 @@ class Claims:
 
     def refuse(self, case: str, error: RequestError) -> None:
         """Tells the others that a case of this process is broken; the claim is kept to say so."""
-        refused = {name: getattr(error, name) for name in ("code", "summary", "seen", "expected", "fix")}
         path = self._held[case]
-        path.write_text(json.dumps({**json.loads(path.read_text()), "refused": refused}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "refused": error.parts}))
 
     def refusal(self, case: str) -> RequestError | None:
         """What another process found wrong with a case."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.common.console import Console
+from noether.common.numbers import first_of
 from noether.data.cases.case_map import map_text, parse_map
 from noether.data.cases.draft import draft_map, words_of_steps
 from noether.data.cases.metadata import DATASET_FILE
@@ -30,7 +31,7 @@ def prepare_cases_here(cases: str, out: str, map_name: str, *, workers: int, ski
     if dry_run:
         jobs, there = plan_cases(source, folder, about, workers, skip_broken=skip_broken)
         console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
-        console.say("would be prepared: " + (_names([job.case for job in jobs]) or "nothing"))
+        console.say("would be prepared: " + (first_of([job.case for job in jobs], SHOWN) or "nothing"))
         console.say("dry run: nothing was written")
         return ExitCode.DONE
     with ExitStack() as held:
@@ -60,10 +61,6 @@ def warn_few(console: Console, lines: list[str], where: str = "") -> None:
         console.warn(words)
     if len(lines) > SHOWN:
         console.warn(f"and {len(lines) - SHOWN} more{where}")
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
@@ -102,9 +99,9 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
-        console.say(f"{template}: {len(numbers)} cases with {_names(names) or 'no numbers'}")
+        console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")
     for file, facts in survey.tables.items():
-        console.say(f"{file}: {facts.rows} rows of {_names(facts.columns)}")
+        console.say(f"{file}: {facts.rows} rows of {first_of(facts.columns, SHOWN)}")
     warn_few(console, survey.odd)
 
 

@@ -27,8 +27,3 @@ class PreparationJob(Protocol):
 
     def make(self) -> dict[str, Any]:
         """Makes the case and returns what its `case.json` says. RequestError: a file is broken or does not fit."""
-
-
-def make(job: PreparationJob) -> dict[str, Any]:
-    """Makes a case; a function, so that it can be sent to another process."""
-    return job.make()

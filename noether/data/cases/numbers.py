@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from noether.common.suggest import nearest
 from noether.config.section import flat
 from noether.data.cases.case_map import NumberMap
 from noether.data.cases.layout import CASE
-from noether.data.cases.tables import TABLE_SUFFIXES, case_key, read_table, rows_by_case
+from noether.data.cases.tables import TABLE_SUFFIXES, as_number, case_key, read_table, rows_by_case
 from noether.errors import RequestError, one_line
 
 NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
@@ -125,11 +124,7 @@ def _last_row(path: Path) -> dict[str, float]:
 
 def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
     """Those entries that are numbers, or texts of one."""
-    found = {}
-    for name, value in entries:
-        with suppress(TypeError, ValueError):
-            found[name] = float(value)
-    return found
+    return {name: number for name, value in entries if (number := as_number(value)) is not None}
 
 
 def _text(path: Path) -> str:

@@ -6,6 +6,17 @@ from noether.data.cases.job import PreparationJob
 from noether.errors import RequestError
 
 SHOWN = 20
+GOES_ON = "--skip-broken      (goes on without such cases, and names them)"
+
+
+def of_case(case: str, error: RequestError) -> RequestError:
+    """Returns what is wrong with a case, which its summary names."""
+    return RequestError(**error.parts | {"summary": f"case {case}: {error.summary}"})
+
+
+def skippable(error: RequestError) -> RequestError:
+    """Returns a refusal whose fix offers to leave such cases out, too."""
+    return RequestError(**error.parts | {"fix": f"{error.fix}\n{GOES_ON}".lstrip()})
 
 
 def refuse_at_once(jobs: Sequence[PreparationJob], unknown: Sequence[str]) -> None:
@@ -18,19 +29,16 @@ def refuse_at_once(jobs: Sequence[PreparationJob], unknown: Sequence[str]) -> No
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, in {len({case for case, _ in found})} cases")
-    goes_on = "--skip-broken      (goes on without such cases, and names them)"
     if not found and unknown:
         raise RequestError(
             "split-names-no-case",
             "the map's split names what is no case",
             seen="\n".join(unknown),
             expected="names of cases",
-            fix=goes_on,
+            fix=GOES_ON,
         )
     if len(found) == 1 and not unknown:
-        case, only = found[0]
-        fix = "\n".join(filter(None, [only.fix, goes_on]))
-        raise RequestError(only.code, f"case {case}: {only.summary}", seen=only.seen, expected=only.expected, fix=fix)
+        raise skippable(of_case(*found[0]))
     if found:
         fixes = dict.fromkeys(error.fix for _, error in found if error.fix)
         raise RequestError(
@@ -38,5 +46,5 @@ def refuse_at_once(jobs: Sequence[PreparationJob], unknown: Sequence[str]) -> No
             f"{len(found) + len(unknown)} problems, and nothing was prepared",
             seen="\n".join([*lines, *unknown]),
             expected="in every case what the map names",
-            fix="\n".join([*list(fixes)[:3], goes_on]),
+            fix="\n".join([*list(fixes)[:3], GOES_ON]),
         )

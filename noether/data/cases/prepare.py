@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.claims import Claims
-from noether.data.cases.job import PreparationJob, make
+from noether.data.cases.job import PreparationJob
 from noether.data.cases.make_case import CaseJob
 from noether.data.cases.metadata import gather, implausible, write_metadata
-from noether.data.cases.preflight import refuse_at_once
+from noether.data.cases.preflight import of_case, refuse_at_once, skippable
 from noether.data.cases.splits import split_cases, unknown_names
 from noether.data.cases.steps import find_cases, in_order
 from noether.data.cases.store import case_folder, read_case_file
@@ -109,7 +110,7 @@ def prepare_cases(
     # First, so that a wrong path leaves nothing behind.
     jobs, cases = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
-        done, total = PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
+        make, done, total = methodcaller("make"), PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)
         with Claims(out, hashlib.sha256(map_text.encode()).hexdigest()) as claims:
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
@@ -117,7 +118,7 @@ def prepare_cases(
                     if isinstance(result, RequestError):
                         # An earlier map or file made this one: it is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
-                        done.broken[job.case] = _named(job.case, result)
+                        done.broken[job.case] = of_case(job.case, result)
                         claims.refuse(job.case, done.broken[job.case])
                     else:
                         cases[job.case] = result
@@ -165,9 +166,7 @@ def _claimed(jobs: Sequence[PreparationJob], claims: Claims, done: PreparedCases
 
 def _refuse_broken(done: PreparedCases, skip_broken: bool) -> None:
     for error in () if skip_broken else done.broken.values():
-        goes_on = "--skip-broken      (goes on without such cases, and names them)"
-        fix = f"{error.fix}\n{goes_on}" if error.fix else goes_on
-        raise RequestError(error.code, error.summary, seen=error.seen, expected=error.expected, fix=fix)
+        raise skippable(error)
 
 
 @contextmanager
@@ -185,8 +184,3 @@ def _writing_to(out: Path) -> Iterator[None]:
             seen=f"{type(error).__name__}: {error}",
             expected="a folder this user can write to, with room",
         ) from error
-
-
-def _named(case: str, error: RequestError) -> RequestError:
-    summary = f"case {case}: {error.summary}"
-    return RequestError(error.code, summary, seen=error.seen, expected=error.expected, fix=error.fix)

@@ -1,6 +1,5 @@
 """What the files of a folder of cases hold: sets, arrays with ranges, numbers beside them, and what is odd."""
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,12 +9,13 @@ from statistics import mode
 
 import numpy as np
 
+from noether.common.numbers import finite, first_of
 from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
 from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside, is_surface, read_times_and_blocks
 from noether.data.cases.numbers import read_numbers
-from noether.data.cases.tables import Row, case_key, other_sheets, read_table
+from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
@@ -206,19 +206,12 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
         survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
     numbers = {}
     for column in [name for name in columns if name != by]:
-        values = {case: number for case, row in own if (number := _number(row.get(column, ""))) is not None}
+        values = {case: number for case, row in own if (number := finite(as_number(row.get(column)))) is not None}
         if len(values) > len(found) // 2:
             numbers[column] = values
             if lacking := [case for case in found if case not in values]:
                 survey.odd.append(f"{_some(lacking)} without a number for {column} in {file}")
     return TableFacts(columns, len(rows), by, numbers)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return value if math.isfinite(value := float(text)) else None
-    except ValueError:
-        return None
 
 
 def arrays_of(blocks: Iterable[Mapping[str, BlockFacts]]) -> dict[tuple[str, str], list[tuple[str, ArrayFacts]]]:
@@ -249,5 +242,4 @@ def _odd(survey: Survey) -> Iterator[str]:
 
 
 def _some(cases: Sequence[str]) -> str:
-    words = ", ".join(cases[:4]) + (f" and {len(cases) - 4} more" if len(cases) > 4 else "")
-    return f"case {words}" if len(cases) == 1 else f"cases {words}"
+    return f"case{'s' * (len(cases) > 1)} {first_of(cases, 4)}"

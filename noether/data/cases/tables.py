@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def read_columns(path: Path, text: bytes | None = None) -> dict[str, np.ndarray]
     names = [name.lstrip("# ") for name in _fields(lines[:1], separator)[0]]
     if separator != ",":
         lines = [line.replace(",", ".") for line in lines]
-    own = [place for place, value in enumerate(_fields(lines[1:2], separator)[0]) if _is_number(value)]
+    own = [place for place, value in enumerate(_fields(lines[1:2], separator)[0]) if as_number(value) is not None]
     try:
         values = (
             np.loadtxt(lines[1:], delimiter=separator, usecols=own, ndmin=2, quotechar='"') if own else np.empty((0, 0))
@@ -186,12 +186,11 @@ def _text(path: Path, content: bytes | None = None) -> str:
     raise _unreadable(path, problem, "text in UTF-8")
 
 
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+def as_number(value: Any) -> float | None:
+    """Returns the number that a value is, or that its text says; None where it is none."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return None
 
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:

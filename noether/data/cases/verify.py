@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noether.common.numbers import first_of
 from noether.common.whole_file import write_json
 from noether.data.cases.store import case_folder
 from noether.data.packed import digest_of
@@ -98,13 +99,11 @@ def _remembered(root: Path, digest: str) -> Iterator[dict[str, Stamp]]:
 
 
 def _refusal(root: Path, damaged: list[_File]) -> RequestError:
-    cases = list(dict.fromkeys(file.case for file in damaged))
-    shown = sorted(cases)[:5]
-    folders = " ".join(str(case_folder(root, case)) for case in shown)
-    more = f" and {len(cases) - len(shown)} more" if len(cases) > len(shown) else ""
+    cases = sorted({file.case for file in damaged})
+    folders = " ".join(str(case_folder(root, case)) for case in cases[:5])
     return RequestError(
         "case-damaged",
-        f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {', '.join(shown)}{more}",
+        f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
         seen="\n".join(str(file.path) for file in damaged[:5]) + " with another SHA-256 than dataset.json records",
         expected="the files as `noether data prepare` wrote them",
         fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
