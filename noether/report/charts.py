@@ -93,7 +93,7 @@ def _add_epochs(axes: Axes, length: float) -> None:
     top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
 
 
-def time_strip(updates: Sequence[float], shares: Mapping[str, Array]) -> Markup:
+def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
     """SVG of the shares of bands (n,), by their colours, in the time up to each update, stacked."""
     with chart_style("time-strip"):
         figure, axes = chart_axes()

@@ -12,10 +12,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.plain_file import open_plain, read_plain
+from noether.report.history import History
 from noether.report.numbers import Array
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics, declared_in
-from noether.runs.records import mapping, parse_record, read_metrics
+from noether.runs.records import Row, mapping, parse_record, read_metrics
 from noether.runs.results import metrics_of, parse_result
 
 
@@ -123,7 +124,7 @@ class ReportedRun:
     environment: Mapping[str, Any]
     split: str
     result: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
     troubles: Mapping[str, str] = field(default_factory=dict)
@@ -139,6 +140,13 @@ class ReportedRun:
     def known(self) -> Metrics:
         """What is known of the metrics: from the evaluation, before one from the plan."""
         return Metrics({**declared_in(self.plan), **metrics_of(self.result)[1]})
+
+    @cached_property
+    def history(self) -> History:
+        """The curves of the run."""
+        history = History()
+        history.add(self.rows)
+        return history
 
     @property
     def fields(self) -> list[str]:

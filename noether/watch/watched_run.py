@@ -8,8 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints
 from noether.common.shown import shown_name
+from noether.report.history import Evaluation, History
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics, declared_in
@@ -17,7 +20,6 @@ from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, second
 from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_record
 from noether.runs.results import as_now, metrics_of
 from noether.watch.followed_rows import FollowedRows, last_rows
-from noether.watch.history import Evaluation, History
 from noether.watch.inside import KeptReadings, changed
 from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.logs import log_part, rank_logs
@@ -116,8 +118,12 @@ class WatchedRun:
                 ],
                 "metrics": self.about(name for _, _, name in self._history.curves),
                 "clock": self._history.clock(),
-                "times": self._history.time_shares(buckets, low, high),
+                "times": self._times(buckets, low, high),
             }
+
+    def _times(self, buckets: int, low: float, high: float) -> dict[str, Any]:
+        x, bands = self._history.time_shares(buckets, low, high)
+        return {"x": x.tolist(), "bands": {name: np.round(share, 5).tolist() for name, share in bands.items()}}
 
     def settings(self) -> dict[str, str]:
         """Returns the run's settings by dotted names."""

@@ -1,4 +1,4 @@
-"""What the rows of a run say, as curves short enough for a browser. No torch here."""
+"""What the rows of a run say, as curves: whole for the report, short enough for a browser. No torch here."""
 
 from array import array
 from collections import deque
@@ -34,10 +34,14 @@ class _Curve:
         self.x.append(x)
         self.y.append(y)
 
-    def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
+    def rising(self) -> tuple[Array, Array]:
+        """Returns the values in rising x; of equal x the last written, because a resumed run repeats some."""
         x, y = np.array(self.x), np.array(self.y)
         places = _rising(x)
-        x, y = x[places], y[places]
+        return x[places], y[places]
+
+    def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
+        x, y = self.rising()
         # One value more on either side, so that the curve reaches the edges of a part that is looked at.
         first = max(0, int(np.searchsorted(x, low, "left")) - 1)
         last = int(np.searchsorted(x, high, "right")) + 1
@@ -132,6 +136,14 @@ class History:
             # JSON has no NaN: a loss that was one is null, and a gap in its curve.
             self.curves.setdefault(full, _Curve()).add(update, float("nan") if found is None else found)
 
+    def curve(self, split: str, weights: str, metric: str) -> tuple[Array, Array]:
+        """Returns the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
+        return self.curves.get((split, weights, metric), _Curve()).rising()
+
+    def names(self, split: str, weights: str) -> list[str]:
+        """Returns the metrics of which there are curves, in the order of the rows."""
+        return [name for *whose, name in self.curves if whose == [split, weights]]
+
     def thinned(
         self, buckets: int, low: float, high: float
     ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:
@@ -147,25 +159,29 @@ class History:
         past = seconds[places] - (seconds[places].min() if len(places) else 0.0)
         return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
 
+    def updates_per_epoch(self) -> float | None:
+        """Returns the updates of an epoch by the last training row; None where none says."""
+        x, epochs = self.epochs.rising()
+        return float(x[-1] / epochs[-1]) or None if len(x) and epochs[-1] else None
+
     def table(self) -> Iterator[tuple[str, str, str, float, float]]:
         """Yields split, weights, metric, update and value of everything that was logged."""
         for whose, curve in self.curves.items():
             yield from ((*whose, x, y) for x, y in zip(curve.x, curve.y, strict=True))
 
-    def time_shares(self, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Returns the share of each band of the time, by name, over updates; empty lists where no row says."""
-        if not self.times:
-            return {"x": [], "bands": {name: [] for name in BANDS}}
-        curves = [self.times[part] for part in PARTS]
-        x, table = np.array(curves[0].x), np.array([np.array(curve.y) for curve in curves])
-        places = _rising(x)
-        x, table = x[places], table[:, places]
+    def time_shares(
+        self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
+    ) -> tuple[Array, dict[str, Array]]:
+        """Returns updates (n,), and the share of each band in the time up to each, by name; n = 0 where no row says.
+
+        `buckets`: about how many there are at most, between two updates; None: one for each row.
+        """
+        curves = [self.times.get(part, _Curve()).rising() for part in PARTS]
+        x, table = curves[0][0], np.array([y for _, y in curves])
         inside = (x >= low) & (x <= high)
-        x, table = _block_sums(x[inside], table[:, inside], buckets)
-        total = np.maximum(table.sum(axis=0), 1e-12)
-        shares = dict(zip(PARTS, table / total, strict=True))
-        bands = {name: sum((shares[part] for part in parts), np.zeros(len(x))) for name, (_, parts) in BANDS.items()}
-        return {"x": x.tolist(), "bands": {name: np.round(share, 5).tolist() for name, share in bands.items()}}
+        x, table = _block_sums(x[inside], table[:, inside], buckets or len(x))
+        shares = dict(zip(PARTS, table / np.maximum(table.sum(axis=0), 1e-12), strict=True))
+        return x, {name: sum((shares[part] for part in own), np.zeros(len(x))) for name, (_, own) in BANDS.items()}
 
     def recent_pace(self) -> dict[str, Any]:
         """Returns the means of the last 20 training rows: pace, shares of the time, and the slowest rank."""
