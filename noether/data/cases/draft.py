@@ -37,6 +37,9 @@ LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "un
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
 EXACT = 1e-4
 """A number that differs by less from what a field spans, in every case, is determined by the field."""
+NOISE = 1e-4
+"""A component of a result that is never more than this of another one is what the solver leaves of zero: its spread
+cannot be learned, and would weigh in the loss as much as that of any other."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,7 @@ def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
     """The lines of parameters, and those of outputs."""
     parameters: dict[str, str] = {}
     outputs: dict[str, str] = {}
+    peaks: dict[str, float] = {}
     for column, values, where in _columns(survey):
         name, unit = number_name(column), name_and_unit(column)[1]
         if not name or name in {*parameters, *outputs, "density"} or not np.isfinite(list(values.values())).all():
@@ -281,7 +285,18 @@ def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
         of = _determined_by(survey, values) if into is parameters else ""
         doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
         into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {span}{doubt}"
+        peaks[name] = max(map(abs, values.values()))
+    for name, line in outputs.items():
+        if of := _negligible_beside(name, {other: peaks[other] for other in outputs}):
+            outputs[name] = f"  # {line.strip()}: nothing beside {of}, and left out"
     return list(parameters.values()), list(outputs.values())
+
+
+def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
+    """Names the component of the same vector beside which this one is noise; "" where there is none."""
+    stem, _, axis = name.rpartition("_")
+    components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
+    return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
 
 
 def _determined_by(survey: Survey, values: Mapping[str, float]) -> str:

@@ -101,6 +101,16 @@ def write_solids(root: Path, count: int, arrays: dict[str, int], numbers: list[s
     return root
 
 
+def test_a_component_that_is_noise_beside_another_is_left_out(tmp_path: Path) -> None:
+    names = ["reaction_x [N]", "reaction_y [N]", "reaction_z [N]", "yaw_moment [Nm]"]
+    root = write_solids(tmp_path, 4, {"S": 6}, names)
+    for number, file in enumerate(sorted(root.rglob("numbers.csv"))):
+        file.write_text(f"{','.join(names)}\n{-7e4 + number},{8 + number},{0.1 * number},1e-3\n")
+    text = draft_map(survey_folder(root))
+    assert set(parse_map(text, "m").outputs) == {"reaction_x", "reaction_y", "yaw_moment"}
+    assert "# reaction_z" in text
+
+
 def test_a_solid_in_mm_is_prepared_by_its_draft(tmp_path: Path) -> None:
     root = write_solids(tmp_path / "in", 8, {"S": 6, "U": 3}, ["radius [mm]", "reaction_x [N]"])
     text = draft_map(survey_folder(root))
