@@ -4,20 +4,23 @@ import json
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
+from misbehaving import processes_of
+from sharing import in_every_push
 
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from slurm.conftest import PATH, Finished, Slurm, wait_for
 
 NOETHER = (sys.executable, "-m", "noether")
-SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2", "slurm.tasks_per_node=2")
+SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")
 LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
 WAYS = {"submitit": (), "script": ("--script",)}
+MOMENTS = {"before-torch-is-imported": "/python", "while-ranks-meet": "libtorch_cpu"}
+"""What each rank of a job has mapped by then."""
 
 
 class User:
@@ -61,6 +64,13 @@ def said(folder: RunFolder) -> str:
     return output.read_text() if output.exists() else "no output"
 
 
+def maps(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # It has ended.
+        return ""
+
+
 @pytest.fixture
 def user(slurm: Slurm, tmp_path: Path, cache: Path) -> User:
     return User(slurm, tmp_path, cache)
@@ -84,7 +94,7 @@ def test_both_ways_survive_a_preemption(slurm: Slurm, user: User) -> None:
         assert resumed, said(folder)
         assert 0 < int(resumed[1]) < 160
         result = json.loads(folder.result.read_text())
-        assert (result["world_size"], result["updates"]) == (4, 160)
+        assert (result["world_size"], result["updates"]) == (2, 160)
         updates = [row["update"] for row in user.rows(folder) if row["kind"] == "training"]
         assert updates == list(range(2, 161, 2)), "no update is lost or made twice"
 
@@ -122,54 +132,54 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("wait_s", [0.0, 2.5], ids=["before-torch-is-imported", "while-ranks-meet"])
-def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(wait_s: float, slurm: Slurm, user: User) -> None:
-    job, folder = user.submits("early", "--script", "trainer.max_updates=4", 'slurm.nodelist="n[1-2]"')
+@pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
+def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
+    """Should the ranks be quicker than the signal, it finds them in the first of many updates."""
+    job, folder = user.submits("early", "--script", LONG, 'slurm.nodelist="n[1-2]"')
 
-    def is_queued_again() -> bool:
-        if slurm.show(job).get("JobState") == "RUNNING":
-            time.sleep(wait_s)
-            slurm.on("login", "scancel", "--signal=USR2", str(job))
-        return slurm.show(job).get("Restarts") == "1"
+    def tasks() -> list[int]:
+        """The ranks whose process has such a file in its memory."""
+        found = processes_of(f"SLURM_JOB_ID={job}\0")
+        return [pid for pid, command in found.items() if command.startswith(sys.executable) and mapped in maps(pid)]
 
-    wait_for("the job to be queued again", is_queued_again, 120, lambda: said(folder))
+    wait_for("the tasks", lambda: len(tasks()) >= 2, 120, lambda: said(folder))
+    slurm.run("scancel", "--signal=USR2", str(job))
+    assert slurm.wait(job, limit_s=250) == "COMPLETED", said(folder)
+    assert int(slurm.show(job)["Restarts"]) >= 1
     assert "queued again" in said(folder)
-    assert slurm.wait(job, limit_s=150) == "COMPLETED", said(folder)
-    assert json.loads(folder.result.read_text())["updates"] == 4
+    assert json.loads(folder.result.read_text())["updates"] == 160
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
+@pytest.mark.parametrize("way", in_every_push(WAYS.keys(), "script"))
+def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(way: str, slurm: Slurm, user: User) -> None:
     """The first start saves an update; each one after it is stopped in the evaluation that is still due."""
-    one = ("slurm.nodes=1", "slurm.tasks_per_node=1")
     too_short = ("trainer.evaluate_every=1 updates", "trainer.timeout_min=0.1")  # Less than the margin before a limit.
-    jobs = {way: user.submits(f"nowhere-{way}", *flags, *one, *too_short) for way, flags in WAYS.items()}
-    for job, folder in jobs.values():
-        slurm.wait(job, limit_s=280)
-        assert "3 starts in a row saved nothing new; not queued again" in said(folder), said(folder)
-        assert slurm.show(job)["Restarts"] == "3"
-        starts = [(start.first_update, start.last_update) for start in read_attempts(folder)]
-        assert starts == [(0, 1), (1, 1), (1, 1), (1, 1)]
+    job, folder = user.submits("nowhere", *WAYS[way], "slurm.nodes=1", *too_short)
+    slurm.wait(job, limit_s=280)
+    assert "3 starts in a row saved nothing new; not queued again" in said(folder), said(folder)
+    assert slurm.show(job)["Restarts"] == "3"
+    starts = [(start.first_update, start.last_update) for start in read_attempts(folder)]
+    assert starts == [(0, 1), (1, 1), (1, 1), (1, 1)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_sweep_of_four_is_one_array_by_either_way(slurm: Slurm, user: User) -> None:
+def test_a_sweep_is_one_array_by_either_way(slurm: Slurm, user: User) -> None:
     words = ("--hp", str(TINY), "devices=null", "slurm.slurm_array_parallelism=2", "trainer.max_updates=4")
     for way, flags in WAYS.items():
-        user.types(*NOETHER, "submit", "-m", *flags, *words, f"run_id={way}", "seed=1,2", "optimizer=sgd,adamw")
+        user.types(*NOETHER, "submit", "-m", *flags, *words, f"run_id={way}", "optimizer=sgd,adamw")
     waiting = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
-    assert len(waiting) == 8
+    assert len(waiting) == 4
     wait_for("the arrays", lambda: not slurm.jobs(), 240, lambda: user.types("squeue").stdout)
     states = {
         state["run"]: state["state"] for state in json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
     }
     assert set(states.values()) == {"done"}, states
     for way in WAYS:
-        configs = [(user.folder / "runs" / f"{way}-{index}" / "config.yaml").read_text() for index in range(4)]
-        found = [(re.search(r"^seed: (\d)", text, re.M)[1], "kind: sgd" in text) for text in configs]  # type: ignore[index]
-        assert found == [("1", True), ("1", False), ("2", True), ("2", False)]
+        configs = [(user.folder / "runs" / f"{way}-{index}" / "config.yaml").read_text() for index in range(2)]
+        assert ["kind: sgd" in text for text in configs] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +237,7 @@ def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: 
     assert not any(queued.startswith(str(job)) for queued in slurm.jobs())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_refused_requeue_is_said_with_the_line_that_goes_on(slurm: Slurm, user: User) -> None:
     user.variables["SBATCH_NO_REQUEUE"] = "1"
