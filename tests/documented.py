@@ -31,6 +31,8 @@ DATA = (
 MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.0"
 SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
 AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
+ALONE = "tracker.report=false"
+"""A page of figures takes as long as such a run: README's `noether report`, `make train` and others make it."""
 LIMIT_S, FULL_LIMIT_S = 400, 7200
 LONG = "more time than a transcript has: --full runs it"
 
@@ -120,10 +122,11 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     programs = folder / "bin"
     programs.mkdir()
     own = '*mnist*|*pendulum*) small="trainer.max_epochs=1";; *examples*) ;;'
-    own += f' *ab_upt*) small="{AB_UPT}";;'
+    own += f' *ab_upt*) small="{AB_UPT} {ALONE}";;'
     # Nine cases calibrate an interval of 90 %: ten are held out.
-    own += f' *-m*seed=1,2,3*max_epochs*) small="{SMALL} dataset.validation_fraction=0.5";;'
-    small = f'{own} train*trainer.max_*|plan*) small="{SMALL}";; train*) small="{SMALL} trainer.max_epochs=8";;'
+    own += f' *-m*seed=1,2,3*max_epochs*) small="{SMALL} {ALONE} dataset.validation_fraction=0.5";;'
+    small = f'{own} train*trainer.max_*|plan*) small="{SMALL} {ALONE}";;'
+    small += f' train*) small="{SMALL} {ALONE} trainer.max_epochs=8";;'
     for name, verb in (("noether", ""), ("noether-train", "train "), ("noether-train-submit-job", "submit ")):
         program = programs / name
         start = f'set -- {verb}"$@"\n' if verb else ""

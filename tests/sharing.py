@@ -8,7 +8,8 @@ ones, for the images are made from the start on, and the fast files fill what is
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,15 +31,10 @@ MACHINES = (
     "tests/workers/test_other_launchers.py",
     "tests/data/cases/test_openfoam.py",
     "tests/data/cases/test_plates.py",
-    *(
-        f"tests/data/cases/test_solids.py::test_a_solid_trains_and_its_prediction_lies_on_the_user_s_own_mesh[{model}"
-        for model in ("ab_upt", "transformer", "upt")
-    ),
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.
     "tests/doctor/test_doctor.py",
-    "tests/doctor/test_doctor_page.py",
     "tests/faults/",
     "tests/environments/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume_many_ranks.py",
@@ -51,9 +47,7 @@ MACHINES = (
     "tests/evaluation/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
     "tests/models/test_point_models.py::test_exports",
-    "tests/models/test_point_models.py::test_overfits",
     "tests/tasks/test_own_fields.py::test_every_model",
-    "tests/tasks/test_own_fields.py::test_export",
     "tests/test_benchmarks.py",
     "tests/test_guide.py",
     "tests/test_readme.py::test_make_train",
@@ -76,6 +70,23 @@ EVERYWHERE = (
 """Those among them that `make test` runs all the same: a kill, a full disk, a damaged checkpoint, forged files."""
 BEFORE_SLURM = 2
 """Groups that are handed out before the tests on Slurm: the first ones of two workers."""
+
+
+def in_every_push(cases: Mapping[str, Any] | Collection[str], *names: str) -> list[Any]:
+    """Return a parameter for each case, with its name as id; those that are not named are nightly.
+
+    A case is a tuple of arguments or the one argument; of names alone, each is its own argument.
+    """
+    table = cases if isinstance(cases, Mapping) else {name: name for name in cases}
+    assert set(names) <= set(table), names
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name, marks=_nightly_unless(name in names))
+        for name, case in table.items()
+    ]
+
+
+def _nightly_unless(is_pushed: bool) -> list[pytest.MarkDecorator]:
+    return [] if is_pushed else [pytest.mark.nightly]
 
 
 def group_of(nodeid: str) -> str:

@@ -76,7 +76,7 @@ def test_without_a_gpu_it_is_said_and_the_exit_code_is_2():
     assert "--device cpu --tiny" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_gpu_benchmark_runs_its_own_code_on_a_cpu(tmp_path):
     out, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
     words = ["--device", "cpu", "--tiny", "--no-compile", "--ranks", "1", "2", "--updates", "1", "--rounds", "1"]
@@ -93,7 +93,7 @@ def test_the_gpu_benchmark_runs_its_own_code_on_a_cpu(tmp_path):
     assert any("2 rank(s), ab_upt, bf16: samples/s" in row["what"] for row in found["rows"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(tmp_path):
     sizes = ["--settings", "trainer.effective_batch_size=2", "dataset.train_shapes=20", "dataset.test_shapes=4"]
     words = [str(tmp_path / "runs"), "--models", "upt_small", "--seeds", "1", "--updates", "2", "--rounds", "1"]
@@ -106,7 +106,7 @@ def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(t
     assert again.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
     """One that is skipped costs nothing: the figures would be of a loop without checkpoints."""
     done = run("benchmarks/checkpoint.py", str(tmp_path), "--millions", "1", "--rounds", "2")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Finished
+from sharing import in_every_push
 
 LIMIT_S = 60
 """The promise; the default of --timeout leaves room for a slow start."""
@@ -97,7 +98,7 @@ def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> Non
     assert sorted(looked) == [0, 1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
     done = subprocess.run(
@@ -134,7 +135,7 @@ FOLLOWERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("master", "words", "fix"), FOLLOWERS.values(), ids=FOLLOWERS.keys())
+@pytest.mark.parametrize(("master", "words", "fix"), in_every_push(FOLLOWERS, "master-does-not-resolve"))
 def test_a_rank_that_cannot_reach_rank_0_says_so_itself(master: str, words: str, fix: str, noether) -> None:
     started = time.monotonic()
     done = noether("doctor", "--timeout", "25", "accelerator=cpu", **ranks_environ(1, 2, free_port(), master))
@@ -145,7 +146,7 @@ def test_a_rank_that_cannot_reach_rank_0_says_so_itself(master: str, words: str,
     assert fix in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rank_0_says_that_the_masters_name_does_not_resolve(noether) -> None:
     done = noether(
         "doctor",

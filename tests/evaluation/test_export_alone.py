@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sharing import in_every_push
 
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
@@ -25,7 +26,7 @@ READS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=READS)
+@pytest.fixture(scope="module", params=in_every_push(READS.keys(), "upt"))
 def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(request.param)
     shutil.copytree(OLD_RUNS / request.param, folder / "run")

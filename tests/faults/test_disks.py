@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from sharing import in_every_push
 
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.runs.attempts import read_attempts
@@ -153,7 +154,7 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     assert rows(folder) == list(range(1, 61))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_path) -> None:
     run = tmp_path / "disk" / "run"
     (run / "checkpoints").mkdir(parents=True)
@@ -171,7 +172,10 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [0, 8, 24], ids=["no-room", "for-the-fence-and-the-plan", "for-all-but-the-history"])
+@pytest.mark.parametrize(
+    "room",
+    in_every_push({"no-room": 0, "for-the-fence-and-the-plan": 8, "for-all-but-the-history": 24}, "no-room"),
+)
 def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
     disk.mkdir()
@@ -185,7 +189,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
     """Full, then read-only: said in words, twice, and nothing that was there is cut short."""
     disk, log = tmp_path / "disk", tmp_path / "log"
@@ -209,7 +213,7 @@ def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) 
     assert rows(folder) == list(range(1, 9))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
     disk.mkdir()
@@ -239,7 +243,7 @@ saver.LONGEST_WAIT_S = 1.0
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_the_disk(host, tmp_path) -> None:
     """A frozen file system keeps whoever writes to it, as a server does that does not answer, until it is thawed."""
     disk, run, log = tmp_path / "image", tmp_path / "disk" / "run", tmp_path / "log"
@@ -307,7 +311,7 @@ def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undi
     assert json.loads(folder.attempt.read_text())["number"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_back(
     host, undisturbed, tmp_path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -104,7 +105,7 @@ def updates_made(folder: RunFolder) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", in_every_push({"0": 0, "1": 1}, "0"))
 def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -> None:
     """The seed draws after which update the cable is pulled, and from which host."""
     rng, folder = random.Random(seed), RunFolder(tmp_path / "run")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sharing import in_every_push
 
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.runs.folder import RunFolder
@@ -15,6 +16,12 @@ from tests.faults import strangers
 from tests.faults.room import REPOSITORY, final_hashes, free_port
 
 CONNECT_S = 0.5
+ATTACKS = {
+    "3000 idle ones before the launchers meet": ("idle", strangers.MOST_OPEN, 8.0, "127.0.0.1"),
+    "garbage": ("garbage", 50, 3.0, "127.0.0.1"),
+    "garbage on every interface": ("garbage", 50, 3.0, strangers.own_address()),
+    "forged hellos": ("forged", 400, 1.0, "127.0.0.1"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +36,7 @@ def undisturbed(tmp_path_factory) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "most", "apart_s", "host"),
-    [
-        ("idle", strangers.MOST_OPEN, 8.0, "127.0.0.1"),
-        ("garbage", 50, 3.0, "127.0.0.1"),
-        ("garbage", 50, 3.0, strangers.own_address()),
-        ("forged", 400, 1.0, "127.0.0.1"),
-    ],
-    ids=["3000 idle ones before the launchers meet", "garbage", "garbage on every interface", "forged hellos"],
+    in_every_push(ATTACKS, "garbage on every interface", "forged hellos"),
 )
 def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
     undisturbed, how, most, apart_s, host, tmp_path

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -66,7 +67,7 @@ def test_it_says_how_it_is_used_and_what_it_is(run_sif) -> None:
     assert "noether.lock.sha256" in run_sif("inspect").stdout
 
 
-@pytest.mark.parametrize("as_nobody", [False, True], ids=["root", "ordinary-user"])
+@pytest.mark.parametrize("as_nobody", in_every_push({"root": False, "ordinary-user": True}, "ordinary-user"))
 def test_training_with_a_hostile_home(as_nobody: bool, run_sif, work, tmp_path) -> None:
     """The host's home is mounted: a torch in ~/.local or on PYTHONPATH must not be the one that trains."""
     if os.geteuid():
@@ -96,8 +97,8 @@ def test_a_wrong_request_leaves_with_its_exit_code(run_sif) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-def test_a_signal_reaches_the_trainer(number: signal.Signals, sif, image_variables, work) -> None:
+@pytest.mark.parametrize("name", in_every_push(("SIGTERM", "SIGUSR1"), "SIGTERM"))
+def test_a_signal_reaches_the_trainer(name: str, sif, image_variables, work) -> None:
     """Sent to apptainer alone, as srun sends it to its task."""
     log = work / "said"
     words = tiny("signalled", *LONG)
@@ -115,7 +116,7 @@ def test_a_signal_reaches_the_trainer(number: signal.Signals, sif, image_variabl
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.3)
-        process.send_signal(number)
+        process.send_signal(signal.Signals[name])
         assert process.wait(60) == 75, log.read_text()
     finally:
         process.kill()

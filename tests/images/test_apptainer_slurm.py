@@ -40,6 +40,7 @@ def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
     return words, variables
 
 
+@pytest.mark.nightly
 def test_two_nodes_of_two_tasks_learn_what_one_process_learns(slurm: Slurm, inside, train_in, tmp_path) -> None:  # noqa: F811
     words, variables = inside
     options = ("-N2", "--ntasks-per-node=2", "-t9")
@@ -63,10 +64,16 @@ def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None
     assert not (tmp_path / "alone").exists()
 
 
-def test_a_submitted_job_runs_in_the_container_it_names(slurm: Slurm, sif, inside, tmp_path) -> None:  # noqa: F811
+def test_a_submitted_job_learns_in_its_container_what_one_process_learns(
+    slurm: Slurm,  # noqa: F811
+    sif,
+    inside,
+    train_in,
+    tmp_path,
+) -> None:
     """`noether submit slurm.container=noether.sif`, from a login node that has noether and the image."""
     _, variables = inside
-    settings = ["devices=null", "output_path=runs", "run_id=submitted", "trainer.max_updates=4"]
+    settings = ["devices=null", "output_path=runs", "run_id=submitted", *PROOF]
     mounts = ",".join(map(str, (TINY.parent, variables["XDG_CACHE_HOME"])))
     place = ["slurm.nodes=2", "slurm.tasks_per_node=2", f"slurm.container={sif}", f"slurm.container_mounts=[{mounts}]"]
     words = [sys.executable, "-m", "noether", "submit", "--hp", str(TINY), *settings, *place]
@@ -77,5 +84,8 @@ def test_a_submitted_job_runs_in_the_container_it_names(slurm: Slurm, sif, insid
     job = json.loads(folder.job.read_text())
     state = slurm.wait(int(job["job"]), limit_s=300)
     assert state == "COMPLETED", Path(job["output"]).read_text()
+    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
     assert json.loads(folder.result.read_text())["world_size"] == 4
     assert json.loads(folder.environment.read_text())["image"], "it ran in the image"
+    reference, found = weights(train_in(tmp_path, "one", *PROOF)), weights(folder)
+    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10

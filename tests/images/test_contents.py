@@ -19,7 +19,7 @@ PROVIDER = (
 # The part: a command that serves only with it, and what its absence is.
 PARTS = {
     "pyvista": (f'{PYTHON} "{MESH}"', f"{SITE}/pyvista"),
-    "vtk's readers": (f'{PYTHON} "{MESH}"', f"{SITE}/vtkmodules/libvtkIOXML.so"),
+    "readers of VTK": (f'{PYTHON} "{MESH}"', f"{SITE}/vtkmodules/libvtkIOXML.so"),
     "uvicorn": (f'{PYTHON} "import uvicorn, noether.watch.serve"', f"{SITE}/uvicorn"),
     "tree-sitter": (
         "printf '#!/bin/bash\\nsrun noether train\\n' > /tmp/job && noether lint /tmp/job",
@@ -36,10 +36,11 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("command", [part[0] for part in PARTS.values()], ids=PARTS)
-def test_each_part_serves(command: str, containers) -> None:
-    done = containers.run("-c", command, entrypoint=["sh"])
-    assert done.code == 0, done.out + done.err
+def test_each_part_serves(containers) -> None:
+    """One container for all of them; it says which do."""
+    script = "\n".join(f"({command}) >&2 && echo '{part}'" for part, (command, _) in PARTS.items())
+    done = containers.run("-c", script, entrypoint=["sh"])
+    assert done.out.splitlines() == list(PARTS), done.err
 
 
 @pytest.mark.nightly

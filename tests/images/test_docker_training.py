@@ -4,6 +4,7 @@ import json
 
 import pytest
 from conftest import final_hashes
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -63,6 +64,7 @@ def _two(containers, work, user, name: str, *overrides: str) -> list:
     ]
 
 
+@pytest.mark.nightly
 def test_two_containers_train_one_job_are_stopped_and_go_on_bit_for_bit(containers, work, user) -> None:
     """`docker stop` of one container stops the job: the ranks agree, save, and leave with 75."""
     updates = ("trainer.max_updates=600", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
@@ -86,7 +88,7 @@ def test_two_containers_train_one_job_are_stopped_and_go_on_bit_for_bit(containe
     assert final_hashes(folder) == final_hashes(RunFolder(work / "runs" / "whole"))
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("number", in_every_push(("SIGTERM", "SIGUSR1"), "SIGTERM"))
 def test_a_signal_reaches_the_trainer_through_tini(number: str, containers, work, user) -> None:
     container = containers.start(*tiny("signalled", *LONG), work=work, user=f"{user}:{user}")
     containers.wait_for_output(container, "\nupdate ")

@@ -10,7 +10,7 @@ import pytest
 
 from images.making import IMAGES, Making, are_required
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 # In a network of its own: the machine's firewall is not this test's, and another engine may be changing it.
 SCRIPT = """

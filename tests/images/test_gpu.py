@@ -26,6 +26,7 @@ PYTEST = [Path(spec.origin).parent if spec.submodule_search_locations else Path(
 PROBE = "import torch; print(torch.cuda.device_count())"
 
 
+@pytest.mark.nightly
 def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, user) -> None:
     """tests/gpu/test_fake_gpu.py passes in the image with CUDA, and is skipped for one reason in that without."""
     mounts = {path: path.name for path in PYTEST} | {REPOSITORY / "tests" / "gpu": "tests/gpu"}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from sharing import in_every_push
 
 import noether
 from noether.cli.commands import VERBS, programs
@@ -168,7 +169,9 @@ def zombies(container) -> list[str]:
     return container.exec_run(["sh", "-c", script]).output.decode().split()
 
 
-@pytest.mark.parametrize(("entrypoint", "reaps"), [(None, True), (["noether"], False)], ids=["tini", "without-it"])
+@pytest.mark.parametrize(
+    ("entrypoint", "reaps"), in_every_push({"tini": (None, True), "without-it": (["noether"], False)}, "tini")
+)
 def test_the_first_process_reaps_what_others_leave(entrypoint, reaps: bool, containers, work, user) -> None:
     """A shell that ends before its child leaves it to PID 1; the same without tini shows that it would be seen."""
     long = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
@@ -182,7 +185,7 @@ def test_the_first_process_reaps_what_others_leave(entrypoint, reaps: bool, cont
     assert (zombies(container) == []) == reaps
 
 
-@pytest.mark.parametrize("as_user", [None, 4321], ids=["the-image-s-own", "any-other"])
+@pytest.mark.parametrize("as_user", in_every_push({"the-image-s-own": None, "any-other": 4321}, "any-other"))
 def test_a_new_cache_volume_can_be_written(as_user: int | None, containers) -> None:
     """As docs/containers.md says: -v noether-cache:/cache -e XDG_CACHE_HOME=/cache."""
     volume = containers.client.volumes.create()
@@ -201,6 +204,7 @@ def test_a_new_cache_volume_can_be_written(as_user: int | None, containers) -> N
         volume.remove(force=True)
 
 
+@pytest.mark.nightly
 def test_an_image_with_one_more_package(containers, image_variables, tmp_path) -> None:
     """The Dockerfile of docs/containers.md; its package comes from a folder, since a build here reaches no index."""
     page = (REPOSITORY / "docs" / "containers.md").read_text()

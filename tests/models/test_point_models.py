@@ -219,7 +219,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @KINDS
 def test_overfits_one_sample_to_below_one_percent(kind):
     updates, options = LEARNERS[kind]

@@ -55,6 +55,7 @@ def host_pids(slurm: Slurm) -> list[int]:
     return [int(pid) for pid in re.findall(r"pid (\d+)", slurm.cluster("status").stdout)]
 
 
+@pytest.mark.nightly
 def test_cluster_beside_another_leaves_no_process_no_mount_and_the_machine_alone(slurm: Slurm) -> None:
     before = machine()
     with running_cluster(nodes=2, cpus=2, gpus=0, life=120) as other:

@@ -39,7 +39,7 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, cache, tmp_path) -> Non
     assert re.search(r"at \d+ MB/s .* in \d+ µs", found["bandwidth"]["seen"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_unplugged_host_is_named(slurm: Slurm, cache, tmp_path) -> None:
     command = " ".join([*DOCTOR, f"output_path={tmp_path}", "--timeout=20"])
     (tmp_path / "rank.sh").write_text(
@@ -80,7 +80,7 @@ def test_an_unplugged_host_is_named(slurm: Slurm, cache, tmp_path) -> None:
         wait_for("n2 works again", lambda: slurm.node_state("n2") in ("idle", "mixed", "allocated"), 60)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_master_whose_name_does_not_resolve(slurm: Slurm, cache, tmp_path) -> None:
     words = (*DOCTOR, f"output_path={tmp_path}", "--timeout=20", "master_addr=n99")
     done = slurm.srun("-N2", "--ntasks-per-node=1", *words, limit_s=LIMIT_S + 30, **variables(cache))

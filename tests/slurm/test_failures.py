@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
+from sharing import in_every_push
 
 from slurm.conftest import CLUSTER, PATH, Slurm, wait_for
 
@@ -93,13 +94,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "rank", "words"),
-    [
-        pytest.param(*case, id=name, marks=[pytest.mark.nightly] if name == "is-stopped" else [])
-        for name, case in CASES.items()
-    ],
-)
+@pytest.mark.parametrize(("how", "rank", "words"), in_every_push(CASES, "is-killed", "rank-0-is-stopped"))
 def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
     mark = tmp_path / "moment"
     run = start(*misbehave(how, rank, mark))
@@ -135,7 +130,7 @@ def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
     assert "on n2 has not been heard of for 6 s: its host is down, or cut off" in said, said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_srun_is_killed(start, tmp_path: Path) -> None:
     run = start(*WORDS, *WELL)
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
@@ -144,7 +139,7 @@ def test_srun_is_killed(start, tmp_path: Path) -> None:
     assert code != 0, said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cache: Path, tmp_path: Path) -> None:
     """It knocks at the port of a run that trains: that goes on, and says at its end who was refused."""
     run = start(*WORDS, *WELL, "master_port=23456")
@@ -164,7 +159,7 @@ def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cac
     assert " of another run was refused: it is of multinode, 2 ranks" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_asked_for_port_that_is_taken_ends_the_step_on_every_host(start, slurm: Slurm, tmp_path: Path) -> None:
     """Srun itself lets the ranks of the other host wait: rank 0's has to tell them."""
     server = [sys.executable, "-m", "http.server", "--directory", str(tmp_path), "23790"]

@@ -1,7 +1,9 @@
 """Does noether lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
 
 import json
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -79,26 +81,51 @@ def script(text: str) -> str:
     return text if "\n" in text else f"#!/bin/bash\n#SBATCH {text}\nhostname\n"
 
 
+Said = Mapping[str, tuple[int, str]]
+"""Exit code and words of Slurm's program, for each text or options that it was given."""
+
+
+def ask(slurm: Slurm, commands: Mapping[str, str], folder: Path) -> Said:
+    """Run each command on the login host, all of them in one shell."""
+    lines = [f"{command} >{folder}/{k} 2>&1; echo $? >{folder}/{k}.code" for k, command in enumerate(commands.values())]
+    slurm.run("sh", "-c", "\n".join(lines))
+    return {
+        text: (int((folder / f"{k}.code").read_text()), (folder / f"{k}").read_text())
+        for k, text in enumerate(commands)
+    }
+
+
+@pytest.fixture(scope="module")
+def sbatch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What sbatch says of every script here; its tests start no job, and need no look at the queue after each."""
+    slurm: Slurm = request.getfixturevalue("slurm")
+    folder, commands = tmp_path_factory.mktemp("scripts"), {}
+    for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN_TO_IT):
+        path = folder / f"{len(commands)}.sbatch"
+        path.write_text(script(text))
+        commands[text] = f"sbatch --test-only <{path}"
+    return ask(slurm, commands, folder)
+
+
 @pytest.mark.parametrize(("text", "words", "rule"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_sbatch_refuses_is_an_error(slurm: Slurm, text: str, words: str, rule: str) -> None:
-    done = slurm.on("login", "sbatch", "--test-only", text=script(text))
-    assert done.returncode != 0
-    assert words in done.stderr
+def test_what_sbatch_refuses_is_an_error(sbatch: Said, text: str, words: str, rule: str) -> None:
+    code, said = sbatch[text]
+    assert code != 0
+    assert words in said
     assert rule in findings(script(text))
 
 
 @pytest.mark.parametrize("options", TAKEN)
-def test_what_sbatch_takes_is_none(slurm: Slurm, options: str) -> None:
-    done = slurm.on("login", "sbatch", "--test-only", text=script(options))
-    assert done.returncode == 0, done.stderr
+def test_what_sbatch_takes_is_none(sbatch: Said, options: str) -> None:
+    code, said = sbatch[options]
+    assert code == 0, said
     assert findings(script(options)) == set()
 
 
 @pytest.mark.parametrize("options", OTHER_GPUS)
-def test_a_type_of_gpu_may_begin_with_a_digit(slurm: Slurm, options: str) -> None:
+def test_a_type_of_gpu_may_begin_with_a_digit(sbatch: Said, options: str) -> None:
     """The words are right; this cluster has no such GPU."""
-    done = slurm.on("login", "sbatch", "--test-only", text=script(options))
-    assert "node configuration is not available" in done.stderr
+    assert "node configuration is not available" in sbatch[options][1]
     assert findings(script(options)) == set()
 
 
@@ -127,8 +154,8 @@ UNKNOWN_TO_IT = (
 
 
 @pytest.mark.parametrize("options", UNKNOWN_TO_IT)
-def test_what_a_site_may_add_is_a_warning_that_says_so(slurm: Slurm, options: str) -> None:
-    assert slurm.on("login", "sbatch", "--test-only", text=script(options)).returncode != 0
+def test_what_a_site_may_add_is_a_warning_that_says_so(sbatch: Said, options: str) -> None:
+    assert sbatch[options][0] != 0
     found = lint_text(script(options), Path("/nowhere/job.sbatch"))[0]
     assert [(f.rule, f.level) for f in found] == [("site-option", "warning")]
 
@@ -155,22 +182,23 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     assert [finding.rule for finding in linted] == ["srun-cpus"]
 
 
-@pytest.mark.parametrize("options", ["-N2", "-N2 -n2", "--mem=9 --mem-per-cpu=9"])
-@pytest.mark.parametrize(("job", "one_task"), [("-N1 -n2", False), ("-n1", True)])
-def test_steps_that_srun_refuses_in_a_job(slurm: Slurm, options: str, job: str, one_task: bool) -> None:
-    text = f"#!/bin/bash\n#SBATCH {job}\nsrun {options} ./missing\n"
-    number = slurm.submit(text.replace("./missing", "true"))
-    refused = options != "-N2" or not one_task  # One task is given one node.
-    assert slurm.wait(number) == ("FAILED" if refused else "COMPLETED")
-    assert bool(findings(text)) == refused
+def test_steps_that_srun_refuses_in_a_job(slurm: Slurm) -> None:
+    """One task is given one node."""
+    steps = ((job, step) for job in ("-N1 -n2", "-n1") for step in ("-N2", "-N2 -n2", "--mem=9 --mem-per-cpu=9"))
+    texts = [f"#!/bin/bash\n#SBATCH {job}\nsrun {step} ./missing\n" for job, step in steps]
+    jobs = [slurm.submit(text.replace("./missing", "true")) for text in texts]
+    refused = {text: slurm.wait(job) == "FAILED" for text, job in zip(texts, jobs, strict=True)}
+    assert list(refused.values()) == [True, True, True, False, True, True]
+    assert {text: bool(findings(text)) for text in texts} == refused
 
 
 SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "-K", "--exclusive")
 SRUN_REFUSES = ("--ntask=1", "--cpus_per_task=1", "--mem_bind=none", "\u2013n1")
 
 
-@pytest.mark.parametrize("options", SRUN_TAKES + SRUN_REFUSES)
-def test_options_of_srun(slurm: Slurm, options: str) -> None:
-    done = slurm.srun(options, "true")
-    assert (done.returncode == 0) == (options in SRUN_TAKES), done.stderr
-    assert bool(findings(f"#!/bin/bash\n#SBATCH -n1\nsrun {options} true\n")) == (options in SRUN_REFUSES)
+def test_options_of_srun(slurm: Slurm, tmp_path: Path) -> None:
+    every = (*SRUN_TAKES, *SRUN_REFUSES)
+    said = ask(slurm, {options: f"srun {shlex.quote(options)} true" for options in every}, tmp_path)
+    assert {options for options in every if said[options][0]} == set(SRUN_REFUSES), said
+    linted = {options: findings(f"#!/bin/bash\n#SBATCH -n1\nsrun {options} true\n") for options in every}
+    assert {options for options in every if linted[options]} == set(SRUN_REFUSES)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints, newest_update
 from noether.runs.attempts import attempts_without_progress, read_attempts
@@ -54,6 +55,7 @@ CASES = {
     "scontrol requeue, four ranks": Case(("-wn3",), ranks=4),
     "node lost": Case(("--exclude=n1,n2",), ranks=2, saves=False),
 }
+NAMES = in_every_push(CASES.keys(), "preempted, GraceTime 0", "node lost")
 
 
 @dataclass
@@ -133,7 +135,13 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def outcomes(slurm: Slurm, tmp_path_factory) -> Iterator[dict[str, Outcome]]:
+def names(request) -> list[str]:
+    """The cases of this session: those of every push, the nightly ones, or what was asked for."""
+    return [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
+
+
+@pytest.fixture(scope="module")
+def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[str, Outcome]]:
     low20 = [
         "PartitionName=low20",
         "Nodes=n[1-4]",
@@ -144,13 +152,15 @@ def outcomes(slurm: Slurm, tmp_path_factory) -> Iterator[dict[str, Outcome]]:
     ]
     slurm.run("scontrol", "create", *low20)
     scene = Scene(slurm, tmp_path_factory.mktemp("requeue"))
-    # n4 is to be lost: while n3 takes no work, that job goes there.
-    slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
-    found = {"node lost": scene.submit("node lost")}
-    slurm.wait(found["node lost"].job, until="RUNNING")
-    slurm.run("scontrol", "update", "NodeName=n3", "State=RESUME")
-    found |= {name: scene.submit(name) for name in CASES if name not in found}
-    waiting, resubmitted = set(CASES), {}
+    found = {}
+    if "node lost" in names:
+        # n4 is to be lost: while n3 takes no work, that job goes there.
+        slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
+        found["node lost"] = scene.submit("node lost")
+        slurm.wait(found["node lost"].job, until="RUNNING")
+        slurm.run("scontrol", "update", "NodeName=n3", "State=RESUME")
+    found |= {name: scene.submit(name) for name in names if name not in found}
+    waiting, resubmitted = set(names), {}
 
     def go_on() -> bool:
         for name in sorted(waiting):
@@ -180,15 +190,16 @@ def outcomes(slurm: Slurm, tmp_path_factory) -> Iterator[dict[str, Outcome]]:
     for name, outcome in found.items():
         print(f"{name:<26} {CASES[name].ranks:>5} {outcome.lost:>13} {outcome.seconds:>18.1f}")
     yield found
-    slurm.boot_node("n4")
+    if "node lost" in names:
+        slurm.boot_node("n4")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(noether, tmp_path_factory) -> dict[int, dict[str, str]]:
+def undisturbed(noether, names: list[str], tmp_path_factory) -> dict[int, dict[str, str]]:
     folder = tmp_path_factory.mktemp("undisturbed")
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}:{OWN}{os.pathsep}"}
     hashes = {}
-    for ranks in sorted({case.ranks for case in CASES.values()}):
+    for ranks in sorted({CASES[name].ranks for name in names}):
         words = ["--hp", str(OWN / "lines.yaml"), f"output_path={folder}", f"run_id=on-{ranks}", f"devices={ranks}"]
         done = noether("train", *words, **variables)
         assert done.code == 0, done.err
@@ -196,7 +207,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[int, dict[str, str]]:
     return hashes
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_job_goes_on_by_itself_and_nothing_is_lost(name, outcomes, undisturbed) -> None:
     outcome, case = outcomes[name], CASES[name]
     assert outcome.state == "COMPLETED", outcome.output

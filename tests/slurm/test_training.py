@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 from safetensors.torch import load_file
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -44,7 +45,10 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "overrides", "world"), SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(
+    ("options", "overrides", "world"),
+    in_every_push(SHAPES, "one-task-per-rank-2x2", "one-task-per-node-hybrid-2x2"),
+)
 def test_ranks_over_two_hosts_learn_what_one_process_learns(
     options, overrides, world, slurm: Slurm, reference, cache, tmp_path
 ) -> None:
@@ -59,7 +63,7 @@ def test_ranks_over_two_hosts_learn_what_one_process_learns(
     assert done.stdout.count("unseen samples of the test split") == 1, "only rank 0 speaks"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_on_the_second_node_alone(slurm: Slurm, reference, cache, tmp_path) -> None:
     """The job's first host has no rank 0: a master read from the job's node list would never answer."""
     script = " ".join(
@@ -72,7 +76,7 @@ def test_a_step_on_the_second_node_alone(slurm: Slurm, reference, cache, tmp_pat
     assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_training_steps_at_once_in_one_job_do_not_meet(slurm: Slurm, cache, tmp_path) -> None:
     """With a port from the job id alone, a rank of one step joins the other's store."""
     steps = "\n".join(
@@ -105,7 +109,7 @@ def reference_of_six(train_in, tmp_path_factory) -> dict:
     return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF, "trainer.effective_batch_size=6"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("text", "nodes"), [(SRUN_HET, 2), (BATCH_HET, 3)], ids=["srun-of-two-parts", "sbatch-hetjob"])
 def test_the_components_of_a_heterogeneous_job_train_together(
     text, nodes, slurm: Slurm, reference_of_six, cache, tmp_path
@@ -127,7 +131,7 @@ def test_the_components_of_a_heterogeneous_job_train_together(
     assert max(float((reference_of_six[key] - found[key]).abs().max()) for key in reference_of_six) < 1e-10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tasks_of_an_array_are_runs_of_their_own(slurm: Slurm, reference, cache, tmp_path) -> None:
     """Both at once, on the same two nodes: a run_id that is a number, a port for each."""
     words = shlex.join(command(tmp_path, "NAME", "devices=null")).replace("NAME", '"$SLURM_ARRAY_TASK_ID"')

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
+from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -82,13 +83,7 @@ def check(output: Path, launcher: str, world: int, done: list, reference: dict) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("each", "words", "numbered"),
-    [
-        pytest.param(*case, id=name, marks=[pytest.mark.nightly] if name == "static-2x1" else [])
-        for name, case in TORCHRUN_CASES.items()
-    ],
-)
+@pytest.mark.parametrize(("each", "words", "numbered"), in_every_push(TORCHRUN_CASES, "static-2x2"))
 def test_torchrun_over_two_hosts(each, words, numbered, on_both, reference, tmp_path) -> None:
     def command(number: int) -> list[str]:
         place = ["--node-rank", str(number)] if numbered else []
@@ -99,7 +94,7 @@ def test_torchrun_over_two_hosts(each, words, numbered, on_both, reference, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("each", "called", "more"), PLAIN_CASES.values(), ids=PLAIN_CASES.keys())
+@pytest.mark.parametrize(("each", "called", "more"), in_every_push(PLAIN_CASES, "by-name-2x2-on-the-usual-port"))
 def test_the_same_command_on_each_of_two_hosts(each, called, more, slurm, on_both, reference, tmp_path) -> None:
     address = slurm.on("n1", "getent", "hosts", "n1").stdout.split()[0]
     master = {"address": address, "name": "n1"}[called]

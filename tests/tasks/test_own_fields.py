@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sharing import in_every_push
 
 from noether.evaluation.exported import load_exported
 
@@ -22,6 +23,7 @@ MODELS = {
     "ab_upt": ["model=ab_upt", "model.dim=24", "model.heads=2", "model.physics_depth=1", "model.branch_depth=1"],
     "transformer": ["model=transformer", "model.dim=24", "model.heads=2", "model.depth=1"],
     "transolver": ["model=transolver", "model.dim=24", "model.heads=2", "model.depth=1", "model.slices=4"],
+    "mlp": ["model=mlp", "model.dim=16", "model.depth=2"],
 }
 HEAD = """
 defaults: [/model: upt, /optimizer: adamw, /schedule: warmup_cosine, /trainer: default, /tracker: default, _self_]
@@ -77,10 +79,8 @@ def train(ask, tmp_path: Path):
     return run
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] if kind == "transformer" else []) for kind in MODELS]
-)
-def test_every_model_trains_on_fields_of_three_sets_and_predicts_them(kind, train, ask, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", in_every_push(MODELS.keys(), "upt"))
+def test_every_model_trains_on_fields_of_three_sets_and_its_export_has_them(kind, train, ask, tmp_path: Path) -> None:
     train(*MODELS[kind], "trainer.evaluation_chunk_size=7", f"tracker.report={str(kind == 'upt').lower()}")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     fields = {"surface_pressure", "surface_wall_shear", "surface_temperature", "volume_velocity", "probe_turbulence"}
@@ -90,6 +90,14 @@ def test_every_model_trains_on_fields_of_three_sets_and_predicts_them(kind, trai
     assert "surface_wall_shear/weighted_relative_l2" in result["metrics"]
     if kind == "upt":
         assert "surface temperature" in (tmp_path / "run" / "report.html").read_text().lower()
+    done = ask("export", str(tmp_path / "run"), str(tmp_path / "out"))
+    assert done.code == 0, done.err
+    loaded = load_exported(tmp_path / "out", trust=True)
+    arrays = {name: np.random.default_rng(0).normal(size=[33 if n < 0 else n for n in shape])
+              for name, shape in loaded.inputs.items()}  # fmt: skip
+    found = loaded(arrays)
+    assert found["surface_wall_shear"].shape == (33, 3)
+    assert found["drag"].shape == (1,)
 
 
 def test_predict_writes_every_field_and_says_what_lies_outside_of_training(train, ask, tmp_path: Path) -> None:
@@ -107,19 +115,6 @@ def test_predict_writes_every_field_and_says_what_lies_outside_of_training(train
     assert (missing.code, "--set wind_speed=" in missing.err) == (2, True)
     unknown = ask(*words, "--set", "wind_sped=32")
     assert (unknown.code, "--set wind_speed=32" in unknown.err) == (2, True)
-
-
-@pytest.mark.parametrize("model", [MODELS["upt"], ("model=mlp", "model.dim=16", "model.depth=2")], ids=["upt", "mlp"])
-def test_export_has_every_output(model, train, ask, tmp_path: Path) -> None:
-    train(*model)
-    done = ask("export", str(tmp_path / "run"), str(tmp_path / "out"))
-    assert done.code == 0, done.err
-    loaded = load_exported(tmp_path / "out", trust=True)
-    arrays = {name: np.random.default_rng(0).normal(size=[33 if n < 0 else n for n in shape])
-              for name, shape in loaded.inputs.items()}  # fmt: skip
-    found = loaded(arrays)
-    assert found["surface_wall_shear"].shape == (33, 3)
-    assert found["drag"].shape == (1,)
 
 
 def test_a_subclass_with_a_field_of_its_own_is_evaluated_in_chunks_and_predicts(train, ask, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
+from sharing import in_every_push
 
 from noether.common.dotted_path import code_granted
 from noether.common.whole_file import UNFENCED
@@ -113,7 +114,7 @@ def killed_after(update: int, folder: Path, environ: dict[str, str], words: list
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+@pytest.mark.parametrize("name", in_every_push(("wandb", "mlflow"), "wandb"))
 def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, monkeypatch) -> None:
     pytest.importorskip(name)
     folder, store = tmp_path / "run", tmp_path / "mlruns"

@@ -25,7 +25,13 @@ CUT_AT = 3
         pytest.param(3, 12, (), id="3"),
         pytest.param(4, 12, (), id="4", marks=pytest.mark.nightly),
         pytest.param(4, 12, ("optimizer=muon", "trainer.precision=fp16"), id="4-muon-fp16", marks=pytest.mark.nightly),
-        pytest.param(4, 12, ("trainer.max_batch_size=1", "num_workers=2"), id="4-accumulated-loader-workers"),
+        pytest.param(
+            4,
+            12,
+            ("trainer.max_batch_size=1", "num_workers=2"),
+            id="4-accumulated-loader-workers",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_run_cut_short_goes_on_bit_for_bit(ranks, batch, options, train) -> None:
@@ -36,6 +42,7 @@ def test_a_run_cut_short_goes_on_bit_for_bit(ranks, batch, options, train) -> No
     assert final_hashes(resumed) == final_hashes(undisturbed)
 
 
+@pytest.mark.nightly
 def test_eight_ranks_of_two_launchers_go_on_bit_for_bit(environ, tmp_path) -> None:
     undisturbed = train_on_two_launchers("undisturbed", environ, tmp_path)
     train_on_two_launchers("cut", environ, tmp_path, f"trainer.max_updates={CUT_AT}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from sharing import in_every_push
 
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
@@ -75,7 +76,7 @@ def test_several_runs_are_served_by_their_names(start, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", in_every_push(("1", "2"), "1"))
 def test_it_is_served_beside_a_run_and_ends_with_it(devices: str, start, tmp_path: Path) -> None:
     words = ("--hp", str(TINY), f"output_path={tmp_path}", "run_id=live", f"devices={devices}")
     process = start(

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 from conftest import BROWSER_LIMIT_MS, TINY
+from sharing import in_every_push
 
 from watch.test_page import MARKUP, RUN, write_run
 from watch.watching import Page, kill, serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LOOKS = {f"{size}-{scheme}": (width, scheme) for size, width in (("wide", 1400), ("narrow", 400))
+         for scheme in ("light", "dark")}  # fmt: skip
 PAINTED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     let seen = 0;
@@ -156,8 +159,7 @@ def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, opened
         kill(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize(("width", "scheme"), in_every_push(LOOKS, "wide-light", "narrow-dark"))
 def test_two_runs_are_compared_and_a_picture_is_opened(width: int, scheme: str, place, opened) -> None:
     page = opened(place.page.address, width, scheme)
     for name in ("first", "second"):

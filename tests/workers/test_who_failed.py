@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
+from sharing import in_every_push
 
 # Ten seconds are promised; machines that run tests are busy.
 GONE_S = 40
@@ -75,7 +76,10 @@ def trains(folder: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "detail"), [("sleep", "misbehaving.py"), ("SIGSTOP", "says nothing: stopped by a signal")], ids=str
+    ("how", "detail"),
+    in_every_push(
+        {"sleep": ("sleep", "misbehaving.py"), "SIGSTOP": ("SIGSTOP", "says nothing: stopped by a signal")}, "sleep"
+    ),
 )
 def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, detail: str) -> None:
     mark = tmp_path / "moment"
@@ -90,7 +94,7 @@ def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1], ids=["of-rank-0", "of-rank-1"])
+@pytest.mark.parametrize("killed", in_every_push({"of-rank-0": 0, "of-rank-1": 1}, "of-rank-0"))
 def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run, tmp_path: Path, killed: int) -> None:
     port = free_port()
     processes = [run(*nodes(2, rank, port), *WORDS, *WELL) for rank in (0, 1)]
@@ -172,7 +176,7 @@ def test_a_signal_ends_a_host_that_waits_for_another(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", in_every_push({"rank-0": 0, "rank-1": 1}, "rank-1"))
 def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int) -> None:
     words = ("--nodes", "2", "--node-rank", str(rank), "--master-addr", "nohost.invalid")
     host = run(*words, "distributed.init_timeout_s=5", "trainer.max_updates=3")
@@ -185,7 +189,7 @@ def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("refusing", [0, 1], ids=["rank-0", "rank-1"])
+@pytest.mark.parametrize("refusing", in_every_push({"rank-0": 0, "rank-1": 1}, "rank-0"))
 def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusing: int) -> None:
     """Rank 0's data is looked at before there is a meeting point: the other host must not wait there for nobody."""
     port = free_port()

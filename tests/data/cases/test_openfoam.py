@@ -120,7 +120,7 @@ def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
     assert about.forces is not None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved: Path, tmp_path: Path) -> None:
     case = Path(shutil.copytree(solved / "case_0000", tmp_path / "case"))
@@ -145,7 +145,7 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
     assert ", 0 to make" in again.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
     """One update of one model: the figures, the table and the pictures are there; a second start makes nothing."""
@@ -172,7 +172,7 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
     assert json.loads((tmp_path / "figures.json").read_text())["runs"] == figures["runs"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 def test_a_stopped_study_saves_its_run(solved: Path, tmp_path: Path) -> None:
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
+from sharing import in_every_push
 
 from noether.data.cases.prepare import prepare_cases
 from noether.data.points import shape_key
@@ -72,8 +73,11 @@ SIZES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "blocks"), [*((model, "points") for model in SIZES), ("mlp", "cells")], indirect=["blocks"]
-)
+    ("model", "blocks"),
+    in_every_push({f"{model}-points": (model, "points") for model in SIZES} | {"mlp-cells": ("mlp", "cells")},
+                  "mlp-points", "mlp-cells"),
+    indirect=["blocks"],
+)  # fmt: skip
 def test_a_solid_trains_and_its_prediction_lies_on_the_user_s_own_mesh(model, blocks, noether, tmp_path: Path) -> None:
     folder, at = blocks
     words = ["train", "dataset=cases", f"dataset_root={folder / 'out'}", f"output_path={tmp_path}", "run_id=a"]
