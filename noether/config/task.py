@@ -31,6 +31,11 @@ class FieldConfig(Section):
         "SET_cell_volume, if the samples have it.",
     )
 
+    @field_validator("unit")
+    @classmethod
+    def _is_no_share(cls, unit: str) -> str:
+        return "percent" if unit == "%" else unit  # "%" is of metrics, whose values are shares of 1.
+
     @field_validator("points")
     @classmethod
     def _names_a_set(cls, points: str) -> str:

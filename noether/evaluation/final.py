@@ -135,7 +135,7 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
-    """Evaluates a run that was made before on one device, and writes the figures where the report finds them."""
+    """Evaluates a run that was made before on one device, and keeps what it found in the run's folder."""
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
     checkpoint = request.chosen.checkpoint
     with joined_group(context) as group, code_granted(request.chosen.code):

@@ -97,7 +97,11 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluates a split, prints the metrics and keeps them for `noether report`. RequestError: no such split."""
+    """Evaluates a split, prints the metrics and keeps them; the report shows those of the test split.
+
+    Raises:
+        RequestError: no such split.
+    """
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config

@@ -90,7 +90,7 @@ class FieldCases:
 def cases_section(run: ReportedRun) -> Markup:
     """Pictures of each field of the samples that the evaluation kept, on scales they share."""
     if not run.meta.get("cases"):
-        return absent(run, f"{run.split}.npz", "no fields of single samples were kept")
+        return absent(run, "test.npz", "no fields of single samples were kept")
     shown: list[tuple[str, FieldCases | None, str]] = []
     for name in run.fields:
         try:

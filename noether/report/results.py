@@ -111,7 +111,7 @@ def distributions_section(run: ReportedRun) -> Markup:
             words = _spread(values, marks, chosen_by=run.fields[0])
             shown.append(Chart(f"{heading(name)}: relative L2 of samples", words, chart))
     if not shown:
-        return absent(run, f"{run.split}.npz", "no errors of single points or samples were kept")
+        return absent(run, "test.npz", "no errors of single points or samples were kept")
     return charts(shown)
 
 

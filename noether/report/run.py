@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.history import History
 from noether.report.numbers import Array
+from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics, declared_in
 from noether.runs.records import Row, mapping, parse_record, read_metrics
@@ -122,18 +123,18 @@ class ReportedRun:
     config: str
     plan: Mapping[str, Any]
     environment: Mapping[str, Any]
-    split: str
     result: Mapping[str, Any]
     rows: Sequence[Row]
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
+    starts: int = 1
     troubles: Mapping[str, str] = field(default_factory=dict)
     spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """The metrics of the evaluated split."""
+        """The metrics of the test split."""
         return metrics_of(self.result)[0]
 
     @cached_property
@@ -191,16 +192,15 @@ def read_run(folder: RunFolder) -> ReportedRun:
         return rows
 
     result = read(folder.result, checked_result, {})
-    split = str(result["split"]) if result.get("split") in ("train", "validation") else "test"
-    meta, arrays = read(folder.evaluation / f"{split}.npz", read_evaluation, ({}, {}))
+    meta, arrays = read(folder.evaluation / "test.npz", read_evaluation, ({}, {}))
     return ReportedRun(
         run_id=folder.path.resolve().name,
         path=folder.path,
         config=read(folder.config, lambda path: read_plain(path).decode(), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
-        split=split,
         result=result,
+        starts=len(read_attempts(folder)),
         rows=read(folder.metrics, read_history, []),
         meta=meta,
         arrays=arrays,

@@ -29,7 +29,7 @@ def verdict(run: ReportedRun) -> Markup:
     return fill(
         "verdict.html",
         samples=result.get("samples") or len(run.meta.get("names") or ()),
-        things=f"unseen {things}" if run.split == "test" else f"{things} of the {run.split} split",
+        things=f"unseen {things}",
         errors=errors,
         beside=[] if None in beside.values() else [percent(error) for error in beside.values()],
         scalars=_scores(run),
@@ -54,7 +54,7 @@ def summary_tiles(run: ReportedRun) -> Markup:
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
     # One figure: that of the section of the time, where one start made the whole run.
     parts = mapping(mapping(run.result, "time_use"), "parts").values()
-    whole = sum(finite(part, 0.0) for part in parts) if parts and not run.plan.get("attempt") else None
+    whole = sum(finite(part, 0.0) for part in parts) if parts and run.starts <= 1 else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *(of.get(f"{name}/relative_l2") for of in (run.metrics, run.baseline("nearest_shape"))))
               for name in run.result.get("fields") or ()]  # fmt: skip

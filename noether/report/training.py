@@ -54,10 +54,10 @@ def training_section(run: ReportedRun) -> Markup:
         return Chart(title, words, svg, keys)
 
     unit = "Weighted mean squared error in standardised units. " if run.fields else ""
-    split = f"Validation split, {weights_name(chosen[1])}. Log scale."
+    split = f"Validation split, {weights_name(chosen[1])}."
     shown = [
         chart("Loss", f"{unit}Log scale.", losses, log=True),
-        chart(share_title, split if falling else split[:-11], relative, log=falling, ratio=True),
+        chart(share_title, f"{split} Log scale." if falling else split, relative, log=falling, ratio=True),
         chart("Learning rate", "As the schedule set it.", [line(TRAINING, "learning_rate", "accent")]),
         chart("Speed", "Samples per second over all ranks.", [line(TRAINING, "samples_per_second", "accent")]),
     ]

@@ -89,10 +89,17 @@ class Metrics(dict[str, Metric]):
         return name, -1.0 if name != select_by or self[name].better == "higher" else 1.0
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
-        """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first."""
+        """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
+
+        A score says that it is one: drag_coefficient R², 0.98.
+        """
         there = [name for name in values if finite(values[name]) is not None]
         shown = [name for name in there if self[name].headline] or there
-        return [(self[name].of or name, self[name].text(values[name])) for name in shown[:most]]
+        return [(self._brief(name), self[name].text(values[name])) for name in shown[:most]]
+
+    def _brief(self, name: str) -> str:
+        metric = self[name]
+        return f"{metric.of} {metric.label}" if metric.of and metric.score else metric.of or name
 
     def by_part(self, values: Mapping[str, float | None], of: str) -> dict[str, dict[str, float | None]]:
         """Returns the values that are of one thing, by part ("" is the whole) and label."""

@@ -73,7 +73,9 @@ def _guessed(name: str, fields: Mapping[str, Any], scalars: Mapping[str, Any]) -
     part, _, measure = rest.rpartition("/")
     if of in scalars:
         scored = {"r2": "higher", "spearman": "higher", "mae": "lower", "max": "lower"}
-        return Metric(name, better=scored.get(measure, ""), label=measure, of=of, headline=measure == "r2")  # type: ignore[arg-type]
+        label = {"r2": "R²", "spearman": "Spearman"}.get(measure, measure)
+        better, is_score = scored.get(measure, ""), label != measure
+        return Metric(name, "", better, label, of, headline=measure == "r2", score=is_score)  # type: ignore[arg-type]
     labels = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE"}
     part = "weighted by area or volume" if measure.startswith("weighted_") else part
     label = labels.get(measure.removeprefix("weighted_"), measure)

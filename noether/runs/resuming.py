@@ -33,7 +33,7 @@ def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str]
         RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
     """
     words, typed = list(overrides), {} if hp is not None else _typed(overrides)
-    folder = _resumed(typed)
+    folder = _resumed(typed, overrides)
     if folder is None or not folder.config.exists():
         return words, hp  # Whether there is anything to resume is said where the run starts.
     again = f"--hp {shlex.quote(str(folder.config))} {_resume_word(folder.path)}"
@@ -69,14 +69,14 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
     return {override.key_or_group: override.value() for override in parse_overrides(words)}
 
 
-def _resumed(typed: Mapping[str, Any]) -> RunFolder | None:
+def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> RunFolder | None:
     """Returns the folder that `resume` names, which may not exist; None where it names none."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None
     if named == "latest":
-        default = RunConfig.model_fields["output_path"].default
-        place = typed.get("output_path") or compose_settings().get("output_path", default)
+        # With all words: an experiment of theirs may say where runs are.
+        place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
         return newest_run(Path(str(place)).expanduser())
     path = Path(named).expanduser()
     return RunFolder(split_checkpoint(path.resolve() if path.is_symlink() else path)[0])

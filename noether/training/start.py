@@ -16,7 +16,7 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import find_deadline
 from noether.environments.placement import Placement
-from noether.errors import ExitCode
+from noether.errors import ExitCode, NoetherError
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import attempts_without_progress
 from noether.runs.folder import RunFolder, refusals_told
@@ -38,18 +38,25 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
         return _join(config, plan)
     with other_hosts_told(config):
         folder, lease, request = _prepare(config, plan, started, reset)
-    with beside_run(folder, tensorboard):
-        code = _run(plan.placement, request, folder.logs)
-        if code == ExitCode.CHECKPOINTED:
-            ignore_the_end_of_others()
-        if number := _stopped_at_start(code):
-            ignore_the_end_of_others()
-            reached = newest_update(folder.checkpoints)
-            stalled = attempts_without_progress(folder, reached)
-            content = {"reason": signal.Signals(number).name, "update": reached, "attempts_without_progress": stalled}
-            write_record(folder.stopped, content, lease)
-            code = ExitCode.CHECKPOINTED
-    lease.release(code)
+    code: int = ExitCode.FAILED
+    try:
+        with beside_run(folder, tensorboard):
+            code = _run(plan.placement, request, folder.logs)
+            if code == ExitCode.CHECKPOINTED:
+                ignore_the_end_of_others()
+            if number := _stopped_at_start(code):
+                ignore_the_end_of_others()
+                reached = newest_update(folder.checkpoints)
+                stalled = attempts_without_progress(folder, reached)
+                reason = signal.Signals(number).name
+                content = {"reason": reason, "update": reached, "attempts_without_progress": stalled}
+                write_record(folder.stopped, content, lease)
+                code = ExitCode.CHECKPOINTED
+    except NoetherError as error:
+        code = error.exit_code
+        raise
+    finally:
+        lease.release(code)
     return code
 
 
@@ -72,6 +79,7 @@ def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> t
         lease = take_lease(target.folder, placement.attempt, is_task=placement.launcher == "slurm")
         target = replace(target, lease=lease)
         lease.drop(target.folder.stopped)
+        write_record(target.folder.environment, describe_environment(), lease)
         if target.checkpoint is None:
             _record(config, plan, target.folder, lease)
     remove_leftovers(target.folder.checkpoints)
@@ -165,8 +173,7 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
 
 
 def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -> None:
-    """Writes what was asked, planned and found before the first worker starts, so that a crash leaves it."""
+    """Writes what was asked and planned before the first worker starts, so that a crash leaves it."""
     write_record(folder.plan, plan.as_dict(), lease)
-    write_record(folder.environment, describe_environment(), lease)
     mark_own(folder, config)
     write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

@@ -151,7 +151,7 @@ def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
         return []
     run = ReportedRun(
         path=folder.path,
-        run_id=folder.path.name, config="", plan={}, environment={}, split=path.stem, result={}, rows=[],
+        run_id=folder.path.name, config="", plan={}, environment={}, result={}, rows=[],
         meta=meta, arrays=arrays,
     )  # fmt: skip
     found = []

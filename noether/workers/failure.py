@@ -107,7 +107,7 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info:
         lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
         lines.append(failure.traceback.rstrip())
-    if failure.position.update and failure.kind in ("failed", "left", "died"):
+    if failure.position.update and failure.kind in ("failed", "left", "died", "refused"):
         lines.append(f"  when      {failure.position}")
     if others:
         lines.append(f"  others    {_grouped(others)}")
@@ -123,7 +123,9 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
     is_own = failure.rank in own
     whole = is_own and error_file is None
     message = shown(failure.message, failure.code) if whole else failure.message.partition("\n")[0]
-    verb = " failed:" if failure.kind == "failed" else " refused the run:" if failure.kind == "refused" else ""
+    verb = " failed:" if failure.kind in ("failed", "refused") else ""
+    if failure.kind == "refused" and not failure.position.update:
+        verb = " refused the run:"
     who = f"rank {failure.rank} on {failure.host}{verb} {message}"
     if is_own:
         return f"noether: {who}" if whole else f"noether: {who} (in full: {error_file})"

@@ -56,6 +56,17 @@ def folder_with(path: Path, files: dict[str, dict]) -> RunFolder:
     return RunFolder(path)
 
 
+def test_a_start_that_is_refused_in_its_folder_is_a_failure_and_not_lost(noether, tmp_path: Path) -> None:
+    words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=refused"]
+    assert noether("train", *words, DISTRIBUTED_TIMEOUT_S="abc").code == 2
+    folder = RunFolder(tmp_path / "refused")
+    attempt = read_attempt(folder)
+    assert attempt is not None
+    assert attempt.exit_code == 2
+    assert run_state(folder, {}).state == "failed"
+    assert not list(tmp_path.glob("refused/.attempt-*"))
+
+
 @pytest.mark.parametrize(("files", "job", "state", "why"), STATES.values(), ids=STATES.keys())
 def test_the_state_of_a_run(files, job, state, why, tmp_path: Path) -> None:
     queued = {"12": QueuedJob("12", job[0], "1:00", job[1], "cars")} if job else {}

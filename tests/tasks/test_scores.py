@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from noether.config.task import FieldConfig
 from noether.evaluation.cases import choose_cases
+from noether.runs.metrics import Metric, Metrics
 from noether.tasks.scores import r_squared, score_scalar, spearman
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
@@ -62,3 +64,11 @@ def test_a_constant_prediction_has_no_rank_correlation() -> None:
 )
 def test_telling_cases_without_repeats(errors, cases) -> None:
     assert choose_cases(np.array(errors)) == cases
+
+
+def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
+    assert FieldConfig(points="case", unit="%").unit == "percent"
+    known = Metrics.of(Metric("humidity/mae", "percent", of="humidity", headline=True),
+                       Metric("drag/r2", label="R²", of="drag", headline=True, score=True))  # fmt: skip
+    shown = known.headlines({"humidity/mae": 3.2, "drag/r2": 0.98})
+    assert shown == [("humidity", "3.2 percent"), ("drag R²", "0.98")]

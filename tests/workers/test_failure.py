@@ -13,6 +13,7 @@ from noether.errors import RequestError
 from noether.workers.context import RunInfo, WorkerContext, WorkerReport
 from noether.workers.failure import (
     death_report,
+    describe_briefly,
     describe_failure,
     first_failure,
     run_exit_code,
@@ -135,6 +136,14 @@ def test_what_the_user_reads(tmp_path: Path) -> None:
         "  others    rank 0: in all_reduce, ended by its parent process; ranks 2, 3: reported X",
         f"  logs      {tmp_path}",
     ]
+
+
+def test_a_refusal_in_the_midst_of_a_run_says_when(tmp_path: Path) -> None:
+    refused = replace(ending(1, "refused", 2, message="the loss is nan"), position=RankPosition(5000))
+    assert "rank 1 on box failed: the loss is nan" in describe_briefly(refused, [0], None)
+    assert "  when      in update 5000" in describe_failure(refused, {}, RunInfo(log_folder=tmp_path), 2).splitlines()
+    at_start = replace(refused, position=RankPosition())
+    assert "rank 1 on box refused the run: the loss is nan" in describe_briefly(at_start, [0], None)
 
 
 def test_a_silent_death_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
