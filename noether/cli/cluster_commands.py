@@ -30,7 +30,6 @@ def submit(
     hp: str | None = None,
     multirun: bool = False,
     print: bool = False,
-    script: bool = False,
     dry_run: bool = False,
 ) -> int:
     """Submit a training job to Slurm, with the settings in the slurm section. A requeued job continues its run.
@@ -41,12 +40,11 @@ def submit(
         overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4
         multirun: (or -m) one job array with a run for each value of seed=1,2,3
         print: write the job script to standard output, for noether submit --print … | sbatch
-        script: submit that script even if submitit is installed
         dry_run: show the plan and the script; submit nothing
     """
     from noether.slurm.submit import submit_here
 
-    return submit_here(overrides, hp, multirun=multirun, to_print=print, script=script, dry_run=dry_run)
+    return submit_here(overrides, hp, multirun=multirun, to_print=print, dry_run=dry_run)
 
 
 def lint(

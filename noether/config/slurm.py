@@ -57,8 +57,8 @@ class SlurmConfig(Section):
     """What a job asks of Slurm. For keys that are not set, the cluster's defaults apply."""
 
     folder: str = Field(
-        "slurm/%j",
-        description="Folder for the job's own files; %u is the user, %j the job id. The runs are in output_path.",
+        "slurm",
+        description="Folder for the job's output, JOB.out; %u is the user. The runs are in output_path.",
     )
     container: str | None = Field(
         None, description="Image to run in: a .sif file (Apptainer), or anything that --container-image takes (pyxis)."

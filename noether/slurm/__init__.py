@@ -1,1 +1,1 @@
-"""Submits jobs to Slurm, with job scripts or through submitit."""
+"""Submits jobs to Slurm as scripts for sbatch."""

@@ -19,7 +19,7 @@ from noether.environments.slurm.nodelist import compress_nodelist, compress_task
 from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
-from noether.runs.folder import RunFolder, new_run_id
+from noether.runs.folder import new_run_id
 from noether.runs.resuming import on_own_settings
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
@@ -28,11 +28,10 @@ _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job: its folder, its arguments, and its checked configuration."""
+    """One run of a job: its folder, and the arguments that only it has."""
 
     folder: Path
     overrides: tuple[str, ...]
-    config: RunConfig
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class TrainingJob:
     name: the run's id; for an array, the common beginning of its runs' ids.
     shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
     hp: the settings file, as given.
+    data: the folders of the runs' data, which the job's container needs.
     plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
     """
 
@@ -50,6 +50,7 @@ class TrainingJob:
     hp: str | None
     shared: tuple[str, ...]
     runs: tuple[JobRun, ...]
+    data: tuple[Path, ...]
     slurm: SlurmConfig
     plan: RunPlan
 
@@ -60,21 +61,16 @@ class TrainingJob:
 
     @property
     def folder(self) -> Path:
-        """The folder of the job's files, with %u replaced by the user's name, so that it can be created here."""
+        """The folder of the job's output, which `submit` must create: without the part that Slurm would fill in."""
         folder = self.slurm.folder
         if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
             folder = folder.replace("%u", getpass.getuser())
-        return Path(folder).expanduser()
-
-    @property
-    def base_folder(self) -> Path:
-        """The folder without the part that Slurm fills in; `submit` must create it."""
-        return Path(*takewhile(lambda part: "%" not in part, self.folder.parts))
+        return Path(*takewhile(lambda part: "%" not in part, Path(folder).expanduser().parts))
 
     @property
     def output(self) -> str:
         """The job's output file, with Slurm's placeholder %j, or %A_%a for an array."""
-        return str(self.base_folder / ("%A_%a.out" if self.is_array else "%j.out"))
+        return str(self.folder / ("%A_%a.out" if self.is_array else "%j.out"))
 
 
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
@@ -120,8 +116,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     runs = []
     for index, (config, words) in enumerate(zip(configs, varied(expanded), strict=True)):
-        placed, folder = _own_place(config, base if len(configs) == 1 else f"{base}-{index}")
-        runs.append(JobRun(folder, tuple(words), placed))
+        runs.append(JobRun(_run_folder(config, base if len(configs) == 1 else f"{base}-{index}"), tuple(words)))
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError(
             "array-folders-differ",
@@ -131,7 +126,14 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     name = runs[0].folder.name if len(runs) == 1 else base
     (plan,) = plans.values()
     return TrainingJob(
-        name, runs[0].folder.parent, hp, shared=shared, runs=tuple(runs), slurm=configs[0].slurm, plan=plan
+        name=name,
+        output_path=runs[0].folder.parent,
+        hp=hp,
+        shared=shared,
+        runs=tuple(runs),
+        data=tuple(dict.fromkeys(config.dataset_root for config in configs if config.dataset_root)),
+        slurm=configs[0].slurm,
+        plan=plan,
     )
 
 
@@ -230,11 +232,10 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
     return config.accelerator, config.devices, slurm, trainer.effective_batch_size, trainer.max_batch_size
 
 
-def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
-    """Returns a run's configuration with the run_id and resume that every start of its job uses, and its folder."""
+def _run_folder(config: RunConfig, run_id: str) -> Path:
+    """Returns the folder of a run, whose name and place every start of its job uses."""
     resume = config.resume
-    named = config.model_copy(update={"run_id": run_id})
-    target = find_target(named, lambda warning: None)
+    target = find_target(config.model_copy(update={"run_id": run_id}), lambda warning: None)
     chosen = target.checkpoint and target.checkpoint.path.resolve()
     if resume and chosen == Path(resume).expanduser().resolve():
         raise RequestError(
@@ -244,7 +245,5 @@ def _own_place(config: RunConfig, run_id: str) -> tuple[RunConfig, Path]:
             expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
             fix=f"resume={target.folder.path}",
         )
-    folder = target.folder.path
-    update = {"run_id": folder.name, "output_path": folder.parent, "resume": "auto"}
-    RunFolder(folder).check_writable()
-    return named.model_copy(update=update), folder
+    target.folder.check_writable()
+    return target.folder.path

@@ -21,17 +21,6 @@ from noether.slurm.job import TrainingJob, job_options
 STALLED_LIMIT = 3
 """A job is not queued again after this many starts in a row that saved nothing new."""
 
-OUTCOMES = {
-    "cancelled": "noether: cancelled; everything is saved in {run}",
-    "ended_by_slurm": "noether: Slurm ended the job; everything is saved in {run}",
-    "requeued_too_often": "noether: requeued {max_requeues} times already (slurm.max_requeues); submit it again to "
-    "continue",
-    "stalled": f"noether: {STALLED_LIMIT} starts in a row saved nothing new; not queued again",
-    "requeued": "noether: everything is saved in {run}; queued again",
-    "requeue_refused": "noether: everything is saved in {run}, but Slurm refused to queue the job again",
-}
-"""What a job says once everything is saved, by what happens to it then."""
-
 # Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes on the
 # environment that it is called in, so without removing them the job would see the variables of another launch.
 STRIPPED = (
@@ -70,13 +59,7 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
         stalled_limit=STALLED_LIMIT,
         stop_signal=JOB_STOP_SIGNAL,
         stop_code=128 + signal.Signals[f"SIG{JOB_STOP_SIGNAL}"],
-        **outcomes("$run", job.slurm.max_requeues),
     )
-
-
-def outcomes(run: object, max_requeues: int) -> dict[str, str]:
-    """Returns `OUTCOMES` for a run, given as its folder or as the shell variable that holds it."""
-    return {name: text.format(run=run, max_requeues=max_requeues) for name, text in OUTCOMES.items()}
 
 
 def is_apptainer(image: str) -> bool:
@@ -90,8 +73,8 @@ def _mounts(job: TrainingJob) -> list[str]:
     For a folder that does not exist yet, its nearest existing parent is mounted.
     """
     mounts = list(job.slurm.container_mounts)
-    needed = [job.output_path, job.runs[0].config.dataset_root, Path(job.hp).parent if job.hp else None]
-    for path in (Path(os.path.abspath(path.expanduser())) for path in needed if path is not None):
+    needed = [job.output_path, *job.data, *([Path(job.hp).parent] if job.hp else [])]
+    for path in (Path(os.path.abspath(path.expanduser())) for path in needed):
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
         # If a mount has another path inside (/data:/mnt), the setting must use the path inside.
         seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]

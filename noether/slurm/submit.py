@@ -1,6 +1,5 @@
 """Carries out `noether submit`: prints the script or the plan, or submits the job."""
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -24,18 +23,15 @@ def submit_here(
     multirun: bool = False,
     to_print: bool = False,
     dry_run: bool = False,
-    script: bool = False,
 ) -> int:
-    """Checks a job and submits it: through submitit if possible, otherwise as the script that `--print` shows.
+    """Checks a job and submits the script that `--print` shows.
 
     Raises:
         RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
-    # submitit's tasks run this Python, which a container does not have.
-    by_submitit = not script and job.slurm.container is None and importlib.util.find_spec("submitit") is not None
     if dry_run:
-        print(*describe_plan(job), f"by     {'submitit' if by_submitit else 'sbatch'}", "", sep="\n")
+        print(*describe_plan(job), "", sep="\n")
         print(render_script(job), end="")
         return ExitCode.DONE
     if to_print or (not has_slurm() and not sys.stdout.isatty()):
@@ -52,12 +48,7 @@ def submit_here(
     _refuse_missing_image(job)
     _refuse_queued(job)
     _make_folder(job)
-    if by_submitit:
-        from noether.slurm.submitit_job import submit_by_submitit
-
-        started = submit_by_submitit(job)
-    else:
-        started = _submit_script(job)
+    started = _submit_script(job)
     for run, (job_id, output) in zip(job.runs, started, strict=True):
         # Written to the run's folder, so that `noether status` knows a run that is still waiting.
         folder = RunFolder(run.folder)
@@ -80,9 +71,9 @@ def _print_script(job: TrainingJob) -> int:
     # Printing a run twice does no harm: with resume=auto both scripts start the same run.
     print(render_script(job), end="")
     try:
-        job.base_folder.mkdir(parents=True, exist_ok=True)
+        job.folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        what = f"create the folder {job.base_folder} on the machine that submits the job, as Slurm does not"
+        what = f"create the folder {job.folder} on the machine that submits the job, as Slurm does not"
         print(f"noether: {what}", file=sys.stderr)
     return ExitCode.DONE
 
@@ -105,14 +96,14 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
 
 def _make_folder(job: TrainingJob) -> None:
     try:
-        job.base_folder.mkdir(parents=True, exist_ok=True)
+        job.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(
             "job-folder-not-created",
-            f"the folder {job.base_folder} for the job's files cannot be created",
+            f"the folder {job.folder} for the job's output cannot be created",
             seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
             expected="a folder that is writable, also from the nodes",
-            fix="slurm.folder=FOLDER/%j",
+            fix="slurm.folder=FOLDER",
         ) from None
 
 

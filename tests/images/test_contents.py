@@ -25,7 +25,6 @@ PARTS = {
         "printf '#!/bin/bash\\nsrun noether train\\n' > /tmp/job && noether lint /tmp/job",
         f"{SITE}/tree_sitter",
     ),
-    "submitit": (f'{PYTHON} "from submitit import SlurmExecutor"', f"{SITE}/submitit"),
     "CA certificates": (
         "test $(grep -c BEGIN /etc/ssl/certs/ca-certificates.crt) -gt 100",
         "/etc/ssl/certs/ca-certificates.crt",

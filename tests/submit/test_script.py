@@ -261,7 +261,7 @@ def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
     (run / "result.json").write_text("{}")  # What a start that failed in its first batch has not.
     with refusal("run-exists"):
         describe_job(["run_id=cars"], None)
-    assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].config.resume == "auto"
+    assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].folder == Path("runs/cars")
 
 
 def test_submit_without_slurm_prints_or_refuses(noether, folder: Path) -> None:

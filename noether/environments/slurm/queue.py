@@ -108,6 +108,5 @@ def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     return {
         name: value
         for name, value in environ.items()
-        if name not in RANK_VARIABLES
-        and (not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")) or name == "SLURM_CONF")
+        if name not in RANK_VARIABLES and (not name.startswith(("SLURM_", "SLURMD_", "SRUN_")) or name == "SLURM_CONF")
     }
