@@ -17,8 +17,8 @@ from noether.common.console import Console
 from noether.common.numbers import counted
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
-from noether.config.compose import load_config
-from noether.config.sweep import expand_sweep, override_value, varied
+from noether.config.compose import load_sweep
+from noether.config.sweep import override_value, varied
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import plan_run
 from noether.report.page import write_report
@@ -116,8 +116,7 @@ def _cell(found: Mapping[str, Any] | None, metric: Metric) -> str:
 
 def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
     """Returns the sweep's name, its runs, and what to add to the command to continue them."""
-    expanded = expand_sweep(overrides, verb)
-    configs = [load_config(words, hp) for words in expanded]
+    expanded, configs = load_sweep(overrides, hp, verb)
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
     own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
     runs = []
@@ -131,14 +130,6 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
                 seen=f"{placement.launcher} has placed {placement.world_size} ranks",
                 expected="one process for the whole sweep; on a cluster, a job array",
                 fix="noether submit -m …      (or one value for each setting)",
-            )
-        if config.resume not in (None, "auto"):
-            raise RequestError(
-                "sweep-resumes-others",
-                "a sweep can only resume its own runs",
-                seen=f"resume={config.resume}",
-                expected="resume=auto, with the run_id of the sweep",
-                fix="run_id=NAME resume=auto",
             )
         name = config.run_id
         run_id = name if name and own_names else f"{name or base}-{index}"

@@ -21,7 +21,7 @@ from noether.config.overrides import chosen_options, parse_overrides, setting_va
 from noether.config.recipe import with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.settings_file import check_yaml, configs_folder, primary_file
-from noether.config.sweep import parse_override
+from noether.config.sweep import expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
@@ -38,6 +38,26 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
         RequestError: a setting is wrong. The error names the key, what was expected, and the line to change.
     """
     return validate(compose_settings(overrides, hp))
+
+
+def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[list[list[str]], list[RunConfig]]:
+    """Returns the overrides and the configuration of each run of a sweep; `verb` is the command that was typed.
+
+    Raises:
+        RequestError: as `expand_sweep` and `load_config`; or `resume` names a run, which cannot be that of each.
+    """
+    expanded = expand_sweep(overrides, verb)
+    configs = [load_config(words, hp) for words in expanded]
+    for config in configs:
+        if config.resume not in (None, "auto"):
+            raise RequestError(
+                "sweep-resumes-others",
+                "a sweep can only resume its own runs",
+                seen=f"resume={config.resume}",
+                expected="resume=auto, with the run_id of the sweep",
+                fix="run_id=NAME resume=auto",
+            )
+    return expanded, configs
 
 
 def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:

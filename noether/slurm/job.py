@@ -10,10 +10,10 @@ from pathlib import Path
 from noether.checkpoints.resume import find_target
 from noether.common.numbers import counted
 from noether.common.signals import JOB_STOP_SIGNAL
-from noether.config.compose import load_config
+from noether.config.compose import load_config, load_sweep
 from noether.config.schema import RunConfig
 from noether.config.slurm import SlurmConfig
-from noether.config.sweep import expand_sweep, varied
+from noether.config.sweep import varied
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.environments.slurm.nodelist import compress_nodelist, compress_task_counts, parse_nodelist
 from noether.environments.slurm.queue import RUN_COMMENT
@@ -82,18 +82,11 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
             resumed; or the runs of one array need different resources.
     """
-    if not multirun:
-        overrides, hp = on_own_settings(overrides, hp)
-    expanded = expand_sweep(overrides, "submit") if multirun else [list(overrides)]
-    configs = [load_config(run, hp) for run in expanded]
-    if len(configs) > 1 and any(config.resume not in (None, "auto") for config in configs):
-        raise RequestError(
-            "sweep-resumes-others",
-            "a sweep can only resume its own runs",
-            seen=f"resume={configs[0].resume}",
-            expected="resume=auto, with the run_id of the sweep",
-            fix="run_id=NAME resume=auto",
-        )
+    if multirun:
+        expanded, configs = load_sweep(overrides, hp, "submit")
+    else:
+        words, hp = on_own_settings(overrides, hp)
+        expanded, configs = [words], [load_config(words, hp)]
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError(
@@ -115,8 +108,8 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     runs = []
-    for index, (config, words) in enumerate(zip(configs, varied(expanded), strict=True)):
-        runs.append(JobRun(_run_folder(config, base if len(configs) == 1 else f"{base}-{index}"), tuple(words)))
+    for index, (config, own) in enumerate(zip(configs, varied(expanded), strict=True)):
+        runs.append(JobRun(_run_folder(config, base if len(configs) == 1 else f"{base}-{index}"), tuple(own)))
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError(
             "array-folders-differ",
