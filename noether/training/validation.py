@@ -24,21 +24,21 @@ class Validation:
         self._next_case = 0.0
 
     def __call__(self) -> dict[str, dict[str, float]]:
-        """Returns the figures of every kind of weights, the selected first; nothing on ranks above 0."""
+        """Returns the metrics of every kind of weights, the selected first; nothing on ranks above 0."""
         problem, state, group = self.run.problem, self.run.state, self.run.group
         evaluator = self.run.evaluator(self.stop.check)
-        summaries: dict[str, dict[str, float]] = {}
+        metrics: dict[str, dict[str, float]] = {}
         for weights, model in state.evaluation_models().items():
             # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
             group.copy_from_first(model.buffers())
             figures = evaluator.figures(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
                 continue
-            if problem.task.fields and not summaries and time.monotonic() >= self._next_case:
+            if problem.task.fields and not metrics and time.monotonic() >= self._next_case:
                 self._keep_median(evaluator, model, figures, {"weights": weights, "updates": state.progress.updates})
                 self._next_case = time.monotonic() + CASE_PAUSE_S
-            summaries[weights] = problem.task.summarise(figures)
-        return summaries
+            metrics[weights] = problem.task.summarise(figures)
+        return metrics
 
     def _keep_median(
         self, evaluator: Evaluator, model: nn.Module, figures: Figures, about: dict[str, str | int]
