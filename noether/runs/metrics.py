@@ -50,9 +50,11 @@ class Metric:
         return ", ".join(filter(None, (self.title, unit, self.better and f"{self.better} is better")))
 
     def bare_text(self, value: float | None) -> str:
-        """A value without its unit, but for the sign of a percentage."""
+        """A value without its unit, but for the sign of a percentage; a score is never rounded up to 1."""
         if finite(value) is None or value is None:
             return NONE
+        if self.score and 1 - 0.5 * 10**-DIGITS <= value < 1:
+            return f"{min(value, 1 - 1e-6):.6f}"
         return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
 
     def text(self, value: float | None, spread: float | None = None) -> str:

@@ -21,8 +21,11 @@ export function share(value) {
   return `${value === 0 || Math.abs(value) >= 1e-4 ? (100 * value).toFixed(2) : number(100 * value, 3)}\u202f%`;
 }
 
-/** A metric's value as precise as any other, without its unit but for the sign of a percentage. */
-export const figure = (metric, value) => (metric.unit === "%" ? share(value) : number(value, 4, 4));
+/** A metric's value as precise as any other, without its unit but for the sign of a percentage; a score is never rounded up to 1. */
+export function figure(metric, value) {
+  if (metric.score && value >= 0.99995 && value < 1) return Math.min(value, 1 - 1e-6).toFixed(6);
+  return metric.unit === "%" ? share(value) : number(value, 4, 4);
+}
 
 /** A tick of a metric's axis. */
 export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : number(value, 3));
