@@ -3,9 +3,9 @@
 import json
 from typing import Any, Literal, get_args, get_origin
 
-from noether.cli.settings_help import group_options
 from noether.config.schema import RunConfig
 from noether.config.section import sections_in
+from noether.config.settings_file import our_groups
 
 
 def completion_table() -> str:
@@ -19,7 +19,7 @@ def completion_table() -> str:
             for key, inner in section.model_fields.items():
                 known = settings.setdefault(f"{name}.{key}", [])
                 known += [choice for choice in _choices(inner.annotation) if choice not in known]
-    return json.dumps({"settings": settings, "groups": group_options()}, indent=1) + "\n"
+    return json.dumps({"settings": settings, "groups": our_groups()}, indent=1) + "\n"
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -151,15 +151,12 @@ def test_the_guide_s_file_with_its_own_batch(has_defaults: bool, environ, tmp_pa
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_the_recipe_of_one_sample_is_there_and_the_old_names_work(experiment: str, environ) -> None:
+def test_the_recipe_of_one_sample_is_there(experiment: str, environ) -> None:
     published = ONE.replace("=upt", f"={experiment}_published")
     assert planned(run(as_plan(published, "0"), environ))["batch"]["effective"] == 1
     refused = run(as_plan(published, "0,1"), environ)
     assert refused.returncode == 2
     assert "trainer.effective_batch_size=2" in refused.stderr
-    old = run(as_plan(ONE.replace("=upt", f"={experiment}_multi_gpu"), "0,1"), environ)
-    assert planned(old)["batch"]["effective"] == 8
-    assert f"experiment/shapenet={experiment}_multi_gpu is now" in old.stderr
 
 
 def test_the_guide_s_batch_script_has_no_error(environ, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", 
 # The flag that a word too many was probably meant for.
 MEANT_FOR = {"predict": "mesh", "evaluate": "split", "logs": "rank", "status": "output_path"}
 MESHES = (".stl", ".vtk", ".vtu", ".vtp", ".ply", ".obj", ".npy")
-OLD_SUFFIX = "_multi_gpu"
 # What other programs call a flag.
 OTHER_FLAGS = dict.fromkeys(("config", "config_name", "config_path", "config_file", "cfg", "c"), "hp") | {
     "n": "dry_run"
@@ -214,14 +213,3 @@ def _flag_meant(typed: str, value: str, own: Mapping[str, Parameter], settings: 
             name = found.lstrip("'").partition("=")[0]
             return name if name in settings and "      " not in found else found
     return nearest(key, [*own, *settings])
-
-
-def notes_on_old_names(words: Sequence[str]) -> list[str]:
-    """Returns a line for each group option that is typed by an older name, which works all the same."""
-    old = [word for word in words if word.lstrip("+").startswith("experiment/") and is_old_name(word)]
-    return [f"{word} is now {word.removesuffix(OLD_SUFFIX)}" for word in old]
-
-
-def is_old_name(option: str) -> bool:
-    """Returns whether a group's option is an older name of another one."""
-    return option.endswith(OLD_SUFFIX)

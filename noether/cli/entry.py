@@ -172,7 +172,7 @@ def _run_command(arguments: list[str]) -> int:
     import fire
     from fire.decorators import SetParseFns
 
-    from noether.cli.arguments import notes_on_old_names, parse_arguments
+    from noether.cli.arguments import parse_arguments
     from noether.config.schema import RunConfig
 
     command = parse_arguments(arguments, VERBS, tuple(RunConfig.model_fields), image_engine(os.environ))
@@ -182,8 +182,6 @@ def _run_command(arguments: list[str]) -> int:
         from noether.environments.single_process import refuse_several
 
         refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
-    for note in notes_on_old_names(command.positional):
-        print(f"noether: {note}", file=sys.stderr)
     switches = {name: "True".__eq__ for name, value in command.flags.items() if isinstance(value, bool)}
     # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
     fire.decorators.SetParseFn(str)(SetParseFns(**switches)(function))

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from noether.cli.arguments import is_old_name
 from noether.cli.commands import GROUPS, VERBS
 from noether.cli.help import READ_BY
 from noether.common.suggest import nearest
@@ -36,7 +35,7 @@ def settings_help(verb: str) -> str:
     if verb == "submit":
         lines += ["", "and every setting of noether train: noether train --help"]
     lines += ["", "groups (GROUP=OPTION)"]
-    for name, options in group_options().items():
+    for name, options in our_groups().items():
         if verb != "data describe" or name == "dataset":
             lines.append(f"  {'+' * name.startswith('experiment/') + name:<36} {', '.join(options)}")
     return "\n".join(
@@ -51,7 +50,7 @@ def section_help(section: str) -> str:
         about = inspect.cleandoc(found.__doc__ or "").splitlines()[0]
         lines += ["", f"{section}.kind={kind}: {about}" if kind else f"{section}: {about}"]
         lines += _described(section, kind, types=True)
-    options = group_options().get(section, [])
+    options = our_groups().get(section, [])
     return "\n".join([*lines[1:], *(["", f"{section}=OPTION: {', '.join(options)}"] if options else [])])
 
 
@@ -134,8 +133,3 @@ def _words(annotation: Any) -> list[str]:
         return ["list of " + " and ".join(dict.fromkeys(f"{_words(one)[0]}s" for one in inner if one is not Ellipsis))]
     names = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", type(None): "null"}
     return [names.get(annotation) or ("length" if annotation is Interval else "settings")]
-
-
-def group_options() -> dict[str, list[str]]:
-    """Returns the options of each group of settings, older names left out."""
-    return {group: [one for one in options if not is_old_name(one)] for group, options in our_groups().items()}

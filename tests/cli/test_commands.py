@@ -21,7 +21,7 @@ HELP = {
     "train-names-every-section": (
         ["train", "--help"],
         ["model.* of kind upt", "dataset.* of kind shapenet_car", "task.* of kind fields", "optimizer.*", "schedule.*"],
-        ["_multi_gpu"],
+        [],
     ),
     "a-section": (["help", "model"], ["model.encoder_depth", "model.kind=transolver", "model=OPTION: ab_upt"], []),
     "a-section-of-one-kind": (["help", "slurm"], ["slurm.mem_gb"], ["kind="]),
