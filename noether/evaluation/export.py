@@ -157,26 +157,19 @@ def _write_weights(
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
     write_digest(folder / WEIGHTS, digest_of(folder / WEIGHTS))
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
-    arguments = [_argument(trained, name, value) for name, value in example.items()]
     about: dict[str, Any] = {
         "format": FORMAT,
         "noether": __version__,
         "torch": torch.__version__,
         "checkpoint": chosen.checkpoint.path.name,
         "weights": chosen.weights,
-        "inputs": {
-            argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
-            for argument in arguments
-        },
-        "outputs": list(physical.outputs),
-        "units": {name: field.unit for name, field in trained.task.outputs.items()},
         "model": {"kind": model.kind, "options": model.options()},
         "task": {
             "kind": task.kind,
             "options": task.model_dump(mode="json", exclude={"kind"}),
             "state": trained.task.state(),
         },
-        "arguments": arguments,
+        "arguments": [_argument(trained, name, value) for name, value in example.items()],
         "results": [
             {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
             for name in physical.outputs

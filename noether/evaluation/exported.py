@@ -52,7 +52,10 @@ class ExportedModel:
     @property
     def inputs(self) -> dict[str, list[int]]:
         """The arrays that a call needs, by name, each (N, C) or (N,) without the batch axis."""
-        return dict(self.about["inputs"])
+        return {
+            argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
+            for argument in self.about["arguments"]
+        }
 
     @torch.no_grad()
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -71,7 +74,7 @@ class ExportedModel:
         arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
         self._check_lengths(arguments)
         found = self.run(*arguments.values())
-        return {name: value[0] for name, value in zip(self.about["outputs"], found, strict=True)}
+        return {result["name"]: value[0] for result, value in zip(self.about["results"], found, strict=True)}
 
     def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
         """Refuses arrays of one set that differ in length, at which the graph's guards or a layer would fail."""
@@ -164,7 +167,8 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         task.load_state(about["task"]["state"])
         model = build_model(about["model"]["kind"], task.layout(), **about["model"]["options"])
     load_tensors(model, _weights(folder))
-    return ExportedModel(about, PhysicalModel(model.eval(), task, tuple(about["inputs"]), tuple(about["outputs"])))
+    arguments, results = (tuple(one["name"] for one in about[part]) for part in ("arguments", "results"))
+    return ExportedModel(about, PhysicalModel(model.eval(), task, arguments, results))
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

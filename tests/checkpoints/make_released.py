@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from noether import __version__
+from noether.evaluation.exported import ExportedModel, load_exported
 
 HERE = Path(__file__).parent / "released"
 TINY = Path(__file__).parents[1] / "tiny.yaml"
@@ -28,11 +29,11 @@ SETTINGS = (
 KEPT = ("config.yaml", "result.json", "checkpoints")
 
 
-def inputs(about: dict) -> dict[str, torch.Tensor]:
-    """Returns fixed positions for each argument of an export, by its model.json: 8 where any number fits."""
+def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
+    """Returns fixed positions for each argument of an export: 8 where any number fits."""
     # Without a random number: its generator could change.
     given = {}
-    for place, (name, shape) in enumerate(about["inputs"].items()):
+    for place, (name, shape) in enumerate(export.inputs.items()):
         sizes = [8 if size < 0 else size for size in shape]
         count = int(torch.tensor(sizes).prod()) if sizes else 1
         given[name] = torch.sin(torch.arange(count, dtype=torch.float32) + place).reshape(sizes)
@@ -60,11 +61,8 @@ def main() -> None:
         words = ["--hp", str(TINY), f"output_path={scratch}", "run_id=run", *SETTINGS]
         subprocess.run([*noether, "train", *words], check=True, timeout=600)
         subprocess.run([*noether, "export", str(run), str(export)], check=True, timeout=600)
-        from noether.evaluation.exported import load_exported
-
-        about = json.loads((export / "model.json").read_text())
-        given = inputs(about)
-        predicted = {name: value.tolist() for name, value in load_exported(export, program=False)(given).items()}
+        exported = load_exported(export, program=False)
+        predicted = {name: value.tolist() for name, value in exported(inputs(exported)).items()}
         shutil.rmtree(target, ignore_errors=True)
         (target / "run").mkdir(parents=True)
         for name in KEPT:

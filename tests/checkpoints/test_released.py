@@ -26,9 +26,9 @@ def test_each_version_of_the_changelog_has_its_fixture() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_export_predicts_what_it_did(version: str, program: bool) -> None:
     export = HERE / version / "export"
-    about = json.loads((export / "model.json").read_text())
     predicted = json.loads((HERE / version / "predicted.json").read_text())
-    found = load_exported(export, program=program, trust=program)(inputs(about))
+    exported = load_exported(export, program=program, trust=program)
+    found = exported(inputs(exported))
     assert found.keys() == predicted.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, torch.tensor(predicted[name]), rtol=1e-4, atol=1e-4)

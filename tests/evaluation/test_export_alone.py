@@ -71,7 +71,7 @@ def test_the_example_runs_with_torch_alone(export, tmp_path: Path) -> None:
 def test_only_what_the_model_reads_is_asked_for(export) -> None:
     kind, folder = export
     about = json.loads((folder / "model.json").read_text())
-    assert set(about["inputs"]) == READS[kind] == {argument["name"] for argument in about["arguments"]}
+    assert READS[kind] == {argument["name"] for argument in about["arguments"]}
     assert [result["name"] for result in about["results"]] == ["surface_pressure", "volume_velocity"]
 
 
@@ -84,7 +84,7 @@ def test_batches_of_any_size_are_answered_as_their_samples_are(export, samples: 
     together = loaded.run(*arguments)
     for k in range(samples):
         alone = loaded({name: value[k].numpy() for name, value in zip(loaded.inputs, arguments, strict=True)})
-        for name, value in zip(loaded.about["outputs"], together, strict=True):
+        for name, value in zip(alone, together, strict=True):
             np.testing.assert_allclose(value[k].detach(), alone[name], rtol=1e-4, atol=1e-4)
 
 
