@@ -78,8 +78,7 @@ def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if is_failure(report):
-        if report.kind != "refused":  # A refusal is told in full on the terminal; the run itself has not failed.
-            with suppress(OSError):
-                write_error_file(report, log_folder)
+        with suppress(OSError):
+            write_error_file(report, log_folder)
         print(describe_failure(report, {}, run_info, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code

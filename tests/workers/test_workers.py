@@ -231,9 +231,7 @@ def test_one_worker_fails_as_several_do(
 ) -> None:
     assert run_placement(workers(1), f"launch_targets.{target}", None, tmp_path) == code
     assert capsys.readouterr().err.startswith(words)
-    file = tmp_path / "rank-0.error.json"
-    assert file.exists() == (code == 1), "a refused request leaves no error file"
-    assert code == 2 or json.loads(file.read_text())["exit_code"] == code
+    assert json.loads((tmp_path / "rank-0.error.json").read_text())["exit_code"] == code
 
 
 def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
