@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noether.data.loader import Dataset
 from noether.data.points import GEOMETRY, Sample
-from noether.evaluation.plain_network import UPDATES, PlainNetwork
+from noether.evaluation.plain_network import UPDATES, PlainNetwork, scaled_parameters
 from noether.tasks.base import SampleMetrics, Task
 from noether.tasks.field_errors import by_channel
 
@@ -137,18 +137,14 @@ class ParameterSearch:
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
         self._task = task
-        self._known = np.stack([self._standardised(sample) for sample in samples])
+        self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
         """Returns the position of the most similar training case, `but` left out where there are others."""
-        distances = np.linalg.norm(self._known - self._standardised(sample), axis=1)
+        distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
         if but is not None and len(distances) > 1:
             distances[but] = np.inf
         return int(np.argmin(distances))
-
-    def _standardised(self, sample: Sample) -> np.ndarray:
-        prepared = self._task.prepare({name: sample[name][None] for name in self._task.case_inputs})
-        return torch.cat([prepared[name].reshape(-1) for name in self._task.case_inputs]).numpy()
 
 
 class Carrying:

@@ -16,7 +16,7 @@ from noether.evaluation.ensemble import Ensemble
 from noether.evaluation.intervals import calibrated, predict_together
 from noether.evaluation.members import check_members, named_runs, read_calibration, record_path
 from noether.evaluation.sensitivity import sensitivity
-from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape, read_solid
+from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.values import scalar_text
@@ -183,8 +183,7 @@ class LoadedRun:
 
 def _as_shape(shape: Any, scale: float, at: str) -> Shape:
     if isinstance(shape, str | Path):
-        path = Path(shape).expanduser()
-        return read_shape(path, scale) if at == "faces" else read_solid(path, at, scale)
+        return read_shape(Path(shape).expanduser(), scale, at)
     if isinstance(shape, tuple):
         return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
     return Shape.of_points(checked_points(shape, "the array"))

@@ -40,7 +40,7 @@ class PlainNetwork:
         first = samples[0]
         self._widths = {name: by_channel(first[name]).shape[1] for name in task.fields}
         self._widths |= {name: first[name].numel() for name in self._outputs}
-        self._parameters = [self._case_inputs(sample) for sample in samples]
+        self._parameters = [scaled_parameters(sample, task).float() for sample in samples]
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
             self._networks = {points: self._fitted(samples, points, seed) for points in self._sets}
@@ -49,7 +49,7 @@ class PlainNetwork:
     def predict(self, sample: Sample) -> dict[str, Tensor]:
         """Returns what is predicted of a sample, in physical units: fields (N, C), outputs of the case (C,)."""
         scaled: dict[str, Tensor] = {}
-        parameters = self._case_inputs(sample)
+        parameters = scaled_parameters(sample, self._task).float()
         for points, names in self._sets.items():
             positions = self._positions(sample, points)
             parts = [self._networks[points](_joined(chunk, parameters)) for chunk in positions.split(CHUNK)]
@@ -107,11 +107,11 @@ class PlainNetwork:
         """Positions (N, 3) as -1..1 of the domain."""
         return _unit(self._task.prepare({points: sample[points][None]})[points][0])
 
-    def _case_inputs(self, sample: Sample) -> Tensor:
-        """The scaled parameters (P,) of a case."""
-        own = {name: sample[name][None] for name in self._task.case_inputs}
-        scaled = self._task.prepare(own)
-        return torch.cat([scaled[name].reshape(-1) for name in own]).float()
+
+def scaled_parameters(sample: Sample, task: Task) -> Tensor:
+    """The scaled parameters (P,) of a case."""
+    scaled = task.prepare({name: sample[name][None] for name in task.case_inputs})
+    return torch.cat([scaled[name].reshape(-1) for name in task.case_inputs])
 
 
 def _unit(scaled: Tensor) -> Tensor:

@@ -20,12 +20,11 @@ from noether.evaluation.shape_input import (
     open_surface_warnings,
     read_points,
     read_shape,
-    read_solid,
 )
 from noether.evaluation.shape_request import PredictRequest, ShapeRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.values import scalar_text, shape_area
-from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_mesh
+from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
 
@@ -85,8 +84,7 @@ def open_shape(
     """
     files = FileAxes.of(trained.task.space, asked.axes)
     scale = files.metres if asked.scale is None else asked.scale
-    at = trained.shape_at
-    given = read_shape(asked.mesh, scale) if at == "faces" else read_solid(asked.mesh, at, scale)
+    given = read_shape(asked.mesh, scale, trained.shape_at)
     paths = {f"{name}_points": path for name, path in (sets or {}).items()}
     others = {name: read_points(path, scale) for name, path in paths.items()}
     opened = OpenedShape(
@@ -167,10 +165,10 @@ def _write(
     task, out, shape, mesh = trained.task, request.shape.out, opened.given, request.shape.mesh
     lines: list[str] = []
     fields = opened.files.back(found.fields)
-    sets = {trained.shape_set: (out, shape.points, shape.faces)}
+    sets = {trained.shape_set: (out, shape.points)}
     for key, own in opened.given_others.items():
-        sets[key] = (out.with_name(f"{out.stem}_{key.removesuffix('_points')}{out.suffix}"), own, None)
-    for key, (path, points, faces) in sets.items():
+        sets[key] = out.with_name(f"{out.stem}_{key.removesuffix('_points')}{out.suffix}"), own
+    for key, (path, points) in sets.items():
         arrays: dict[str, np.ndarray] = {}
         for name in (name for name, field in task.fields.items() if field.points == key):
             arrays |= found.arrays(name, opened.files)
@@ -182,10 +180,10 @@ def _write(
             norm = np.linalg.norm(true)
             relative = f"{np.linalg.norm(fields[name] - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
-        if arrays and key == trained.shape_set and mesh.suffix != ".npy":
-            write_on_mesh(path, mesh, shape.rows, arrays, at_cells=trained.shape_at == "cells")
+        if arrays and key == trained.shape_set:
+            write_on_shape(path, mesh, shape, arrays, at_cells=trained.shape_at == "cells")
         elif arrays:
-            write_fields(path, points, faces, arrays)
+            write_fields(path, points, None, arrays)
         if arrays:
             lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
     return lines

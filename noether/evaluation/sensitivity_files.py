@@ -10,7 +10,7 @@ from noether.evaluation.predict import open_shape
 from noether.evaluation.sensitivity import Sensitivity, sensitivity, stretches
 from noether.evaluation.shape_request import SensitivityRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.vtk_output import write_fields, write_on_mesh
+from noether.evaluation.vtk_output import write_on_shape
 from noether.workers.context import WorkerContext
 
 
@@ -28,10 +28,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
     if found.outwards is not None:
         arrays["sensitivity_outwards"] = found.outwards
     given = opened.given
-    if asked.mesh.suffix == ".npy":
-        write_fields(asked.out, given.points, given.faces, arrays)
-    else:
-        write_on_mesh(asked.out, asked.mesh, given.rows, arrays, at_cells=trained.shape_at == "cells")
+    write_on_shape(asked.out, asked.mesh, given, arrays, at_cells=trained.shape_at == "cells")
     console.say(f"{request.of}: {found.value:.5g} {found.unit}".rstrip())
     up = opened.files.rotation.T @ np.asarray(trained.task.space.get("up", np.zeros(3)), np.float64)
     moved = float(np.einsum("nx,nx->", found.points, opened.shape.normals))

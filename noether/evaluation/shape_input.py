@@ -98,8 +98,11 @@ class FileAxes:
                 for name, value in fields.items()}  # fmt: skip
 
 
-def read_shape(path: Path, scale: float = 1.0) -> Shape:
-    """Reads a mesh (.stl, .vtk, .vtu, .vtp, .ply, .obj) or points (.npy); points that no face uses are left out.
+def read_shape(path: Path, scale: float = 1.0, at: str = "faces") -> Shape:
+    """Reads a mesh (.stl, .vtk, .vtu, .vtp, .ply, .obj) or points (.npy).
+
+    `at` "faces": its surface; points that no face uses are left out. "points" or "cells": the nodes of a solid, or the
+    centres of its cells, as points without faces.
 
     Raises:
         RequestError: the file cannot be read, or holds no points.
@@ -107,6 +110,10 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
     mesh = read_mesh_apart(path)
+    if at == "cells":
+        return Shape.of_points(np.asarray(import_pyvista().read(path).cell_centers().points, np.float64) * scale)
+    if at == "points":
+        return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
     cells = np.concatenate(corners)
     if not len(cells):
@@ -119,19 +126,6 @@ def read_shape(path: Path, scale: float = 1.0) -> Shape:
     rows = np.unique(cells)
     shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
     return replace(shape, values={name: values[rows] for name, values in mesh.values.items()}, rows=rows)
-
-
-def read_solid(path: Path, at: str, scale: float = 1.0) -> Shape:
-    """Reads the nodes of a mesh, or the centres of its cells where `at` is "cells", as points without faces.
-
-    RequestError as `read_shape`.
-    """
-    if path.suffix == ".npy":
-        return Shape.of_points(read_points(path, scale))
-    mesh = read_mesh_apart(path)
-    if at == "cells":
-        return Shape.of_points(np.asarray(import_pyvista().read(path).cell_centers().points, np.float64) * scale)
-    return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
 
 
 def read_points(path: Path, scale: float = 1.0) -> np.ndarray:

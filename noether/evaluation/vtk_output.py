@@ -10,6 +10,7 @@ from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
+from noether.evaluation.shape_input import Shape
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
 CELL_TYPES = {1: 1, 3: VTK_TRIANGLE, 4: VTK_QUAD}
@@ -48,21 +49,24 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
     _save(mesh, path)
 
 
-def write_on_mesh(
-    path: Path, source: Path, rows: np.ndarray, arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
+def write_on_shape(
+    path: Path, source: Path, shape: Shape, arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
 ) -> None:
     """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
 
+    Of a .npy file its points are written.
+
     Args:
         path: what is written.
-        source: the mesh, which `read_shape` or `read_solid` has read.
-        rows: (N,) which of its points or cells the rows of the arrays belong to; the others have NaN.
-        arrays: by name, (N,) or (N, C).
+        source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
+        arrays: by name, (N,) or (N, C), a row for each of the shape.
         at_cells: whether they are at cells.
 
     Raises:
         RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
     """
+    if source.suffix == ".npy":
+        return write_fields(path, shape.points, shape.faces, arrays)
     check_suffix(path)
     pyvista = import_pyvista()
     mesh = pyvista.read(source)
@@ -79,7 +83,7 @@ def write_on_mesh(
     data, count = (mesh.cell_data, mesh.n_cells) if at_cells else (mesh.point_data, mesh.n_points)
     for name, array in arrays.items():
         whole = np.full((count, *array.shape[1:]), np.nan, np.float32)
-        whole[rows] = array
+        whole[shape.rows] = array
         data[name] = whole
     _save(mesh, path)
 
