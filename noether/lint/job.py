@@ -131,7 +131,7 @@ class Job:
         source = self.script.neighbour(launch.innermost.name)
         if source is not None:
             return _DDP.search(source) is not None and SPAWNS.search(source) is None
-        ranks = re.compile(r"--(world[-_]size|rank|local[-_]rank)\b")
+        ranks = re.compile(r"--(world[-_]size|rank|local[-_]rank|num[-_]processes|process[-_]id)\b")
         named = any(ranks.match(word.text) for word in launch.innermost.words)
         return named or {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 

@@ -239,7 +239,7 @@ class _Chain:
         for command in shell.commands:
             self.per_task.append(command)
             if any(name not in self.variables.values for name, _ in command.declared):
-                self.variables.assign(command)
+                self.variables.assign(command, per_task=True)
         for command in shell.commands:
             if command.words and command.name not in _NOT_RUN:
                 self.read(command.words)
@@ -267,10 +267,7 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
 def _read(
     words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset(), *, up_to_script: bool = False
 ) -> tuple[dict[str, str], list[Word]]:
-    """Reads the options of a program: their values by name, and the words after them.
-
-    `up_to_script`: a word that ends in .py is the program, and no option's value.
-    """
+    """Returns a program's options by name, and the words after them; `up_to_script`: those from one in .py on."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")

@@ -40,15 +40,14 @@ def _table(value: str, nothing: str, maybe: str) -> dict[str, Takes]:
 
 
 _BOTH = _table(
-    """account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint container container-id
-    core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error
-    exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind
+    """account acctg-freq bb bbf begin chdir cluster cluster-constraint clusters comment constraint container
+    container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
+    distribution error exclude export extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket
+    gpus-per-task gres gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind
     mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
     ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition power prefer priority profile
     qos reservation resources segment signal sockets-per-node switches tasks tasks-per-node thread-spec
-    threads-per-core time time-min tmp tres-bind
-    tres-per-job tres-per-node tres-per-task uid wckey""",
+    threads-per-core time time-min tmp tres-bind tres-per-job tres-per-node tres-per-task uid wckey""",
     """consolidate-segments contiguous external help hold overcommit oversubscribe quiet reboot spread-job
     spread-segments stepmgr test-only usage use-min-nodes verbose version""",
     "exclusive nice no-kill oom-kill-step propagate",
@@ -65,7 +64,7 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
     "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
 )
 # getopt takes these for the options of the same meaning; both names are then one here.
-SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind"}
+SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "cluster": "clusters"}
 SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11")
 """Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11)."""
 _SITE_PREFIXES = ("container-", "no-container-")

@@ -23,7 +23,7 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
-_NAME_TO_FILL_IN = r"^$|(?i:^your)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_NAME_TO_FILL_IN = r"^$|(?i:^your|^x{3,}$|^placeholder$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -65,14 +65,13 @@ def form(job: Job) -> Iterator[Finding]:
         message = f"env is given {words[1].strip()!r} as one word, and finds no such program"
         edit = Edit(first, (script.lines[0].replace(words[1], f"-S {words[1]}"),))
         yield Finding(first, "shebang-words", message, edit=edit)
-    for text, rule, message, fix in (
-        ("\r\n", "dos-line-ends", r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//'"),
-        ("\0", "null-character", "a NUL character: the controller refuses the script", ""),
-    ):
-        if text in script.text:
-            line = first + script.text[: script.text.index(text)].count("\n")
-            edit = Edit(0, (), safe=True) if rule == "dos-line-ends" else None
-            yield Finding(line, rule, message, f"{fix} {script.path.name}" if fix else "", edit)
+    if "\r\n" in script.text:
+        message, fix = r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//' "
+        line = first + script.text.partition("\r\n")[0].count("\n")
+        yield Finding(line, "dos-line-ends", message, fix + script.path.name, Edit(0, (), safe=True))
+    if "\0" in script.text:
+        line = first + script.text.partition("\0")[0].count("\n")
+        yield Finding(line, "null-character", "a NUL character: the controller refuses the script")
 
 
 def syntax(job: Job) -> Iterator[Finding]:
@@ -113,7 +112,7 @@ def continued(job: Job) -> Iterator[Finding]:
 
 def spooled(job: Job) -> Iterator[Finding]:
     """script-folder: the folder of the script, which is not where its author put it."""
-    known = re.search(r"SLURM_SUBMIT_DIR|\bscontrol\b|\bsbatch\b", job.code) or job.script.expanded
+    known = re.search(r"SLURM_SUBMIT_DIR|\bscontrol show (-\S+ )?job\b|\bsbatch\b", job.code) or job.script.expanded
     for number, line in enumerate(job.code.split("\n"), job.script.first_line):
         found = _OWN_FOLDER.search(line)
         if found and job.options.given and not known and number not in job.script.shell.quoted_lines:
@@ -130,7 +129,7 @@ def bash_complaint(text: str) -> str:
 
 def words(job: Job) -> Iterator[Finding]:
     """unknown-option, site-option, missing-value, unwanted-value, stray-word, typographic-dash; of srun too."""
-    read: set[int] = set()
+    read, given = set[int](), [option for options in job.components for option in options.given]
     for problem in (problem for options in job.components for problem in options.problems):
         source = job.script.source(problem.line)
         if problem.rule == "stray-word" and problem.line in read:
@@ -145,8 +144,13 @@ def words(job: Job) -> Iterator[Finding]:
         if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
             fix = f"srun {problem.word} …"
         elif problem.rule == "stray-word" and problem.word and not problem.instead and "$" not in source:
-            comment = "# " if not re.search(r"\s-", source.partition(problem.word)[2]) else ""
-            fixed = re.sub(rf"(?<!\S){re.escape(problem.word)}", comment and comment + problem.word, source, count=1)
+            instead = "" if re.search(r"\s-", source.partition(problem.word)[2]) else f"# {problem.word}"
+            before = next((option for option in reversed(given) if option.line == problem.line), None)
+            form = _FORMS.get(before.name) if before else None
+            if before and (form is None or form.read(before.value) is None):  # The word may belong to the value.
+                fix = "" if form else "quotes around a value with blanks, or # before a comment"
+            else:
+                fixed = re.sub(rf"(?<!\S){re.escape(problem.word)}", instead, source, count=1)
         edit = Edit(problem.line, (fixed,)) if fixed else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit)
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
@@ -211,8 +215,11 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
 
 def _refused(job: Job, option: Given, form: _Form) -> Finding:
     value = option.value
-    better = _better_time(value) if option.name in ("time", "time-min") else None
-    if size := re.fullmatch(r"(?i)(\d+)(\.\d+)?\s*([mgt])i?b?", value):
+    better: str | None = None
+    time = re.fullmatch(r"(?i)(\d+)\s*(m|mins?|minutes?|h|hours?|hrs?|d|days?)", value)
+    if time and form.rule == "bad-time":
+        better = time[1] + {"m": "", "h": ":00:00", "d": "-00:00:00"}[time[2][0].lower()]
+    elif size := re.fullmatch(r"(?i)(\d+)(\.\d+)?\s*([mgt])i?b?", value):
         smaller = {"M": "K", "G": "M", "T": "G"}[size[3].upper()]
         better = f"{float(size[1] + size[2]) * 1024:.0f}{smaller}" if size[2] else size[1] + size[3].upper()
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
@@ -224,12 +231,6 @@ def _refused(job: Job, option: Given, form: _Form) -> Finding:
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"
     return Finding(option.line, form.rule, message, example, edit)
-
-
-def _better_time(value: str) -> str | None:
-    match = re.fullmatch(r"(?i)(\d+)\s*(m|mins?|minutes?|h|hours?|hrs?|d|days?)", value)
-    suffix = {"m": "", "h": ":00:00", "d": "-00:00:00"}
-    return match[1] + suffix[match[2][0].lower()] if match else None
 
 
 def _like(pattern: str) -> Callable[[str], object]:

@@ -166,7 +166,7 @@ def reach(job: Job) -> Iterator[Finding]:
         if per_node is None and launch is job.trainings[-1]:
             message = f"without srun this runs once, on the first of {nodes} nodes"
             # A program that starts others by its own means is to run once.
-            edit = edit if job.shows_ddp(launch) or job.shape.total_gpus else None
+            edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
         elif per_node and per_node.name != "deepspeed":
             if launch.command.in_background or launch.command.within("function_definition"):
@@ -189,6 +189,10 @@ def mpi(job: Job) -> Iterator[Finding]:
             has = counted(slots, "task")
             message = f"{layer.name} starts {asked} processes, but the job has {has}: Open MPI refuses more"
             yield Finding(launch.line, "mpi-count", message, edit=job.script.with_option("ntasks", asked))
+        spread = len(job.launches) > 1 or {"npernode", "pernode", "bynode", "N"} & set(layer.options)
+        if asked and job.shape.nodes > 1 and asked <= (job.shape.tasks_per_node or 0) and not spread:
+            message = f"{layer.name} puts {counted(asked, 'rank')} on the first of {job.shape.nodes} nodes"
+            yield Finding(launch.line, "idle-nodes", message, f"-np {slots}, or #SBATCH --nodes=1")
 
 
 def devices(job: Job) -> Iterator[Finding]:

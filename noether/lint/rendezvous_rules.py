@@ -18,7 +18,7 @@ PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
 _ENDPOINT = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
 _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
-_PORT_NAMES = ("rdzv_endpoint", "MASTER_PORT", "master_port", "main_process_port")
+_PORT_NAMES = ("rdzv_endpoint", "init_method", "MASTER_PORT", "master_port", "main_process_port")
 _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
 # Only pipelines whose answer is certain: the last line, or a line by its number from the second on.
 _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
@@ -52,6 +52,8 @@ def _settings(job: Job) -> list[_Setting]:
         for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
             given = layer.options.items()
             found += [_Setting(name, Word(raw, layer.line), inside_shell, launch) for name, raw in given]
+        words = launch.innermost.words if launch.innermost.kind == "python" else ()
+        found += [_Setting("init_method", word, inside_shell, launch) for word in words if "tcp://" in word.text]
     return found
 
 
@@ -189,9 +191,9 @@ def port(job: Job) -> Iterator[Finding]:
     unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.code)
     for setting in (setting for setting in _settings(job) if setting.name in _PORT_NAMES):
         text = setting.word.text
-        if setting.name == "MASTER_PORT" and unread:
-            continue  # torchrun reads its own option alone.
-        if setting.name == "rdzv_endpoint":
+        if (setting.name == "MASTER_PORT" and unread) or (setting.name == "master_port" and _uses_c10d(setting.launch)):
+            continue  # torchrun reads its own option alone, and c10d the endpoint.
+        if setting.name in ("rdzv_endpoint", "init_method"):
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.has_whole_nodes:

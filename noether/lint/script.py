@@ -15,7 +15,7 @@ from noether.lint.shell import Command, ShellText, Word
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
-_ALMOST = re.compile(r"(?:\s*#\s*(?P<word>SBATCH)|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch))(?P<rest>\s+-.*)")
+_ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
 _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")
 """Two requests on one line: the second is a comment of the first."""
 _HETEROGENEOUS = ("hetjob", "packjob")
@@ -29,16 +29,13 @@ _SECRETLY_LARGE = 1_000_000
 
 
 class Ignored(NamedTuple):
-    """A line that looks like a request and that sbatch passes over: after the first command (late), or misspelt.
-
-    `typo`: the word itself is misspelt, which is never on purpose.
-    """
+    """A line that looks like a request and that sbatch passes over: late, after the first command, or misspelt."""
 
     line: int
     text: str
     options: Options
     late: bool
-    typo: bool
+    typo: bool  # The word itself is misspelt, which is never on purpose.
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,9 @@ class Command:
 
 def ancestors(node: Node) -> Iterator[Node]:
     """Yields the nodes around a node, the nearest first."""
-    above = node.parent
-    while above is not None:
+    while (above := node.parent) is not None:
         yield above
-        above = above.parent
+        node = above
 
 
 def has_ampersand(node: Node) -> bool:

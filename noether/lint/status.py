@@ -12,7 +12,7 @@ from noether.lint.shell import STATEMENTS, ShellText, ancestors, has_ampersand, 
 
 _KEEPS = re.compile(r"\$\?|\$\{\?\}|PIPESTATUS|pipestatus|\bERR\b")
 _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitution", "process_substitution",
-          "for_statement", "c_style_for_statement", "negated_command", "test_command")  # fmt: skip
+          "negated_command", "test_command")  # fmt: skip
 _SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
 
 LossKind = Literal["pipe", "or", "then", "exit", "wait"]

@@ -48,10 +48,11 @@ class Variables:
 
     values: dict[str, str] = field(default_factory=dict)
 
-    def assign(self, command: Command) -> None:
-        """Takes note of what a command assigns."""
+    def assign(self, command: Command, *, per_task: bool = False) -> None:
+        """Takes note of what a command assigns, in the batch shell or in one of each task."""
         for name, word in command.declared:
-            raw, before = _COUNTED.sub("${SLURM_NNODES}", mark_early(word.raw)), self.values.get(name)
+            known, before = word.raw if per_task else mark_early(word.raw), self.values.get(name)
+            raw = _COUNTED.sub("${SLURM_NNODES}", known)
             if array := re.fullmatch(rf"(\$\{{{name}\}})?\((.*)\)", raw, re.DOTALL):
                 value = f"{before} {array[2]}" if array[1] and before else array[2]
             else:

@@ -132,6 +132,12 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-variable-that-an-option-hands-on": (EACH, "DATA=/data\nsrun --export=ALL,DATA=$DATA bash -c './solver $DATA'"),
     "tasks-as-the-step-counts-them": ("#SBATCH -N2\n", "srun bash -c './solver $SLURM_NTASKS'"),
     "the-script-s-own-folder-outside-a-job": ("#SBATCH -n1\n", 'cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"\npython t.py'),
+    "long-form-of-clusters": ("#SBATCH --cluster genius\n", "hostname"),
+    "port-that-c10d-does-not-read": (G4, "torchrun --nproc_per_node=4 --master_port=29501 --rdzv_backend=c10d t.py"),
+    "all-tasks-beside-a-step-with-its-share": ("#SBATCH -n4\n", "srun -n1 --overlap ./reader &\nreader=$!\nsrun --overlap ./writer &\nwait $! && wait $reader"),
+    "rank-that-the-shell-of-each-task-keeps": (EACH, FIRST.format("head -n 1") + 'srun -K bash -c "ARGS=\\"--node_rank=\\$SLURM_PROCID --master_addr=\\$MASTER_ADDR\\"\ntorchrun --nnodes=2 --nproc_per_node=4 \\$ARGS t.py"'),
+    "mpirun-that-spreads-its-ranks": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 -npernode 1 ./solver"),
+    "loop-at-the-end": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\ndone"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -259,6 +265,13 @@ WRONG = {  # name: (options, body, the one finding)
     "done-that-closes-nothing": ("#SBATCH -n1\n", "python t.py\ndone", ("shell-syntax", FAILS)),
     "variable-in-an-address-of-mail": ("#SBATCH --mail-user=${USER}@a.org\n", "hostname", ("variable-in-option", WARNS)),
     "one-worker-by-a-variable": ("#SBATCH -N1 --ntasks-per-node=1 --gpus-per-node=2\n", "srun -K torchrun --standalone --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py", ("processes-per-node", WARNS)),
+    "request-without-its-s": ("#SBATCH -n1\n#BATCH --job-name=training\n", "hostname", ("ignored-option", WARNS)),
+    "placeholder-of-crosses": ("#SBATCH --partition=xxxx\n", "hostname", ("placeholder", WARNS)),
+    "folder-of-the-script-beside-scontrol": (EACH, 'H=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\nsource $(dirname "$0")/env.sh $H', ("script-folder", WARNS)),
+    "ranks-by-jax-s-names": ("#SBATCH -N2 --ntasks-per-node=1\n", "srun bash -c 'python t.py --num-processes $SLURM_NTASKS --process-id $SLURM_PROCID'", ("kill-on-bad-exit", WARNS)),
+    "code-lost-behind-a-loop": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\ndone\n./collect", ("exit-code-lost", WARNS)),
+    "port-of-an-init-method": (TWO, FIRST.format("head -n 1") + "srun -K python t.py --init_method tcp://$MASTER_ADDR:3456 --world_size 8", ("fixed-port", WARNS)),
+    "mpirun-on-the-first-node-alone": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 ./solver", ("idle-nodes", WARNS)),
     "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 

@@ -227,6 +227,8 @@ SHOWN = {  # name: (script, what to write): the line as it is to be, with the op
     "would-wait-as-the-first-on-each-node": (f"{EACH}torchrun --nnodes=2 --nproc_per_node=4 t.py", ""),
     "would-tell-another-code": ("python t.py\necho ended with $?", "code=$? after it and exit $code at the end, or set -e before it"),
     "tasks-of-the-step-decide": (f"{EACH}{W}srun -K -n2 python t.py", ""),
+    "value-with-blanks": ("#SBATCH --mail-user=first last\nhostname", "quotes around a value with blanks, or # before a comment"),
+    "program-that-may-be-no-rank": ("#SBATCH -N2 --gpus-per-node=2\npython t.py", "srun, where each task is a rank"),
     "hostfile-nobody-knows": (f"{EACH}deepspeed t.py", "--hostfile=FILE, a line `HOST slots=GPUS` for each node"),
 }  # fmt: skip
 
