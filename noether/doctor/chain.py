@@ -10,8 +10,8 @@ from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import check_bandwidth, short_ranks
 from noether.workers.rank_state import MeetingPoint
 
-Ask = Callable[[dict[str, Any], float], list[dict[str, Any]]]
-"""Runs one step on every rank within a number of seconds and returns the answers."""
+Ask = Callable[[dict[str, Any]], list[dict[str, Any]]]
+"""Runs one step on every rank and returns the answers."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ def walk_chain(world: World, ask: Ask, clock: TimeBudget) -> list[Diagnosis]:
 
     def attempt(link: ChainStep, **more: Any) -> list[dict[str, Any]]:
         clock.step = link.name
-        seconds = clock.left(link.seconds)
-        answers = ask({"do": link.name, **everyone, **more, "seconds": seconds}, seconds + MARGIN_SECONDS)
+        answers = ask({"do": link.name, **everyone, **more, "seconds": clock.left(link.seconds)})
         finding = _broken(link, answers, world)
         found.append(finding or Diagnosis(link.name, "ok", _works(link, answers, world)))
         return [] if finding else answers

@@ -16,7 +16,6 @@ from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.follower import follow
 from noether.doctor.host_facts import HostFacts
 from noether.doctor.leader import lead
-from noether.doctor.meeting import Examined, Examiner
 from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
@@ -25,8 +24,11 @@ from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
 from noether.workers.context import DistributedSettings, RunInfo
-from noether.workers.listener import RunListener, listener_endpoint, open_listener
+from noether.workers.hub import Hub
+from noether.workers.listener import RunListener, open_listener
+from noether.workers.run import open_link
 from noether.workers.spawner import hold_store_port
+from noether.workers.spoke import Spoke
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_SECONDS = 50.0
@@ -97,16 +99,12 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     children = RankChildren(here.workers, held)
     if held is not None:
         held.close()  # The child of rank 0 has it.
-    link: Examiner | Examined | None = None
+    link: Hub | Spoke | None = None
     try:
         process = Participant(config, facts, placement, children, clock, found)
-        ranks = [worker.rank for worker in here.workers]
-        if not leads:
-            link = Examined(ranks, here.host, run_info, here.endpoint)
+        link = open_link(here, run_info, listener)
+        if isinstance(link, Spoke):
             return follow(process, link, report)
-        beside = listener is not None and here.endpoint.served_by
-        endpoint = listener_endpoint(here, listener.port) if listener is not None and beside else here.endpoint
-        link = Examiner(ranks, here.host, run_info, endpoint, listener)
         link.meeting = refusal
         link.store_port = held.endpoint.port if held is not None else 0
         lead(process, link, listener, report)
@@ -129,7 +127,7 @@ def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds
     answers = any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path")
     return replace(
         run,
-        identity=replace(run.identity, launcher=f"doctor of {run.identity.launcher}"),
+        identity=replace(run.identity, launcher=f"doctor:{run.identity.launcher}"),  # A space names a job.
         distributed=DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S),
         shared_folder=run.shared_folder if answers else None,
     )

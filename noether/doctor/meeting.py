@@ -4,24 +4,25 @@ The parent processes of the doctor need no torch for it, so that a host with a b
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.environments.placement import Endpoint
-from noether.errors import EndedByAnother, RequestError
-from noether.workers.context import RunInfo
+from noether.errors import EndedByAnother, RequestError, read_refusal
+from noether.workers.context import WorkerReport
 from noether.workers.hub import Hub
-from noether.workers.link import Link, Peer
+from noether.workers.link import Peer
 from noether.workers.rank_state import MeetingPoint
 from noether.workers.spoke import Spoke
 
 POLL_S = 0.2
 """The longest time between two looks at a link, which has time limits of its own."""
 
+Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-def poll_until(link: Link, done: Callable[[], bool], seconds: float) -> bool:
+
+def poll_until(link: Hub | Spoke, done: Callable[[], bool], seconds: float) -> bool:
     """Serves a link until something is true, or the time is up; returns whether it is true."""
     deadline = time.monotonic() + seconds
     while True:
@@ -32,100 +33,75 @@ def poll_until(link: Link, done: Callable[[], bool], seconds: float) -> bool:
         wait(link.descriptors(), min(left, POLL_S))
 
 
-def meet(link: Link, seconds: float) -> list[Diagnosis]:
+def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
     """Lets all ranks meet and returns what that found; nothing where only rank 0 has something to say of it.
 
-    `seconds` is how long the link gives the ranks that have not come.
+    `seconds` is how long the link gives the ranks that have not come. Rank 0 waits for nobody once it knows of every
+    rank, and some will not join, which ends a run.
     """
     link.note_arrivals(link.own_ranks)
-    host = link.endpoint.host
-    if not poll_until(link, lambda: link.meeting is not None, seconds + 5):
-        if isinstance(link, Examined):
+    host, hub = link.endpoint.host, link if isinstance(link, Hub) else None
+
+    def is_over() -> bool:
+        refuses = hub is not None and hub.reports and not set(hub.missing).difference(*hub.came)
+        return link.meeting is not None or bool(refuses)
+
+    if not poll_until(link, is_over, seconds + 5):
+        if hub is None:
             return []  # It came late, and rank 0 may still ask it.
         return [Diagnosis("names", "error", f"{host}: no answer within {seconds:.0f} s", "a name server that answers")]
-    meeting = link.meeting
+    meeting, verdict = link.meeting, link.verdict
     if isinstance(meeting, MeetingPoint):
         where = f"{host} is {meeting.address}" if meeting.address != host else host
         return [Diagnosis("names", "ok", where)]
-    if isinstance(meeting, EndedByAnother) or getattr(meeting, "code", "") == "ranks-late":
+    if verdict is not None:
+        return [refused("agreement", read_refusal(verdict.code, verdict.message))]
+    if meeting is None or isinstance(meeting, EndedByAnother) or getattr(meeting, "code", "") == "ranks-late":
         return []
     if isinstance(meeting, RequestError):
         return [refused("names" if meeting.code == "master-not-resolved" else "port", meeting)]
     return [Diagnosis("port", "error", str(meeting), "rank 0 listening there")]
 
 
-class Examiner(Hub):
-    """The link of rank 0, which asks the other processes."""
+def examine(
+    hub: Hub, request: dict[str, Any], seconds: float, own: Answer | None = None, peers: Sequence[Peer] | None = None
+) -> list[dict[str, Any]]:
+    """Returns the answers to a request: this process's, by `own`, then those of the peers; by default all of them.
 
-    _question = 0
-    _answers: dict[tuple[int, ...], dict[str, Any]]
-
-    def examine(
-        self,
-        request: dict[str, Any],
-        seconds: float,
-        own: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        peers: Sequence[Peer] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Returns the answers to a request: this process's, by `own`, then those of the peers; by default all of them.
-
-        The answer of a peer that does not answer within `seconds` is {"lost": why}, with its host and ranks.
-        """
-        deadline = time.monotonic() + seconds
-        asked = list(self.peers if peers is None else peers)
-        self._question, self._answers = self._question + 1, {}
-        for peer in asked:
-            peer.connection.send({"question": self._question, "request": request})
-        answers = [own(request)] if own is not None else []
-        waiting = [peer for peer in asked if peer in self.peers]
-        poll_until(
-            self,
-            lambda: all(peer.ranks in self._answers or peer not in self.peers for peer in waiting),
-            deadline - time.monotonic(),
-        )
-        for peer in asked:
-            loss = self.reports.get(peer.ranks[0])
-            why = f"no answer within {seconds:.0f} s" if loss is None else loss.message
-            lost = {"lost": why, "host": peer.host, "ranks": peer.ranks}
-            answers.append(self._answers.get(peer.ranks, lost))
-        return answers
-
-    def clock_offset(self, peer: Peer, seconds: float = 2.0) -> tuple[float, float] | None:
-        """Returns how far a peer's clock is ahead of ours, and the uncertainty of that, both in seconds.
-
-        The error is at most half of the round-trip time (RFC 5905, the offset of one exchange). None: no answer.
-        """
-        sent = time.time()
-        (answer,) = self.examine({"do": "clock"}, seconds, peers=[peer])
-        back = time.time()
-        return None if "lost" in answer else (float(answer["time"]) - (sent + back) / 2, (back - sent) / 2)
-
-    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
-        if "answer" not in message:
-            super()._take(peer, message)
-        elif message["question"] == self._question:  # Else an answer that came too late.
-            self._answers[peer.ranks] = dict(message["answer"])
+    The answer of a peer that does not answer within `seconds` is {"lost": its report}, with its host and ranks.
+    """
+    deadline = time.monotonic() + seconds
+    asked = list(hub.peers if peers is None else peers)
+    hub.ask(request, dict, asked)
+    answers = [own(request)] if own is not None else []
+    poll_until(hub, lambda: not hub.silent(asked), deadline - time.monotonic())
+    for peer in asked:
+        silent = WorkerReport(peer.ranks[0], peer.host, "lost", f"no answer within {seconds:.0f} s")
+        answers.append(hub.answers.get(peer.ranks) or lost(hub.reports.get(peer.ranks[0], silent), peer.ranks))
+    return answers
 
 
-class Examined(Spoke):
-    """The link of every other process, which answers."""
+def lost(report: WorkerReport, ranks: Sequence[int]) -> dict[str, Any]:
+    """Returns what stands for the answer of a process that will not answer."""
+    return {"lost": report, "host": report.host, "ranks": ranks}
 
-    def __init__(self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint) -> None:
-        self._questions: list[dict[str, Any]] = []
-        super().__init__(own_ranks, host, run_info, endpoint)
 
-    def serve(self, answer: Callable[[dict[str, Any]], dict[str, Any]], seconds: Callable[[], float]) -> set[str]:
-        """Answers rank 0 until it hangs up, or is silent for `seconds`; returns what it asked for."""
-        asked = set[str]()
-        while self.peers and poll_until(self, lambda: bool(self._questions) or not self.peers, seconds()):
-            for question in self._questions:
-                asked.add(question["request"]["do"])
-                self.send({"question": question["question"], "answer": answer(question["request"])})
-            self._questions.clear()
-        return asked
+def clock_offset(hub: Hub, peer: Peer, seconds: float = 2.0) -> tuple[float, float] | None:
+    """Returns how far a peer's clock is ahead of ours, and the uncertainty of that, both in seconds.
 
-    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
-        if "question" in message:
-            self._questions.append(message)
-        else:
-            super()._take(peer, message)
+    The error is at most half of the round-trip time (RFC 5905, the offset of one exchange). None: no answer.
+    """
+    sent = time.time()
+    (answer,) = examine(hub, {"do": "clock"}, seconds, peers=[peer])
+    back = time.time()
+    return None if "lost" in answer else (float(answer["time"]) - (sent + back) / 2, (back - sent) / 2)
+
+
+def serve(spoke: Spoke, answer: Answer, seconds: Callable[[], float]) -> set[str]:
+    """Answers rank 0 until it hangs up, or is silent for `seconds`; returns what it asked for."""
+    asked = set[str]()
+    while spoke.peers and poll_until(spoke, lambda: spoke.question is not None or not spoke.peers, seconds()):
+        if spoke.question is not None:
+            asked.add(spoke.question["do"])
+            spoke.answer(answer(spoke.question))
+    return asked

@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noether.common.json_lines import Unanswered
@@ -115,7 +115,7 @@ class RankChildren:
         self.children[0].tell(request)
         return collect(self.children[:1], seconds)[0]
 
-    def step(self, request: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+    def step(self, request: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
         """Runs one step of the chain on every rank of this process; each answer has its "rank"."""
         for child, worker in zip(self.children, self.workers, strict=True):
             own: dict[str, int | None] = {"rank": worker.rank, "device": worker.device.index}

@@ -2,14 +2,15 @@
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from noether.common.cpus import usable_cpus
-from noether.common.json_lines import Unanswered
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
+from noether.doctor.chain import MARGIN_SECONDS
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import HostFacts
@@ -50,20 +51,21 @@ class Participant:
         """The ranks of the run that this process answers for."""
         return tuple(worker.rank for worker in self.placement.workers)
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Answers rank 0, which asks itself too: a report, the time, or a step of the chain on each rank here."""
         if asked["do"] == "report":
             return self.report()
         if asked["do"] == "clock":
             return {"time": time.time()}
-        self.clock.step = asked["request"]["do"]
-        return {"answers": self.children.step(asked["request"], asked["seconds"])}
+        self.clock.step = asked["do"]
+        return {"answers": self.children.step(asked, asked["seconds"] + MARGIN_SECONDS)}
 
     def report(self) -> dict[str, Any]:
         """Runs this host's checks and returns everything that this process found."""
         mine = [*self.found, *self._host_findings()]
         return {
             "findings": [asdict(replace(found, hosts=(self.facts.host,), ranks=self.ranks)) for found in mine],
+            "host": self.facts.host,
             "facts": asdict(self.facts),
             "versions": self._versions(),
             "torch_works": "error" not in self.children.versions,
@@ -114,15 +116,19 @@ class Participant:
     def exchange_listener(self, port: int = 0) -> int:
         """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there; returns it.
 
-        Raises:
-            Unanswered: the store does not answer, or torch cannot be imported.
+        It is 0, and what was found says why, if the store does not answer, or torch cannot be imported.
         """
-        if "error" in (torch := self._torch()):
-            raise Unanswered(torch["error"])
-        seconds, placement = self.clock.share(MEETING_SHARE), self.placement
-        where = {"endpoint": asdict(placement.endpoint), "attempt": placement.attempt}
-        request = {"do": "listener", **where, "port": port, "seconds": seconds}
-        answer = self.children.ask_first(request, seconds + 1)
+        endpoint, seconds = self.placement.endpoint, self.clock.share(MEETING_SHARE)
+        answer = self._torch()
+        self.clock.step = f"the store of {endpoint.served_by}"
+        if "error" not in answer:
+            where = {"endpoint": asdict(endpoint), "attempt": self.placement.attempt}
+            request = {"do": "listener", **where, "port": port, "seconds": seconds}
+            answer = self.children.ask_first(request, seconds + 1)
         if "error" in answer:
-            raise Unanswered(answer["error"])
-        return int(answer["port"])
+            fix = f"noether doctor      (on {self.placement.nodes[0]}: check that it starts)"
+            if port:
+                fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
+            seen = f"{endpoint.host}:{endpoint.port}: {answer['error']}"
+            self.found.append(Diagnosis("port", "error", seen, f"the store of {endpoint.served_by}", fix))
+        return int(answer.get("port", 0))

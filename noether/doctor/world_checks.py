@@ -10,7 +10,8 @@ from noether.environments.slurm.nodelist import join_ranges
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
-MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "configuration")
+MUST_AGREE = ("noether", "torch", "CUDA", "NCCL")
+"""Besides the settings that must agree: the link refuses ranks that differ in them."""
 
 
 def short_ranks(ranks: Sequence[int]) -> str:
@@ -48,13 +49,13 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
             by_value.setdefault(found.get(name, "none"), []).append(host)
         if len(by_value) > 1:
             seen = "; ".join(f"{name} {value} on {', '.join(hosts)}" for value, hosts in by_value.items())
-            if name == "configuration":
-                fix = "start every rank with the same command line and the same files"
-                return Diagnosis("agreement", "error", seen, "the same settings on all", fix)
             level: Level = "error" if name in MUST_AGREE else "warning"
+            expected = "one image or environment on every host"
             fix = "start every rank from one image, by its digest, or from one shared environment"
-            return Diagnosis("agreement", level, seen, "one image or environment on every host", fix)
-    return Diagnosis("agreement", "ok", "the same versions and configuration everywhere")
+            if name == "configuration":
+                expected, fix = "the same settings on all", "start every rank with the same command line and files"
+            return Diagnosis("agreement", level, seen, expected, fix)
+    return Diagnosis("agreement", "ok", f"the same versions and configuration on {counted(len({*versions}), 'host')}")
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,9 @@ class Hub(Link):
         world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
         super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
         self._listener = listener
+        self._question: Mapping[str, Any] | None = None
+        self._read: Callable[[Any], Any] = dict
+        self.answers: dict[tuple[int, ...], Any] = {}
         self.stop_wanted = 0
         self.store_port = endpoint.port
         self._has_said_who_is_missing = False
@@ -50,8 +53,8 @@ class Hub(Link):
         if self._listener is not None:
             for peer in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
                 self.peers.append(peer)
-                if self.asked:
-                    peer.connection.send({"ask": 1})
+                if self._question is not None:
+                    peer.connection.send(self._question)
             self._take_refusals(self._listener.refusals)
         super().poll()
         if self.meeting is None:
@@ -96,14 +99,26 @@ class Hub(Link):
         """The ranks whose parent processes are connected."""
         return sorted(rank for peer in self.peers for rank in peer.ranks)
 
-    def ask(self) -> None:
-        """Asks the other parent processes what their ranks do."""
-        self.asked = True
-        self.send_all({"ask": 1})
+    @property
+    def came(self) -> set[tuple[int, ...]]:
+        """The ranks of each other parent process that was heard of, if only to refuse the run."""
+        return self._listener.came if self._listener is not None else set()
 
-    def silent_ranks(self) -> list[int]:
-        """Returns the ranks elsewhere whose parent processes were asked and have not answered."""
-        return sorted(rank for peer in self.peers if not peer.answered for rank in peer.ranks)
+    def ask(self, question: Mapping[str, Any], read: Callable[[Any], Any], peers: Collection[Peer]) -> None:
+        """Asks other parent processes, and those that come later. Only the latest question can be answered.
+
+        `answers` has their answers by their ranks, as `read` takes them from JSON; it raises ValueError, KeyError or
+        TypeError at one that is wrong.
+        """
+        number = self._question["number"] + 1 if self._question is not None else 1
+        self._question, self._read, self.answers = {"ask": question, "number": number}, read, {}
+        for peer in list(peers):
+            if peer in self.peers and not peer.connection.send(self._question):
+                self._drop(peer, silent=False)
+
+    def silent(self, asked: Collection[Peer]) -> list[Peer]:
+        """Returns those of the parent processes that were asked which are there and have not answered."""
+        return [peer for peer in asked if peer in self.peers and peer.ranks and peer.ranks not in self.answers]
 
     def boundaries(self) -> list[int] | None:
         """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
@@ -127,10 +142,9 @@ class Hub(Link):
             if report.rank not in peer.ranks:
                 raise ValueError("a report about another parent process's rank")
             self.reports.setdefault(report.rank, report)
-        elif "doing" in message:
-            peer.answered = True
-            for entry in message["doing"]:
-                self.doing[int(entry["rank"])] = report_from(entry)
+        elif "answer" in message:
+            if self._question is not None and message["number"] == self._question["number"]:
+                self.answers[peer.ranks] = self._read(message["answer"])
         elif "stop" in message:
             self.stop_wanted = self.stop_wanted or int(message["stop"])
         elif "boundary" in message:

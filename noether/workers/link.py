@@ -7,7 +7,7 @@ own ranks.
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -26,7 +26,6 @@ class Peer:
     heard: float
     host: str
     ranks: tuple[int, ...]
-    answered: bool = False
     boundary: int | None = None
 
 
@@ -35,9 +34,9 @@ class Link:
     """What the hub and the other parent processes share: peers, heartbeats, and what was received.
 
     `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
-    others must have. `reports` are those of ranks elsewhere, and `doing` is what they do, once asked; `asked`: the hub
-    wants to know; `verdict` is its decision. `meeting` is where all ranks meet, or why they cannot; None until that is
-    known. After `silence_s` seconds of silence a parent is lost; `beat_s` are the seconds between two heartbeats.
+    others must have. `reports` are those of ranks elsewhere; `verdict` is the hub's decision. `meeting` is where all
+    ranks meet, or why they cannot; None until that is known. After `silence_s` seconds of silence a parent is lost;
+    `beat_s` are the seconds between two heartbeats.
     """
 
     own_ranks: tuple[int, ...]
@@ -49,8 +48,6 @@ class Link:
     arrived: set[int] = field(default_factory=set)
     deadline: float = math.inf
     reports: dict[int, WorkerReport] = field(default_factory=dict)
-    doing: dict[int, WorkerReport] = field(default_factory=dict)
-    asked: bool = False
     verdict: WorkerReport | None = None
     meeting: MeetingPoint | NoetherError | None = None
 
@@ -134,3 +131,8 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
     # Clocks differ between hosts: what counts is when it was heard here.
     return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})
+
+
+def reports_from(entries: Sequence[Mapping[str, Any]]) -> list[WorkerReport]:
+    """Reads reports that another parent process answered with, as `report_from` does each."""
+    return [report_from(entry) for entry in entries]

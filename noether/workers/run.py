@@ -16,7 +16,7 @@ from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
-from noether.workers.listener import listener_endpoint, open_listener
+from noether.workers.listener import RunListener, listener_endpoint, open_listener
 from noether.workers.openmp import openmp_defaults
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
@@ -56,16 +56,20 @@ def run_placement(
             raise
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
-    link: Hub | Spoke | None = None  # There are no other parent processes.
-    if listener is not None:
-        where = listener_endpoint(placement, listener.port) if endpoint.served_by else endpoint
-        link = Hub(ranks, placement.host, run_info, where, listener)
-    elif 0 not in ranks:
-        link = Spoke(ranks, placement.host, run_info, endpoint)
+    link = open_link(placement, run_info, listener)
     # Ranks started by hand on a machine of their own, and pods, have a terminal or log that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
     return watch_workers(running, link=link, says_more=says_more)
+
+
+def open_link(placement: Placement, run_info: RunInfo, listener: RunListener | None) -> Hub | Spoke:
+    """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
+    ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
+    if 0 not in ranks:
+        return Spoke(ranks, placement.host, run_info, endpoint)
+    if endpoint.served_by:
+        endpoint = listener_endpoint(placement, listener.port if listener is not None else 0)
+    return Hub(ranks, placement.host, run_info, endpoint, listener)
 
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:

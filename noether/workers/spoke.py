@@ -1,7 +1,7 @@
 """The link of every parent process but rank 0's, which it connects to."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +22,8 @@ class Spoke(Link):
         self._owed: list[Mapping[str, Any]] = []
         self.held = self._is_in = False
         self.stop_at: tuple[int, int] | None = None
+        self.question: Mapping[str, Any] | None = None
+        self._number = 0
         if not endpoint.served_by:
             self.look_for(endpoint)
 
@@ -72,10 +74,10 @@ class Spoke(Link):
         """Tells the hub how a rank ended."""
         self.send({"report": asdict(report)})
 
-    def answer(self, doing: Sequence[WorkerReport]) -> None:
-        """Answers what the hub asked."""
-        self.asked = False
-        self.send({"doing": [asdict(entry) for entry in doing]})
+    def answer(self, said: Any) -> None:
+        """Answers the hub's latest question, with what JSON can say."""
+        self.question = None
+        self.send({"answer": said, "number": self._number})
 
     def bye(self) -> None:
         """Says that all ranks here ended well."""
@@ -83,7 +85,7 @@ class Spoke(Link):
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "ask" in message:
-            self.asked = True
+            self.question, self._number = dict(message["ask"]), int(message["number"])
         elif "verdict" in message:
             self.verdict = report_from(message["verdict"])
         elif "meet" in message:

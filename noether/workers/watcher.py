@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TextIO
@@ -26,6 +26,7 @@ from noether.workers.failure import (
 )
 from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
+from noether.workers.link import reports_from
 from noether.workers.listener import listener_endpoint
 from noether.workers.local_ranks import LocalRanks
 from noether.workers.rank_state import MeetingPoint, listed
@@ -116,7 +117,7 @@ class _Watch:
             if deadline is None and self._has_failed():
                 deadline = time.monotonic() + grace_s
                 if isinstance(self._link, Hub):
-                    self._link.ask()
+                    self._link.ask({"do": "where"}, reports_from, self._link.peers)
             elif deadline is not None and (time.monotonic() >= deadline or self._link.verdict is not None):
                 return
             if deadline is not None and not self._ranks.alive and self._all_have_reported():
@@ -156,8 +157,8 @@ class _Watch:
                     flush=True,
                 )
         self._agreement.poll(link)
-        if isinstance(link, Spoke) and link.asked:
-            link.answer(ranks.ask_where_they_are(self._run_logs))
+        if isinstance(link, Spoke) and link.question:
+            link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
 
     def say_end(self, code: int) -> None:
         """Say how the ranks here ended, where rank 0's terminal is elsewhere; a failure has been said already."""
@@ -177,9 +178,8 @@ class _Watch:
             if link.verdict is not None:
                 return link.verdict
         own = self._ranks.ask_where_they_are(self._run_logs)
-        if isinstance(link, Hub):
-            self._ask_the_others(link)
-        self._doing = link.doing | {entry.rank: entry for entry in own}
+        others = self._hear_the_others(link) if isinstance(link, Hub) else []
+        self._doing = {entry.rank: entry for entry in (*others, *own)}
         reports = self._reports
         failure = first_failure(reports.values())
         if failure is not None and is_timeout(failure):
@@ -190,14 +190,14 @@ class _Watch:
             write_error_file(failure, self._run_logs)
         return failure
 
-    def _ask_the_others(self, hub: Hub) -> None:
+    def _hear_the_others(self, hub: Hub) -> list[WorkerReport]:
         deadline = time.monotonic() + ANSWER_S
-        while hub.silent_ranks() and time.monotonic() < deadline:
+        while hub.silent(hub.peers) and time.monotonic() < deadline:
             self._hear(deadline)
-        for peer in hub.peers:
-            for rank in () if peer.answered else peer.ranks:
-                silent = "says nothing: its host is down, or out of reach"
-                hub.doing[rank] = WorkerReport(rank, peer.host, "busy", silent)
+        silent = "says nothing: its host is down, or out of reach"
+        told = [entry for answer in hub.answers.values() for entry in answer]
+        quiet = hub.silent(hub.peers)
+        return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in quiet for rank in peer.ranks)]
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""

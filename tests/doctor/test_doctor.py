@@ -71,31 +71,49 @@ def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> 
     assert re.match(r"1 error, ", lines[-1])
 
 
-@pytest.mark.slow
-def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> None:
+def examined(environ, folder: Path, *words: str) -> list[tuple[str, str]]:
+    """Returns what ranks of one job say, on both streams, each given words of its own; the last starts first."""
     port = free_port()
-    words = ["doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "noether", *words],
+            [sys.executable, "-m", "noether", "doctor", "--json", "accelerator=cpu", f"output_path={folder}", word],
             cwd=REPOSITORY,
-            env={**environ, **ranks_environ(rank, 3, port)},
+            env={**environ, **ranks_environ(rank, len(words), port), "TORCHELASTIC_RUN_ID": "a job"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in (2, 1, 0)
+        for rank, word in reversed(list(enumerate(words)))
     ]
-    said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    assert said[0] == said[1] == ("", "")
-    report = json.loads(said[2][0])
+    return [rank.communicate(timeout=LIMIT_S) for rank in reversed(ranks)]
+
+
+@pytest.mark.slow
+def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> None:
+    said = examined(environ, tmp_path / "runs", "num_workers=0", "num_workers=0", "num_workers=1")
+    assert said[1] == said[2] == ("", "")
+    report = json.loads(said[0][0])
     found = by_check(report)
-    for name in ("peers", "store", "gloo", "bandwidth", "agreement", "clocks", "host names"):
+    for name in ("peers", "store", "gloo", "bandwidth", "clocks", "host names"):
         assert found[name]["level"] == "ok", found[name]
+    assert found["agreement"]["level"] == "warning", "a run's hosts may differ in how they load"
     assert found["peers"]["seen"].startswith("all 3 ranks")
     # Ranks that see the same are one finding; the room on a disk may change while they look.
     looked = [rank for finding in report["findings"] if finding["check"] == "output" for rank in finding["ranks"]]
     assert sorted(looked) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_rank_that_a_run_would_refuse_is_named_with_what_differs_at_once(environ, tmp_path: Path) -> None:
+    first, second = examined(environ, tmp_path / "runs", "seed=3", "seed=4")
+    report = json.loads(first[0])
+    found = by_check(report)
+    assert report["seconds"] < 15, "no time limit was waited for"
+    for words in ("other settings than rank 0", "seed=4"):
+        assert words in found["agreement"]["seen"]
+        assert words in second[1]
+    assert (found["agreement"]["ranks"], found["agreement"]["expected"]) == ([1], "seed=3, as where rank 0 is")
+    assert (found["peers"]["level"], found["store"]["seen"]) == ("ok", "the ranks have not met")
 
 
 @pytest.mark.nightly

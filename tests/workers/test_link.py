@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from noether.workers.connector import own_address
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
-from noether.workers.link import Link
+from noether.workers.link import Link, reports_from
 from noether.workers.listener import MOST_UNPROVEN, RunListener
 from noether.workers.rank_state import MeetingPoint, RankPosition
 from noether.workers.settings_differ import settings_differ
@@ -234,13 +234,15 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     (heard,) = links.hub.reports.values()
     assert (heard.rank, heard.traceback, heard.position) == (2, report(2).traceback, AT_3)
     assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
-    links.hub.ask()
-    links.until(lambda: second.asked)
-    second.answer([WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", position=AT_3)])
-    links.until(lambda: 3 in links.hub.doing)
-    assert links.hub.silent_ranks() == [2]
+    doing = WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", position=AT_3)
+    links.hub.ask({"do": "where"}, reports_from, links.hub.peers)
+    links.until(lambda: second.question == {"do": "where"})
+    second.answer([asdict(doing)])
+    links.until(lambda: links.hub.answers)
+    assert links.hub.answers == {(3,): [replace(doing, time=links.hub.answers[3,][0].time)]}
+    assert [peer.ranks for peer in links.hub.silent(links.hub.peers)] == [(2,)]
     first.answer([])
-    links.until(lambda: not links.hub.silent_ranks())
+    links.until(lambda: not links.hub.silent(links.hub.peers))
     links.hub.announce(heard)
     links.until(lambda: first.verdict and second.verdict)
     assert second.verdict is not None
@@ -349,10 +351,11 @@ ODD_KIND = b'{"report": {"rank": 2, "host": "b", "kind": "odd", "message": "", "
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"report": {}}\n', ODD_KIND, b'{"doing": [1]}\n', b'{"arrived": 7}\n', b"[]\n"], ids=str
+    "line", [b'{"report": {}}\n', ODD_KIND, b'{"answer": [1], "number": 1}\n', b'{"arrived": 7}\n', b"[]\n"], ids=str
 )
 def test_a_launcher_that_talks_nonsense_is_lost_and_nothing_else(links: Links, line: bytes) -> None:
     spoke = links.connected(2)
+    links.hub.ask({"do": "where"}, reports_from, links.hub.peers)
     spoke.peers[0].connection.socket.sendall(line)
     links.until(lambda: links.hub.reports, links.hub)
     assert [lost.kind for lost in links.hub.reports.values()] == ["lost"]
