@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 
+from noether.common.whole_file import Publisher
 from noether.runs.folder import RunFolder
-from noether.runs.records import Row, append_row, is_count, read_rows
+from noether.runs.records import Row, append_row, is_count, read_rows, write_record
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
         )
         records.append(record)
     return records
+
+
+def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> None:
+    """Writes stopped.json: that everything is saved, up to an update, and what the next start needs to know."""
+    content = {
+        "reason": reason,
+        "update": saved,
+        "attempts_without_progress": attempts_without_progress(folder, saved),
+    }
+    write_record(folder.stopped, content, by)
 
 
 def attempts_without_progress(folder: RunFolder, reached: int) -> int:

@@ -18,7 +18,7 @@ from noether.distributed.deadline import find_deadline
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, NoetherError
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
-from noether.runs.attempts import attempts_without_progress
+from noether.runs.attempts import record_stop
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
@@ -46,11 +46,7 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
                 ignore_the_end_of_others()
             if number := _stopped_at_start(code):
                 ignore_the_end_of_others()
-                reached = newest_update(folder.checkpoints)
-                stalled = attempts_without_progress(folder, reached)
-                reason = signal.Signals(number).name
-                content = {"reason": reason, "update": reached, "attempts_without_progress": stalled}
-                write_record(folder.stopped, content, lease)
+                record_stop(folder, signal.Signals(number).name, newest_update(folder.checkpoints), lease)
                 code = ExitCode.CHECKPOINTED
     except NoetherError as error:
         code = error.exit_code

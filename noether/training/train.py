@@ -13,7 +13,7 @@ from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
 from noether.errors import ExitCode, RequestError
-from noether.runs.attempts import attempts_without_progress, record_outcome, record_start
+from noether.runs.attempts import record_outcome, record_start, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
@@ -112,7 +112,7 @@ def _leave(reason: int, run: OpenRun) -> int:
     if not reason:
         return ExitCode.DONE
     # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-    run.note(lambda: _record_stop(run, outcome))
+    run.note(lambda: record_stop(run.folder, outcome, newest_update(run.folder.checkpoints), run.lease))
     group.barrier()
     if group.is_first:
         run.console.say(
@@ -155,16 +155,6 @@ def _record_outcome(run: OpenRun, outcome: str) -> None:
 def _record_failure(run: OpenRun) -> None:
     run.lease.check()
     _record_outcome(run, "failed")
-
-
-def _record_stop(run: OpenRun, reason: str) -> None:
-    """Writes stopped.json: that everything is saved, and what the next start needs to know."""
-    content = {
-        "reason": reason,
-        "update": run.state.progress.updates,
-        "attempts_without_progress": attempts_without_progress(run.folder, newest_update(run.folder.checkpoints)),
-    }
-    write_record(run.folder.stopped, content, run.lease)
 
 
 def _record(run: OpenRun, plan: dict[str, Any], began_at: int) -> None:
