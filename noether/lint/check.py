@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from noether.common.numbers import counted
 from noether.common.suggest import nearest
@@ -36,8 +36,7 @@ _UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The findings of one file by line, its bytes, and what its jobs would start. `unread` says why it was not read."""
 
     path: Path
@@ -63,7 +62,7 @@ def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...],
     summary: list[str] = []
     for script in scripts:
         inner = list(script.inner)
-        wraps = bool(inner) and not script.components[0].given
+        wraps = not script.components[0].given and (inner or re.search(r"(?m)^\s*sbatch\s", script.shell.code))
         for each in [*([] if wraps else [script]), *inner]:
             job = Job(each)
             findings = [finding for check in OPTION_CHECKS for finding in check(job)]

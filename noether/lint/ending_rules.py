@@ -7,8 +7,9 @@ from os.path import isdir
 from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job, is_server
+from noether.lint.job import Job, JobShape, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
+from noether.lint.shell import REPEATED
 from noether.lint.status import Loss, StatusFlow
 from noether.lint.values import signal_request
 
@@ -195,14 +196,21 @@ def requeue(job: Job) -> Iterator[Finding]:
     for launch, srun, shape in job.known_steps:
         value = srun.option("kill-on-bad-exit")
         kills = value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.code
-        if kills or shape.tasks < 2 or not job.shows_ddp(launch):
+        shown = job.shows_ddp(launch)
+        if kills or shape.tasks < 2 or not (shown or _alike_ranks(job, launch, shape)):
             continue
-        source = job.script.source(srun.line)
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
         message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
-        plain = re.match(r"\s*srun\s", source) is not None and launch.command.line == srun.line
-        edit = replace(edit, safe=plain) if edit and value is None else None
+        safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
+        edit = replace(edit, safe=safe) if edit and value is None else None
         yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)
+
+
+def _alike_ranks(job: Job, launch: Launch, shape: JobShape) -> bool:
+    """Says whether the job's one step is a Python program with a task for each of its GPUs, or a master to meet at."""
+    python = any(word.text.endswith(".py") for word in launch.innermost.words) or launch.innermost.kind == "python"
+    alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
+    return python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
 
 
 def containers(job: Job) -> Iterator[Finding]:
@@ -230,12 +238,9 @@ def containers(job: Job) -> Iterator[Finding]:
         flag, options, elsewhere = "--nv", {"nv", "nvccli"}, r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)="
         if docker:
             flag, options, elsewhere = "--gpus all", {"gpus", "device", "runtime", "gpu"}, "(?i)nvidia"
-        edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", rf"\1 {flag} ")
-        message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
-        message += "" if ours or docker else ", unless your site sets 'always use nv'"
-        if (
-            not options & set(layer.options)
-            and not re.search(elsewhere, text)
-            and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]
-        ):
+        given = options & set(layer.options) or re.search(elsewhere, text)
+        if not given and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]:
+            edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", rf"\1 {flag} ")
+            message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
+            message += "" if ours or docker else ", unless your site sets 'always use nv'"
             yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)

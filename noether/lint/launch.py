@@ -224,7 +224,10 @@ class _Chain:
         if command is not None:
             written = command.raw in self.script.text.replace("\\\n", "") and self.depth == 0
             self.expands += pieces(command.raw, quoted=True) if written else ""
-            self._inner(ShellText(unquote(mark_early(command.raw)), command.line))
+            word = unquote(mark_early(command.raw).replace(r"\$", "\0"))
+            known = self.variables.expand(word) if command.raw[0] == '"' else word
+            elsewhere = known.count("\n") != word.count("\n")
+            self._inner(ShellText(known.replace("\0", "$"), command.line, on_one_line=elsewhere))
         elif files:
             # Another file has its own line numbers; what is found there is reported where it is started.
             text = self.script.neighbour(self.variables.expand(files[0].text))

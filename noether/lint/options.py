@@ -5,7 +5,7 @@ The tables are those of Slurm 22.05 (sbatch(1), srun(1)) with what later version
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from noether.common.suggest import nearest
 
@@ -78,8 +78,7 @@ OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slu
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """One option as it was given: its full name, its value ("" where it takes none) and its line."""
 
     name: str
@@ -87,8 +86,7 @@ class Given:
     line: int
 
 
-@dataclass(frozen=True)
-class OptionProblem:
+class OptionProblem(NamedTuple):
     """Words that cannot be read as options: the rule against them, what is wrong, and what to write (or "")."""
 
     rule: str

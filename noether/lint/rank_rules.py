@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from noether.common.numbers import counted
 from noether.errors import RequestError
@@ -18,8 +18,7 @@ ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
 """Reads the words after `noether train` as the command line does; None: they cannot be read."""
 
 
-@dataclass(frozen=True)
-class Requested:
+class Requested(NamedTuple):
     """What is given beside the script: a configuration, what reads the script's own, and Slurm's version."""
 
     read_line: ReadLine | None = None

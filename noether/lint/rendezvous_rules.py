@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from noether.environments.slurm.nodelist import parse_nodelist
 from noether.errors import RequestError
@@ -32,8 +32,7 @@ _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRAR
 _C10D = ("c10d", "etcd", "etcd-v2")
 
 
-@dataclass(frozen=True)
-class _Setting:
+class _Setting(NamedTuple):
     """A place where the script names a master or a port: its value, unexpanded, and who evaluates it."""
 
     name: str
@@ -166,7 +165,7 @@ def too_early(job: Job) -> Iterator[Finding]:
         own = [setting for setting in _settings(job) if setting.launch is launch]
         values = {setting.name: f"${setting.name}" for setting in own}
         carried = Variables(launch.variables.values | values)
-        words = [setting.word for setting in own if setting.name != "node_rank" or not _uses_c10d(launch)]
+        words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]
         for layer in (layer for layer in launch.layers if layer.kind in ("python", "noether")):
             words += layer.words[1:]
         for word in words:

@@ -2,14 +2,12 @@
 
 # ruff: noqa: E501  (a table: each rule on one line)
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Level = Literal["error", "warning"]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule: its code, its name, the level of most findings, and why it is one."""
 
     code: str

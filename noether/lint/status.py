@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tree_sitter import Node
 
@@ -18,8 +17,7 @@ _SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
 LossKind = Literal["pipe", "or", "then", "exit", "wait"]
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """How a status is lost: the kind, the command that answers in its place, and that command's line."""
 
     kind: LossKind
@@ -132,11 +130,10 @@ def _is_body(conditional: Node, node: Node) -> bool:
 
 def _after(node: Node) -> Iterator[Node]:
     """Yields the statements after a node, in its own block."""
-    following = node.next_named_sibling
-    while following is not None:
+    while (following := node.next_named_sibling) is not None:
         if following.type not in ("comment", "elif_clause", "else_clause", "heredoc_body", "file_redirect"):
             yield following
-        following = following.next_named_sibling
+        node = following
 
 
 def _outer_after(node: Node) -> Iterator[Node]:

@@ -1,12 +1,10 @@
 """Reads the values of Slurm's options: counts, nodes, GPUs, arrays, signals. None: Slurm refuses the text."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
             "TTOU", "XCPU")  # fmt: skip
-DEFAULT_LEAD_S = 60
-"""Seconds before the end at which a signal is sent when --signal gives no time (sbatch(1))."""
 
 
 def count(text: str | None) -> int | None:
@@ -53,8 +51,7 @@ def gpu_count(text: str | None) -> int | None:
     return total
 
 
-@dataclass(frozen=True)
-class SignalRequest:
+class SignalRequest(NamedTuple):
     """`--signal`: which, how long before the end in seconds, and whether the batch shell alone gets it."""
 
     name: str
@@ -74,7 +71,7 @@ def signal_request(text: str) -> SignalRequest | None:
     match = re.fullmatch(r"(?:([RrBb]{1,2}):)?([A-Za-z]+\d?|\d{1,2})(?:@(\d{1,5}))?", text)
     if not match:
         return None
-    name, lead = match[2].upper().removeprefix("SIG"), int(match[3] or DEFAULT_LEAD_S)
+    name, lead = match[2].upper().removeprefix("SIG"), int(match[3] or 60)  # The default of sbatch(1).
     known = 0 < int(name) < 65 if name.isdigit() else name in _SIGNALS
     # The field is 16 bits wide in Slurm.
     return SignalRequest(name, lead, "B" in (match[1] or "").upper()) if known and lead < 65_535 else None

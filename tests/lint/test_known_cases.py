@@ -138,6 +138,10 @@ RIGHT = {  # name: (options, body); nothing may be found
     "rank-that-the-shell-of-each-task-keeps": (EACH, FIRST.format("head -n 1") + 'srun -K bash -c "ARGS=\\"--node_rank=\\$SLURM_PROCID --master_addr=\\$MASTER_ADDR\\"\ntorchrun --nnodes=2 --nproc_per_node=4 \\$ARGS t.py"'),
     "mpirun-that-spreads-its-ranks": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 -npernode 1 ./solver"),
     "loop-at-the-end": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\ndone"),
+    "rank-escaped-for-a-shell-that-sets-it": (EACH, FIRST.format("head -n 1") + "N=8\n" + 'srun -K bash -c "N=\\$SLURM_NODEID; ' + RANK[1:-1].format(cmd="torchrun ", node="\\$N") + '"'),
+    "rank-of-accelerate-that-c10d-does-not-read": (EACH, FIRST.format("head -n 1") + 'CMD="cd run; accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --rdzv_backend c10d --main_process_ip $MASTER_ADDR"\nsrun -K bash -c "$CMD t.py"'),
+    "tasks-that-share-nothing": ("#SBATCH -n4\n", "srun python t.py"),
+    "steps-of-one-gpu-each-in-a-loop": (TWO, "for i in 1 2; do\n    srun python t.py $i\ndone"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -204,7 +208,7 @@ WRONG = {  # name: (options, body, the one finding)
     "sixteen-ranks-on-128-gpus": (RANKS, W + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
     "sixteen-ranks-beside-a-flag-that-shares-nothing": (RANKS + "#SBATCH --gres-flags=enforce-binding\n", W + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
     "sixteen-ranks-behind-another-step": (RANKS, W + "srun hostname\nsrun -K python t.py", ("one-rank-per-gpu", WARNS)),
-    "four-ranks-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", FIRST.format("head -n 1") + "srun python t.py", ("one-rank-per-gpu", WARNS)),
+    "four-ranks-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", FIRST.format("head -n 1") + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
     "four-ranks-of-mpirun-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", W + "mpirun -np 4 python t.py", ("one-rank-per-gpu", WARNS)),
     "torchrun-that-starts-one-worker": (G4, "torchrun t.py", ("processes-per-node", WARNS)),
     "deepspeed-on-more-gpus-than-there-are": (G4, "deepspeed --num_gpus=8 t.py", ("processes-per-node", FAILS)),
@@ -272,6 +276,10 @@ WRONG = {  # name: (options, body, the one finding)
     "code-lost-behind-a-loop": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\ndone\n./collect", ("exit-code-lost", WARNS)),
     "port-of-an-init-method": (TWO, FIRST.format("head -n 1") + "srun -K python t.py --init_method tcp://$MASTER_ADDR:3456 --world_size 8", ("fixed-port", WARNS)),
     "mpirun-on-the-first-node-alone": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 ./solver", ("idle-nodes", WARNS)),
+    "launcher-in-a-variable-of-several-commands": (TWO, 'SETUP="cd run;"\nCMD="torchrun --nnodes=2 --nproc_per_node=4"\nsrun -K bash -c "$SETUP $CMD t.py"', ("launcher-per-task", FAILS)),
+    "program-with-a-task-for-each-gpu": (TWO, "srun python t.py", ("kill-on-bad-exit", WARNS)),
+    "program-in-a-container-with-a-task-for-each-gpu": (TWO, "srun apptainer exec --nv a.sif conda-python run.py --a 1", ("kill-on-bad-exit", WARNS)),
+    "program-with-a-master-to-meet-at": (EACH, FIRST.format("head -n 1") + "srun python t.py", ("kill-on-bad-exit", WARNS)),
     "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 
@@ -370,7 +378,14 @@ def test_a_here_document_that_is_indented_by_tabs_is_read() -> None:
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(4, "bad-time")]
 
 
-@pytest.mark.parametrize(("text", "rules"), [("python t.py\n", []), ("#SBATCH -n1\nhostname\n", ["no-shebang"])])
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("python t.py\n", []),
+        ("python t.py\nsbatch --array=0-3 job.sh\ndate\n", []),
+        ("#SBATCH -n1\nhostname\n", ["no-shebang"]),
+    ],
+)
 def test_a_file_without_options_of_its_own_needs_no_first_line(text: str, rules: list[str]) -> None:
     assert [rule for rule, _ in found(text, "run.sh")] == rules
 

@@ -177,6 +177,7 @@ UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other 
     "pipe-beside-another": "#!/bin/bash\npython t.py | tee log\nls | head -n 1\n",
     "two-jobs-in-the-background": "#!/bin/bash\npython a.py &\npython b.py &\n",
     "no-shell-script": "import os\nprint(f'{os.getcwd()}')\nclass A: pass\n",
+    "tasks-that-may-be-no-ranks": f"#!/bin/bash\n{TWO}srun python t.py\n",
     "or-true": "#!/bin/bash\npython t.py || true\n",
 }
 
