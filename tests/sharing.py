@@ -20,7 +20,6 @@ GROUPS = {
     "tests/images/test_apptainer_slurm.py": "Slurm and the images",
     "tests/images/test_containers_page.py": "Slurm and the images",
     "tests/workers/": "launchers, whose ranks meet at port 29500",
-    "tests/environments/test_torchrun_placement.py": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
 MACHINES = (

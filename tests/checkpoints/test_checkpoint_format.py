@@ -57,17 +57,30 @@ def test_a_checkpoint_of_another_format_is_passed_over(tmp_path) -> None:
     assert "format 99 is not 2" in str(checkpoint.damage())
 
 
-def test_the_newest_intact_is_taken_and_the_damaged_is_named(tmp_path) -> None:
-    write(tmp_path, 1)
-    write(tmp_path, 2)
-    newest = write(tmp_path, 3)
-    (newest.path / "model.bin").write_text("other")
+HARMED = {
+    "another-content": (lambda newest: (newest / "model.bin").write_text("other"), "model.bin has another SHA-256"),
+    "no-meta-data": (lambda newest: (newest / "meta.json").unlink(), "meta.json cannot be read"),
+    "a-copy": (lambda newest: copy_over(newest.with_name("update-000000001"), newest), ""),
+}
+
+
+def copy_over(older: Path, newer: Path) -> None:
+    shutil.rmtree(newer)
+    shutil.copytree(older, newer)
+
+
+@pytest.mark.parametrize(("harm", "words"), HARMED.values(), ids=HARMED)
+def test_the_newest_intact_is_taken_and_the_damaged_is_named(harm, words: str, tmp_path) -> None:
+    for updates in (1, 2, 3):
+        newest = write(tmp_path, updates)
+    harm(newest.path)
+    assert kept(tmp_path) == [1, 2, 3]
     warnings: list[str] = []
     found = newest_intact(tmp_path, warnings.append)
     assert found is not None
     assert found.updates == 2
     assert len(warnings) == 1
-    assert newest.path.name in warnings[0]
+    assert f"update-000000003 is damaged and skipped: {words}" in warnings[0]
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
@@ -79,15 +92,6 @@ def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
     (tmp_path / "update-000000004").write_text("a file")
     assert kept(tmp_path) == [1, 4], "it has the name of a checkpoint, and is named as a damaged one"
     assert "Not a directory" in str(list_checkpoints(tmp_path)[1].damage())
-
-
-def test_a_checkpoint_without_meta_data_is_one_and_damaged(tmp_path) -> None:
-    write(tmp_path, 1)
-    (write(tmp_path, 2).path / "meta.json").unlink()
-    assert kept(tmp_path) == [1, 2]
-    warnings: list[str] = []
-    assert newest_intact(tmp_path, warnings.append).updates == 1  # type: ignore[union-attr]
-    assert "update-000000002 is damaged and skipped: meta.json cannot be read" in warnings[0]
 
 
 @pytest.mark.parametrize("file", ["model.bin", "meta.json"])
@@ -111,14 +115,6 @@ def test_a_damaged_best_checkpoint_is_refused_where_another_would_give_other_fig
         best_or_refused(folder, "--checkpoint {}")
     assert "update-000000002" in refused.value.seen
     assert refused.value.fix.startswith("--checkpoint update-000000003 ")
-
-
-def test_a_checkpoint_that_was_copied_to_a_newer_name_is_damaged(tmp_path) -> None:
-    first = write(tmp_path, 1)
-    shutil.copytree(first.path, tmp_path / "update-000000009")
-    named: list[str] = []
-    assert newest_intact(tmp_path, named.append) == first
-    assert "update-000000009" in named[0]
 
 
 @pytest.mark.parametrize(("metric", "named"), [(0.1, True), (0.9, False), (None, False)])

@@ -1,7 +1,6 @@
 """Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is asked again."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -96,21 +95,6 @@ def test_snapshots_are_written_one_after_the_other(writer) -> None:
     assert newest_intact(writer.folder, pytest.fail).updates == 3
 
 
-def test_the_caller_goes_on_while_it_is_written_and_a_second_snapshot_waits(writer, disk) -> None:
-    disk.hold.clear()
-    writer.make_room()
-    writer.start(snapshot(1))
-    waiting = threading.Thread(target=writer.make_room, daemon=True)
-    waiting.start()
-    time.sleep(0.2)
-    assert waiting.is_alive(), "memory for one snapshot is not used for two"
-    assert kept(writer) == []
-    disk.hold.set()
-    waiting.join(10)
-    assert not waiting.is_alive()
-    assert kept(writer) == [1]
-
-
 def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> None:
     disk.failures = [OSError(28, "No space left on device"), OSError(5, "Input/output error")]
     writer.make_room()
@@ -120,22 +104,6 @@ def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> 
     assert [type(item) for item in news] == [str, str, Written]
     assert "No space left on device; training continues; it is tried again" in news[0]
     assert kept(writer) == [1]
-
-
-def test_a_newer_snapshot_takes_the_place_of_a_refused_one(writer, disk, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoint_writer, "FIRST_RETRY_S", 60.0)
-    disk.failures = [OSError(28, "No space left on device")]
-    writer.make_room()
-    writer.start(snapshot(1))
-    started = time.monotonic()
-    while not (news := writer.news()):
-        time.sleep(0.01)
-    assert "could not be written" in news[0]
-    writer.make_room()
-    writer.start(snapshot(2))
-    assert writer.finish() is None
-    assert time.monotonic() - started < 30, "nobody waits for the next try of what is old"
-    assert kept(writer) == [2]
 
 
 def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it_goes_on(writer, disk) -> None:
@@ -149,34 +117,6 @@ def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it
     assert "No space left on device" in str(error)
     assert "continues after update 1" in str(error)
     assert kept(writer) == [1]
-
-
-def test_in_a_hurry_a_write_that_has_barely_begun_is_given_up(writer, monkeypatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(tensors):
-        for number in range(10):
-            if number == 1:
-                begun.set()
-                assert go_on.wait(30)
-            yield b"0" * 400
-
-    monkeypatch.setattr(checkpoint_writer, "safetensors_parts", slow)
-    writer.make_room()
-    writer.start(snapshot(1))
-    assert begun.wait(10)
-    room = threading.Thread(target=writer.make_room, kwargs={"hurry": True}, daemon=True)
-    room.start()
-    time.sleep(0.1)
-    go_on.set()
-    room.join(10)
-    assert not room.is_alive()
-    assert kept(writer) == []
-    assert not list(writer.folder.glob(".update-*"))
-    monkeypatch.undo()
-    writer.start(snapshot(2), verify=True)
-    assert writer.finish() is None
-    assert kept(writer) == [2]
 
 
 def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> None:

@@ -161,6 +161,7 @@ def test_who_leaves_in_a_hurry_gives_up_what_has_barely_begun_but_not_the_best(
     threading.Timer(0.2, go_on.set).start()
     scene.save(11, leaving=True)
     assert scene.kept == kept
+    assert not list(scene.writer.folder.glob(".update-*"))
 
 
 def test_who_leaves_waits_for_a_stalled_disk_and_says_so(scene) -> None:

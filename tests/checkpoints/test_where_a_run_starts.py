@@ -1,7 +1,5 @@
 """Where a run starts: in a folder that a failed start has left, and never over what an earlier one has made."""
 
-import shutil
-
 import pytest
 from conftest import TINY
 
@@ -73,11 +71,3 @@ def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_an
         start(folder, "resume=auto")
     folder.metrics.write_text(rows_text([ROW]))
     assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"
-
-
-def test_a_copy_of_a_checkpoint_is_nobody_s(folder) -> None:
-    save(folder, 2)
-    shutil.copytree(folder.checkpoints / "update-000000002", folder.checkpoints / "update-000000004.bak")
-    found = start(folder, "resume=auto", "accept_changes=[all]").checkpoint
-    assert found is not None
-    assert found.path == folder.checkpoints / "update-000000002"

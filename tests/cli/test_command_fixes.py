@@ -13,21 +13,6 @@ def parse(words: list[str], engine: str = ""):
     return parse_arguments(words, VERBS, tuple(RunConfig.model_fields), engine)
 
 
-COMMANDS = {
-    "misspelt-verb": (["trian", "seed=1"], "noether train seed=1"),
-    "verb-by-another-name": (["fit"], "noether train"),
-    "own-mesh": (["predict", "runs/cars", "own.stl"], "noether predict runs/cars --mesh own.stl"),
-    "own-mesh-and-flags": (
-        ["predict", "runs/cars", "own.stl", "--scale", "0.001"],
-        "noether predict runs/cars --scale=0.001 --mesh own.stl",
-    ),
-    "split": (["evaluate", "runs/cars", "validation"], "noether evaluate runs/cars --split validation"),
-    "folder-of-runs": (["status", "runs"], "noether status --output-path runs"),
-    "no-run": (["evaluate", "--json"], "noether evaluate runs/NAME --json"),
-    "too-many": (["report", "runs/x", "extra"], "noether report runs/x"),
-}
-
-
 @pytest.mark.parametrize(
     ("words", "engine", "fix"),
     [

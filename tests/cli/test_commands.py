@@ -150,11 +150,6 @@ def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, en
     assert str(closed) in done.stderr
 
 
-def test_help_on_a_command_that_is_not_there_names_the_nearest(noether) -> None:
-    done = noether("help", "trian")
-    assert (done.code, "did you mean 'train'?" in done.err) == (2, True)
-
-
 def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
     done = noether(
         "plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from noether.data.digits import FILES, open_digits, read_idx
+from noether.data.digits import FILES, open_digits
 from noether.errors import RequestError
 
 
@@ -82,9 +82,3 @@ def test_what_is_not_mnists_is_refused_by_name(file: str, content: bytes | None,
     assert words in str(refusal.value)
     assert str(tmp_path) in str(refusal.value)
     assert "dataset_root" in str(refusal.value)
-
-
-def test_an_idx_file_of_three_axes_keeps_their_order(tmp_path: Path) -> None:
-    array = np.arange(24).reshape(2, 3, 4)
-    (tmp_path / "a").write_bytes(idx(array))
-    assert read_idx(tmp_path / "a").tolist() == array.tolist()

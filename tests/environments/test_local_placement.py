@@ -7,11 +7,9 @@ import pytest
 
 from noether.common.cpus import UsableCpus
 from noether.environments.devices import DeviceInventory
-from noether.environments.driver import Gpu
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint, local_placement
-from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement
-from noether.environments.resolve import LAUNCHERS, resolve_placement
+from noether.environments.placement import Device, LaunchRequest, Placement
 from noether.workers.context import WorkerContext
 from noether.workers.spawner import worker_contexts
 from noether.workers.worker import worker_environment
@@ -102,31 +100,6 @@ def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp:
     for context in contexts(environ):
         assert context.threads == threads
         assert worker_environment(context, environ)["OMP_NUM_THREADS"] == omp
-
-
-def test_trap_1_each_worker_keeps_the_mask_and_counts_within_it() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "2,3,5,7", "RANK": "9", "HOME": "/home/user"}
-    for rank, context in enumerate(contexts(environ)):
-        environment = worker_environment(context, environ)
-        assert environment["CUDA_VISIBLE_DEVICES"] == "2,3,5,7"
-        assert environment["HOME"] == "/home/user"
-        assert (environment["RANK"], environment["LOCAL_RANK"]) == (str(rank), str(rank))
-        assert (environment["WORLD_SIZE"], environment["LOCAL_WORLD_SIZE"]) == ("2", "2")
-        assert (environment["NODE_RANK"], environment["MASTER_ADDR"]) == ("0", "127.0.0.1")
-        assert str(context.worker.device) == f"cuda:{rank + 2}"
-
-
-def four_gpus() -> list[Gpu]:
-    return [Gpu(i, f"GPU-{i}") for i in range(4)]
-
-
-def test_resolve_placement_asks_the_driver_and_the_launchers() -> None:
-    request = LaunchRequest(devices="2", master_port=29500)
-    placement = resolve_placement(request, {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-3"}, "box", four_gpus)
-    assert placement.launcher == "local"
-    assert [worker.device.name for worker in placement.workers] == ["GPU-2", "GPU-3"]
-    assert placement.endpoint == Endpoint("127.0.0.1", 29500)
-    assert LAUNCHERS[-1] is local_placement
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,6 @@ def test_the_loopback_is_reached_by_the_loopback() -> None:
     assert interface_towards("127.0.0.1") == "lo"
 
 
-def test_every_own_address_is_found_on_its_interface() -> None:
-    """Not on `lo`, although the route to an own address is the loopback: no other host comes there."""
-    names = {name for _, name in socket.if_nameindex()}
-    assert {interface_towards("127.0.0.1")} <= names
-    own = socket.gethostbyname("localhost")
-    assert interface_towards(own) in names
-
-
 @pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
 def test_an_ipv6_address_is_reached_by_its_interface() -> None:
     assert find_address("::1") == "::1"

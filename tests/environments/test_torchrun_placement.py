@@ -1,10 +1,5 @@
 """RANK and WORLD_SIZE: torchrun, a PyTorchJob's pods, ranks started by hand, each with its own trap."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import batch_script, step
@@ -13,20 +8,6 @@ from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
-
-ROOT = Path(__file__).parents[2]
-SHOW = """
-import os
-from noether.environments.placement import LaunchRequest
-from noether.environments.resolve import resolve_placement
-p = resolve_placement(LaunchRequest("cpu"), os.environ, "box")
-w, = p.workers
-place = f"{w.rank}/{w.local_rank}/{w.node_rank}"
-sizes = f"{p.world_size} {p.local_world_size} on {len(p.nodes)}"
-told = p.endpoint.port == int(os.environ["MASTER_PORT"])
-# One write: torchrun's workers share a pipe.
-os.write(1, f"{p.launcher} {place} of {sizes} {p.endpoint.served_by} {told} {p.attempt}\\n".encode())
-"""
 
 
 def torchrun(*counts: int, master: str = "n1", **extra: str) -> list[dict[str, str]]:
@@ -83,31 +64,6 @@ def place(
 
 def shown(placement: Placement) -> str:
     return " ".join(f"{w.rank}/{w.local_rank}/{w.node_rank} {w.device}" for w in placement.workers)
-
-
-def test_the_real_torchrun() -> None:
-    # Its environment is torch's to change: this sees what the installed one sets.
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            "2",
-            "--no-python",
-            sys.executable,
-            "-c",
-            SHOW,
-        ],
-        cwd=ROOT,
-        env={**{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    lines = sorted(result.stdout.splitlines())
-    assert lines == [f"torchrun {rank}/{rank}/0 of 2 2 on 1 torchrun True 0" for rank in range(2)]
 
 
 @pytest.mark.parametrize("gpus", [False, True], ids=["cpu", "gpu"])

@@ -43,12 +43,6 @@ def run(module: str, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_strangers_are_a_program() -> None:
-    """Their short forms call them otherwise."""
-    assert "--rounds" in run("strangers", "--help")
-
-
-@pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
     """A checkpoint copied to a newer name, rows that stand there twice, pipes, flipped bits."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"

@@ -1,13 +1,11 @@
 """The records of a run folder: what is damaged is named, with file and line, and never stops a run."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
 from noether.runs.folder import RunFolder
-from noether.runs.overview import run_state
 from noether.runs.records import (
     mean_rate,
     number,
@@ -123,17 +121,6 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     record_outcome(folder, 2, 6, "SIGTERM")
     assert [(row.attempt, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
     assert attempts_without_progress(folder, 6) == 0
-
-
-@pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "plan.json", "result.json", "attempt.json", "attempts.jsonl", "job.json"]
-)
-@pytest.mark.parametrize(
-    "content", [b"\xff", b"[]\n", b'{"length": 3, "metrics": [], "job": {}}\n'], ids=["bytes", "list", "types"]
-)
-def test_status_reads_whatever_is_there(name, content, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert run_state(RunFolder(tmp_path), {}).state in ("lost", "done")
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:

@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 
 from noether.common.appending_file import AppendingFile
 from noether.common.console import Console
-from noether.common.plain_file import LARGEST, NotPlainFile, create_plain, open_to_append, read_plain
+from noether.common.plain_file import NotPlainFile, create_plain, open_to_append
 from noether.common.whole_file import UNFENCED, write_json, write_whole
 from noether.config.compose import read_dumped
 from noether.environments.identity import RunIdentity
@@ -89,13 +89,6 @@ def test_a_published_port_is_no_pipe(tmp_path: Path) -> None:
     published = PublishedPort(tmp_path, RunIdentity("multinode", 2))
     put("a pipe", published.path)
     assert published.read() is None
-
-
-def test_a_file_above_the_limit_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "large").open("wb") as file:
-        file.truncate(LARGEST + 1)
-    with pytest.raises(NotPlainFile):
-        read_plain(tmp_path / "large")
 
 
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {

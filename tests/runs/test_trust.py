@@ -21,7 +21,6 @@ from noether.errors import RequestError
 from noether.models.build import REGISTRY
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, approved_code, mark_own
-from tests.refusal import refusal
 
 RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
 CHECKPOINT = Path("checkpoints") / "update-000000002"
@@ -95,14 +94,6 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         approved(folder)
     assert "belongs to user 65534" in refused.value.seen
-
-
-def test_without_a_key_nothing_is_trusted_unasked(home: Path, tmp_path: Path) -> None:
-    """Whoever has never run code of their own has no key, and owns a stranger's run that they have copied."""
-    folder = run_with(tmp_path, CODE)
-    with refusal("untrusted-run"):
-        approved(folder)
-    assert approved(folder, trust=True) == ["os.system"]
 
 
 @pytest.mark.parametrize(

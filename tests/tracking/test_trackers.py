@@ -46,13 +46,6 @@ EVALUATION = {
 }
 
 
-def test_rows_can_be_read_while_the_run_goes_on(tmp_path) -> None:
-    file = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0)
-    file.log(training(2))
-    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2]
-    file.close()
-
-
 def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
     """A start that was stopped inside an evaluation saves the same update again, and so does the next."""
     path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}

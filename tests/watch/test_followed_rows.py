@@ -134,14 +134,6 @@ def test_a_damaged_line_is_left_out_and_counted(file: Path, line: str) -> None:
     assert followed.damaged == 1
 
 
-def test_a_link_to_a_file_elsewhere_is_not_read(tmp_path: Path, file: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "metrics.jsonl").symlink_to(file)
-    assert FollowedRows(run, run / "metrics.jsonl").read() == ([], False)
-    assert last_rows(run, run / "metrics.jsonl") == []
-
-
 @pytest.mark.parametrize("size", [150, 2**16], ids=["the-end", "all"])
 def test_the_last_rows_are_whole(file: Path, size: int) -> None:
     with file.open("a") as more:
