@@ -51,6 +51,29 @@ def write_cases(root: Path, count: int = 6, **how) -> Path:
     return root
 
 
+def without_array(folder: Path) -> None:
+    mesh = pyvista.read(folder / "surface.vtp")
+    del mesh.cell_data["p"]
+    mesh.save(folder / "surface.vtp")
+
+
+def with_two_components(folder: Path, file: str = "surface.vtp", array: str = "p", *, binary: bool = True) -> None:
+    mesh = pyvista.read(folder / file)
+    mesh.cell_data[array] = np.zeros((mesh.n_cells, 2))
+    mesh.save(folder / file, binary=binary)
+
+
+def with_nan(folder: Path) -> None:
+    mesh = pyvista.read(folder / "volume.vtu")
+    mesh.cell_data["T"][7] = np.nan
+    mesh.save(folder / "volume.vtu")
+
+
+def torn(folder: Path) -> None:
+    path = folder / "volume.vtu"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 MAP = """
 axes: {wind: +x, up: +z}
 length: m

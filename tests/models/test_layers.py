@@ -124,12 +124,21 @@ def torch_attention(dim, heads):
     return reference
 
 
-def test_self_attention_is_torch_multihead_attention():
+def torch_and_self_attention():
+    """Both with the same weights."""
     reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
     ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
     ours.output.load_state_dict(reference.out_proj.state_dict())
-    x = random(2, 7, 24)
+    return reference, ours
+
+
+def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padding():
+    reference, ours = torch_and_self_attention()
+    x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
     torch.testing.assert_close(ours(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
+    expected = reference(x, x, x, key_padding_mask=~mask)[0]
+    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
 
 
 def test_cross_attention_is_torch_multihead_attention():
@@ -153,25 +162,13 @@ def test_attention_rotates_queries_and_keys_but_not_values():
 
 
 def test_reading_what_others_made_is_torch_multihead_attention():
-    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
-    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
-    ours.output.load_state_dict(reference.out_proj.state_dict())
+    reference, ours = torch_and_self_attention()
     x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
     expected = reference(x, context, context)[0]
     torch.testing.assert_close(ours.read(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
     own, made = ours.with_keys_values(context)
     torch.testing.assert_close(own, reference(context, context, context)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(ours.read(x, made), expected, rtol=0, atol=1e-12)
-
-
-def test_nothing_attends_to_padding():
-    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
-    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
-    ours.output.load_state_dict(reference.out_proj.state_dict())
-    x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
-    expected = reference(x, x, x, key_padding_mask=~mask)[0]
-    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
 
 
 # blocks

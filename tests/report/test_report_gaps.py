@@ -209,3 +209,10 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
     assert run.result == {}
     assert "of another kind" in run.troubles["result.json"]
     assert "of another kind" in render_report(run)
+
+
+def test_a_resumed_run_shows_what_was_made_anew(run: ReportedRun) -> None:
+    again = resumed(run)
+    updates, loss = again.history.curve("training", "", "loss")
+    assert updates.tolist() == sorted({row["update"] for row in again.rows if row["kind"] == "training"})
+    assert loss[updates > 200].tolist() == [77.0] * 8

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
-from simulated_cases import body, write_cases
+from simulated_cases import body, torn, with_nan, with_two_components, without_array, write_cases
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
@@ -92,45 +92,19 @@ def test_a_wind_along_another_axis_is_found(tmp_path: Path) -> None:
     assert about.axes.wind == "-y"
 
 
-def without_volume(root: Path) -> None:
-    (root / "run_2" / "volume.vtu").unlink()
-
-
-def without_array(root: Path) -> None:
-    mesh = pyvista.read(root / "run_2" / "surface.vtp")
-    del mesh.cell_data["p"]
-    mesh.save(root / "run_2" / "surface.vtp")
-
-
-def with_more_components(root: Path) -> None:
-    mesh = pyvista.read(root / "run_2" / "surface.vtp")
-    mesh.cell_data["p"] = np.zeros((mesh.n_cells, 2))
-    mesh.save(root / "run_2" / "surface.vtp")
-
-
-def with_nan(root: Path) -> None:
-    mesh = pyvista.read(root / "run_2" / "surface.vtp")
-    mesh.cell_data["p"][3] = np.nan
-    mesh.save(root / "run_2" / "surface.vtp")
-
-
-def torn(root: Path) -> None:
-    (root / "run_2" / "surface.vtp").write_bytes(b"<VTKFile")
-
-
 ODD = {
-    "no-file": (without_volume, "case run_2 without {case}/volume.vtu"),
+    "no-file": (lambda folder: (folder / "volume.vtu").unlink(), "case run_2 without {case}/volume.vtu"),
     "no-array": (without_array, "case run_2 without p at cells"),
-    "components": (with_more_components, "another number of components than 1"),
-    "nan": (with_nan, "p is not finite"),
-    "torn": (torn, "surface.vtp cannot be read"),
+    "components": (with_two_components, "another number of components than 1"),
+    "nan": (with_nan, "T is not finite"),
+    "torn": (torn, "volume.vtu cannot be read"),
 }
 
 
 @pytest.mark.parametrize(("breaks", "words"), ODD.values(), ids=ODD.keys())
 def test_what_is_odd_is_said(breaks, words: str, tmp_path: Path) -> None:
     root = write_cases(tmp_path / "source", 4)
-    breaks(root)
+    breaks(root / "run_2")
     survey = survey_folder(root)
     assert any(words in odd and "run_2" in odd for odd in survey.odd), survey.odd
     assert words.split("{")[0].split(" than")[0] in draft_map(survey)

@@ -11,7 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
-from simulated_cases import LAYOUTS, MAP, write_case, write_cases
+from simulated_cases import (
+    LAYOUTS,
+    MAP,
+    torn,
+    with_nan,
+    with_two_components,
+    without_array,
+    write_case,
+    write_cases,
+)
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset, check_cases, open_cases
@@ -108,31 +117,8 @@ def test_millimetres_without_a_unit_are_refused_with_the_line_to_write(tmp_path:
     assert "length: mm" in refused.value.fix
 
 
-def no_array(folder: Path) -> None:
-    mesh = pyvista.read(folder / "surface.vtp")
-    del mesh.cell_data["p"]
-    mesh.save(folder / "surface.vtp")
-
-
 def at_points(folder: Path) -> None:
     pyvista.read(folder / "surface.vtp").cell_data_to_point_data().save(folder / "surface.vtp")
-
-
-def not_finite(folder: Path) -> None:
-    mesh = pyvista.read(folder / "volume.vtu")
-    mesh.cell_data["T"][7] = np.nan
-    mesh.save(folder / "volume.vtu")
-
-
-def torn(folder: Path) -> None:
-    path = folder / "volume.vtu"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def vector_pressure(folder: Path) -> None:
-    mesh = pyvista.read(folder / "surface.vtp")
-    mesh.cell_data["p"] = np.zeros((mesh.n_cells, 2))
-    mesh.save(folder / "surface.vtp")
 
 
 def no_cells(folder: Path) -> None:
@@ -142,12 +128,12 @@ def no_cells(folder: Path) -> None:
 
 BROKEN = {
     "no-file": (lambda folder: (folder / "volume.vtu").unlink(), "no file for the set volume"),
-    "no-array": (no_array, "no array 'p'"),
+    "no-array": (without_array, "no array 'p'"),
     "at-points": (at_points, "at: points"),
-    "nan": (not_finite, "T in"),
+    "nan": (with_nan, "T in"),
     "torn": (torn, "volume.vtu cannot be read"),
     "no-cells": (no_cells, "volume.vtu has no"),
-    "components": (vector_pressure, "2 components"),
+    "components": (with_two_components, "2 components"),
     "no-number": (lambda folder: (folder / "numbers.json").write_text('{"drag": 1}'), "inlet.wind_speed"),
     "number-not-finite": (
         lambda folder: (folder / "numbers.json").write_text('{"drag": NaN, "inlet": {"wind_speed": 1}}'),
@@ -211,9 +197,9 @@ def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: 
     (root / "run_1" / "volume.vtu").unlink()
     (root / "run_4" / "numbers.json").write_text('{"drag": 1}')
     (root / "run_5" / "numbers.json").write_text('{"inlet": {}}')  # neither its parameter nor its output
-    no_array(root / "run_0")
+    without_array(root / "run_0")
     torn(root / "run_2")
-    ascii_with_more_components(root / "run_3")
+    with_two_components(root / "run_3", "volume.vtu", "T", binary=False)
     text = re.sub(r"(?m)^split:.*$", "split: {test: [run_1, rum_2], validation: [run_3]}", MAP)
     with refusal("no-such-array") as told:
         prepare(root, tmp_path / "out", text.replace("{array: T, unit: K}", "{array: T, unit: K, components: 1}"))
@@ -222,12 +208,6 @@ def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: 
         "run_0", "run_1", "run_2", "run_3", "run_4", "run_5", "run_5", "run_2"]  # fmt: skip
     assert "rum_2 (is it run_2?)" in lines[-1]
     assert not (tmp_path / "out").exists()
-
-
-def ascii_with_more_components(folder: Path) -> None:
-    mesh = pyvista.read(folder / "volume.vtu")
-    mesh.cell_data["T"] = np.zeros((mesh.n_cells, 2))
-    mesh.save(folder / "volume.vtu", binary=False)
 
 
 def test_a_name_of_a_split_that_no_case_has_is_refused_or_said(source: Path, tmp_path: Path) -> None:
@@ -299,7 +279,7 @@ def test_units_that_cannot_be_are_said(source: Path, tmp_path: Path) -> None:
 
 def test_implausible_cases_differ_in_components(tmp_path: Path) -> None:
     root = write_cases(tmp_path / "source", 4)
-    vector_pressure(root / "run_2")
+    with_two_components(root / "run_2")
     with refusal("case-components-differ"):
         prepare(
             root, tmp_path / "out", MAP.replace("forces: {set: surface, pressure: pressure, shear: wall_shear}", "")
