@@ -4,13 +4,12 @@ import io
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import TINY
 from rich.console import Console
+from waiting import wait_for
 
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
@@ -74,18 +73,11 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
 def test_a_run_saves_and_stops_when_its_sweep_is_killed(start, tmp_path: Path) -> None:
     words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=1000000")
     sweep, folder = start(*words, "seed=1,2", "trainer.log_every=1 updates"), RunFolder(tmp_path / "s-0")
-    wait_for(folder.metrics.exists)
+    wait_for("the first run", folder.metrics.exists, 120)
     sweep.kill()
-    wait_for(folder.stopped.exists)
+    wait_for("its end", folder.stopped.exists, 120)
     assert read_record(folder.stopped)["update"] > 0
     assert not (tmp_path / "s-1").exists()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, monkeypatch) -> None:

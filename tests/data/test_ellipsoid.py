@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from packed_files import write_packed
 from scipy.spatial import cKDTree
+from waiting import is_running, wait_for
 
 import noether
 from noether.config.dataset import EllipsoidDatasetConfig
@@ -363,20 +363,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=10)
     assert len(children) >= 2
-
-    def alive():
-        return [pid for pid in children if Path(f"/proc/{pid}/cmdline").is_file() and state(pid) != "Z"]
-
-    def state(pid):
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            return "Z"
-
-    deadline = time.monotonic() + 10
-    while alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive() == []
+    wait_for("their end", lambda: not any(map(is_running, map(int, children))), 10)
     assert not (tmp_path / "data" / "train.safetensors").exists()
 
     # What it left is cleared away by the next one; what another host may be writing, once it is an hour old.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, Finished
 from sharing import in_every_push
+from waiting import free_port
 
 LIMIT_S = 60
 """The promise; the default of --timeout leaves room for a slow start."""
@@ -19,11 +20,6 @@ LIMIT_S = 60
 
 def by_check(report: dict) -> dict[str, dict]:
     return {finding["check"]: finding for finding in reversed(report["findings"])}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def ranks_environ(rank: int, world: int, port: int, master: str = "127.0.0.1") -> dict[str, str]:

@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
 from sharing import in_every_push
+from waiting import wait_for
 
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.runs.attempts import read_attempts
@@ -25,13 +25,6 @@ OWN = REPOSITORY / "tests" / "faults" / "own"
 LINES = OWN / "lines.yaml"
 PAUSE = {"PAUSE_S": "0.04"}
 WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
-
-
-def wait_until(what: str, true: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.02)
 
 
 def rows(folder: RunFolder) -> list[int]:
@@ -56,6 +49,12 @@ class Host:
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
+    def small_disk(self, disk: Path) -> RunFolder:
+        """Mounts a disk of 8 MiB; returns the folder of a run on it."""
+        disk.mkdir()
+        self.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+        return RunFolder(self.seen(disk / "run"))
+
     def train(self, log: Path, *overrides: str, name: bool = True) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
         with log.open("wb") as file:
@@ -74,7 +73,7 @@ def host(environ) -> Iterator[Host]:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
     holder = subprocess.Popen(["unshare", "--mount", "--uts", "sleep", "280"])
     try:
-        wait_until("namespaces", lambda: other_namespace(holder.pid))
+        wait_for("namespaces", lambda: other_namespace(holder.pid))
         own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **PAUSE}
         host = Host(holder, own)
         host.run("hostname", "n9")
@@ -116,14 +115,12 @@ def fill(path: Path, but: int = 0) -> None:
 def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there_is_room(
     host, undisturbed, tmp_path
 ) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
-    folder, log = RunFolder(host.seen(disk / "run")), tmp_path / "log"
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    folder = host.small_disk(disk)
     process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
-    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     fill(host.seen(disk / "rest"))
-    wait_until("the warning", lambda: "No space left on device; training continues" in log.read_text())
+    wait_for("the warning", lambda: "No space left on device; training continues" in log.read_text())
     assert process.poll() is None
     host.seen(disk / "rest").unlink()
     assert process.wait(90) == 0, log.read_text()
@@ -133,12 +130,10 @@ def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there
 
 @pytest.mark.slow
 def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, undisturbed, tmp_path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
-    folder, log = RunFolder(host.seen(disk / "run")), tmp_path / "log"
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    folder = host.small_disk(disk)
     process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
-    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     good = list_checkpoints(folder.checkpoints)[-1]
     fill(host.seen(disk / "rest"))
     assert process.wait(120) == 1, log.read_text()
@@ -161,11 +156,11 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
     host.run("mount", "-t", "tmpfs", "-o", "size=16m", "none", str(run / "checkpoints"))
     folder, log = RunFolder(host.seen(run)), tmp_path / "log"
     process = host.train(log, *WIDE, f"output_path={run.parent}", "run_id=run")
-    wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     remount = host.inside("mount", "-o", "remount,ro", str(run / "checkpoints"))
     # Busy while a checkpoint is being written.
-    wait_until("read-only", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
-    wait_until("the warning", lambda: "Read-only file system; training continues" in log.read_text())
+    wait_for("read-only", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
+    wait_for("the warning", lambda: "Read-only file system; training continues" in log.read_text())
     host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
     assert process.wait(90) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
@@ -178,8 +173,7 @@ def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_
 )
 def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
+    host.small_disk(disk)
     fill(host.seen(disk / "rest"), but=room)
     assert host.train(log, f"output_path={disk}", "run_id=run").wait(90) == 2, log.read_text()
     said = log.read_text()
@@ -193,10 +187,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
 def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
     """Full, then read-only: said in words, twice, and nothing that was there is cut short."""
     disk, log = tmp_path / "disk", tmp_path / "log"
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
-    words = (f"output_path={disk}", "run_id=run")
-    folder = RunFolder(host.seen(disk / "run"))
+    folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run")
     assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()
     before = [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)]
     fill(host.seen(disk / "rest"))
@@ -216,13 +207,10 @@ def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) 
 @pytest.mark.nightly
 def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
-    words = (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
-    folder = RunFolder(host.seen(disk / "run"))
+    folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
     host.environ["PAUSE_EVALUATION_S"] = "0.3"  # Eight batches of the test split.
     process = host.train(log, *words)
-    wait_until("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
+    wait_for("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
     fill(host.seen(disk / "rest"))
     assert process.wait(90) == 1, log.read_text()
     said = log.read_text()
@@ -262,10 +250,10 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     words = (*WIDE, *data, "devices=2", "trainer.evaluate_every=5 updates")
     process = host.train(log, *words, f"output_path={run.parent}", "run_id=run")
     try:
-        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
         host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
         try:
-            wait_until("two skipped", lambda: log.read_text().count(" is skipped: that of update ") > 1)
+            wait_for("two skipped", lambda: log.read_text().count(" is skipped: that of update ") > 1)
             assert process.poll() is None
         finally:
             host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
@@ -294,7 +282,7 @@ def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undi
     with logs[0].open("wb") as file:
         older = subprocess.Popen([sys.executable, *words], env=own, stdout=file, stderr=file, cwd=OWN)
     try:
-        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
         newer = host.train(logs[1], *WIDE, f"output_path={tmp_path}", "run_id=run")
         assert older.wait(90) == 1, logs[0].read_text()
     finally:
@@ -317,15 +305,13 @@ def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_
 ) -> None:
     """The older stands still while room is made and the newer begins: it has rows of both kinds in its memory."""
     disk, logs = tmp_path / "disk", (tmp_path / "older.log", tmp_path / "newer.log")
-    disk.mkdir()
-    host.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
-    folder = RunFolder(host.seen(disk / "run"))
+    folder = host.small_disk(disk)
     words = (*WIDE, f"output_path={disk}", "run_id=run", "tracker.tensorboard=true")
     older = host.train(logs[0], *words, name=False)
     try:
-        wait_until("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
         fill(host.seen(disk / "rest"))
-        wait_until("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
+        wait_for("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
         older.send_signal(signal.SIGSTOP)
         host.seen(disk / "rest").unlink()
         before = {path: path.read_bytes() for path in folder.tensorboard.iterdir()}

@@ -5,14 +5,14 @@ import random
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
 from sharing import in_every_push
+from waiting import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -24,13 +24,6 @@ UPDATES = 60
 SILENCE_S = 6
 # The silence, and the ten seconds in which a launcher ends its ranks; machines that run tests are busy.
 GONE_S = 60
-
-
-def wait_until(what: str, true: Callable[[], object], seconds: float, explain: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s\n{explain()}"
-        time.sleep(0.02)
 
 
 @dataclass
@@ -75,7 +68,7 @@ def hosts(environ) -> Iterator[Hosts]:
     two = Hosts(holders, own)
     try:
         here = os.readlink("/proc/self/ns/uts")
-        wait_until("hosts", lambda: all(os.readlink(f"/proc/{one.pid}/ns/uts") != here for one in holders), 30)
+        wait_for("hosts", lambda: all(os.readlink(f"/proc/{one.pid}/ns/uts") != here for one in holders), 30)
         peer = ["peer", "name", "eth0", "netns", str(holders[1].pid)]
         two.run(0, "ip", "link", "add", "eth0", "type", "veth", *peer)
         for host, address in enumerate(ADDRESSES):
@@ -117,7 +110,7 @@ def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -
 
     running = hosts.train(tmp_path, f"distributed.heartbeat_timeout_s={SILENCE_S}")
     try:
-        wait_until(f"update {update}", lambda: update in updates_made(folder), 90, said)
+        wait_for(f"update {update}", lambda: update in updates_made(folder), 90, said)
         hosts.cable("down", host)
         codes = [one.wait(GONE_S) for one in running]
         assert codes == [1, 1], said()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from waiting import wait_for
 
 from noether.common.processes import boot_id
 from noether.common.whole_file import write_json
@@ -165,9 +166,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
     words = ("train", "--hp", str(TINY), f"output_path={tmp_path}", "trainer.max_updates=3000")
     running = start(*words, "run_id=mine", "devices=2")
     folder = RunFolder(tmp_path / "mine")
-    deadline = time.monotonic() + 120
-    while not folder.metrics.exists() and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for("the first rows", folder.metrics.exists, 120, process=running)
     (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]
     assert (state["state"], state["total_updates"]) == ("running", 3000)
     assert "running" in noether("status", "--output-path", str(tmp_path)).out

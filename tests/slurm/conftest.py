@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import waiting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
@@ -39,13 +40,8 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
-    """Ask until the answer is true and return it; past the limit, fail with `what` and `explain()`."""
-    deadline, pause = time.monotonic() + limit_s, 0.05
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"{what}: not within {limit_s:g} s\n{explain()}"
-        time.sleep(pause)
-        pause = min(0.5, pause * 1.5)  # Asking starts processes; they are not to load what is waited for.
-    return answer
+    """As everywhere; asking starts processes here, which are not to load what is waited for."""
+    return waiting.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
 
 
 @dataclass(frozen=True)

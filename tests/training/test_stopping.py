@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from waiting import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode
@@ -46,14 +47,11 @@ def finish(noether, tmp_path) -> Callable[..., str]:
 
 
 def wait_for_row(process: subprocess.Popen[str], folder: RunFolder, kind: str, update: int) -> None:
-    deadline = time.monotonic() + 180
-    while not any(
-        (row["kind"], row["update"]) == (kind, update)
-        for row in (read_metrics(folder.metrics) if folder.metrics.exists() else ())
-    ):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    def is_there() -> bool:
+        rows = read_metrics(folder.metrics) if folder.metrics.exists() else ()
+        return any((row["kind"], row["update"]) == (kind, update) for row in rows)
+
+    wait_for(f"{kind} {update}", is_there, 180, process=process)
 
 
 @pytest.mark.slow
@@ -158,10 +156,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
 def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin) -> None:
     """`--kill-on-bad-exit` sends SIGTERM to the tasks that are still leaving, and srun returns the highest code."""
     process = begin("devices=2")
-    deadline = time.monotonic() + 60
-    while not is_caught(process.pid, signal.SIGUSR2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
+    wait_for("the handler", lambda: is_caught(process.pid, signal.SIGUSR2), 60, process=process)
     time.sleep(0.5)
     process.send_signal(signal.SIGUSR2)
     for _ in range(20):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import is_running, wait_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -30,28 +31,11 @@ def launch(tmp_path: Path, start_process: Launch) -> Launch:
     return start
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = LIMIT_S) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def facts(folder: Path, count: int = 2) -> list[dict[str, Any]]:
     """What each rank noted, once all have."""
     paths = [folder / f"rank-{rank}.json" for rank in range(count)]
-    assert wait_until(lambda: all(path.exists() for path in paths)), "the workers did not start"
+    wait_for("the workers", lambda: all(path.exists() for path in paths), LIMIT_S)
     return [json.loads(path.read_text()) for path in paths]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def parent_of(pid: int) -> int:
@@ -81,7 +65,7 @@ def test_a_launcher_killed_with_sigkill_leaves_nobody(
     assert all(map(is_running, pids))
     try:
         os.kill(launcher.pid, signal.SIGKILL)
-        assert wait_until(lambda: not any(map(is_running, pids)), seconds=5), "still there after 5 s"
+        wait_for("their end", lambda: not any(map(is_running, pids)), 5)
     finally:
         for pid in [pid for rank in seen for pid in rank.values() if is_running(pid)]:
             os.kill(pid, signal.SIGKILL)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
+from waiting import free_port
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -21,11 +21,6 @@ LIMIT_S = 120
 
 def train_words(output: Path, *overrides: str) -> list[str]:
     return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def check(output: Path, launcher: str, reference: dict) -> None:
@@ -42,32 +37,22 @@ def reference(train_in, tmp_path_factory) -> dict:
     return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
 
 
+def under_torchrun(environ, output: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+    words = [*torchrun, *train_words(output, "devices=null", *overrides)]
+    return subprocess.run(words, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+
+
 @pytest.mark.slow
 def test_torchrun_ranks_join_the_store_that_torchrun_serves(reference, environ, tmp_path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
-    done = subprocess.run(
-        [*torchrun, *train_words(tmp_path, "devices=null")],
-        cwd=REPOSITORY,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    done = under_torchrun(environ, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     check(tmp_path, "torchrun", reference)
 
 
 @pytest.mark.slow
 def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
-    done = subprocess.run(
-        [*torchrun, *train_words(tmp_path, "devices=null", "trainer.timeout_min=0.01")],
-        cwd=REPOSITORY,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    done = under_torchrun(environ, tmp_path, "trainer.timeout_min=0.01")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "exitcode  : 75" in done.stderr
     assert json.loads(RunFolder(tmp_path / "run").stopped.read_text())["reason"] == "the time limit"

@@ -15,6 +15,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
 from sharing import in_every_push
+from waiting import free_port, wait_for
 
 # Ten seconds are promised; machines that run tests are busy.
 GONE_S = 40
@@ -38,11 +39,6 @@ def run(environ: dict[str, str], tmp_path: Path, start_process: Run) -> Iterator
         os.kill(pid, signal.SIGKILL)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def read_until(process: subprocess.Popen[str], words: str) -> str:
     assert process.stderr is not None
     said = ""
@@ -58,15 +54,8 @@ def nodes(count: int, rank: int, port: int | None) -> list[str]:
     return [*words, f"master_port={port}"] if port else words
 
 
-def wait_until(what: str, ask: Callable[[], object], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    while not ask():
-        assert time.monotonic() < deadline, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.1)
-
-
 def wait_gone(folder: Path) -> None:
-    wait_until("the end of every process", lambda: not processes_of(str(folder)), GONE_S)
+    wait_for("the end of every process", lambda: not processes_of(str(folder)), GONE_S)
 
 
 def trains(folder: Path) -> bool:
@@ -84,7 +73,7 @@ def trains(folder: Path) -> bool:
 def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, detail: str) -> None:
     mark = tmp_path / "moment"
     process = run("devices=2", *misbehave(how, 1, mark))
-    wait_until("the moment", lambda: mark.exists() or process.poll() is not None, START_S)
+    wait_for("the moment", lambda: mark.exists() or process.poll() is not None, START_S)
     _, words = process.communicate(timeout=GONE_S)
     wait_gone(tmp_path)
     assert process.returncode == 1, words
@@ -98,7 +87,7 @@ def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, 
 def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run, tmp_path: Path, killed: int) -> None:
     port = free_port()
     processes = [run(*nodes(2, rank, port), *WORDS, *WELL) for rank in (0, 1)]
-    wait_until("the first updates", lambda: trains(tmp_path) or processes[0].poll() is not None, START_S)
+    wait_for("the first updates", lambda: trains(tmp_path) or processes[0].poll() is not None, START_S)
     processes[killed].kill()
     other = processes[1 - killed]
     _, words = other.communicate(timeout=GONE_S)
@@ -198,10 +187,3 @@ def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusin
     said = [process.communicate(timeout=START_S)[1] for process in hosts]
     assert [process.returncode for process in hosts] == [2, 2], said
     assert "/proc/no/such/place" in said[0]
-
-
-def test_a_timeout_that_is_no_number_is_refused(noether) -> None:
-    finished = noether("train", "--hp", str(TINY), "devices=2", DISTRIBUTED_TIMEOUT_S="5m")
-    assert finished.code == 2
-    assert "DISTRIBUTED_TIMEOUT_S=5m is not a number of seconds" in finished.err
-    assert "fix       DISTRIBUTED_TIMEOUT_S=300" in finished.err

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import is_running
 
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
@@ -41,14 +42,6 @@ def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[
 
 def facts(folder: Path, rank: int) -> dict[str, Any]:
     return json.loads((folder / f"rank-{rank}.json").read_text())
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.fixture(params=["forkserver", "spawn"])

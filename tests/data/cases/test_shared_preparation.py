@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from simulated_cases import MAP, write_cases
+from waiting import wait_for
 
 from noether.common.processes import this_process
 from noether.data.cases import claims as claims_module
@@ -61,9 +62,7 @@ def test_two_processes_make_each_case_once_and_what_one_would_have_made(source, 
 
 def test_the_cases_of_a_killed_process_are_taken_over(source, alone, tmp_path: Path) -> None:
     killed = start(source, tmp_path)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / FOLDER).glob("*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for("a claim", lambda: list((tmp_path / FOLDER).glob("*")), 120)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
     assert list((tmp_path / FOLDER).glob("*"))

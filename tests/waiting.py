@@ -1,0 +1,42 @@
+"""What tests of several processes share: waiting for what another process does, and a port to meet at."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(
+    what: str,
+    ask: Callable[[], T],
+    limit_s: float = 90,
+    explain: Callable[[], str] = str,
+    *,
+    process: "subprocess.Popen[Any] | None" = None,
+    longest_pause_s: float = 0.02,
+) -> T:
+    """Asks until the answer is true and returns it. Past the limit, or where the process has ended, it fails."""
+    deadline, pause = time.monotonic() + limit_s, 0.02
+    while not (answer := ask()):
+        assert process is None or process.poll() is None, (f"ended before {what}", process and process.communicate())
+        assert time.monotonic() < deadline, f"{what}: not within {limit_s:g} s\n{explain()}"
+        time.sleep(pause)
+        pause = min(longest_pause_s, pause * 1.5)
+    return answer
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def is_running(pid: int) -> bool:
+    """A zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
