@@ -3,12 +3,12 @@
 import importlib
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 from conftest import REPOSITORY
+from processes import run_to_end
 
 from noether.models.build import build_model
 from noether.models.layers.norms import DIGITS
@@ -22,15 +22,8 @@ def benchmarks_path(monkeypatch):
 
 
 def run(*words, **environ):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(BENCHMARKS))), **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(BENCHMARKS))), **environ}
+    return run_to_end([sys.executable, *words], own, limit_s=300)
 
 
 SHAPE = {"dim": 24, "heads": 2}

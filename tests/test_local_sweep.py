@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from processes import wait_for
 from rich.console import Console
-from waiting import wait_for
 
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics

@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT
 from documented import SMALL, commands, make_workplace
+from processes import run_to_end
 from settings_reference import settings_reference
 
 __all__ = ["SMALL", "commands"]
@@ -33,9 +33,7 @@ def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     lines = [line for line in lines if "/data/" not in line]  # Those run on data of their format in tests/data.
     assert len(lines) >= least
     for line in lines:
-        done = subprocess.run(
-            ["sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIME_LIMIT
-        )
+        done = run_to_end(["sh", "-c", line], environ, cwd=folder, limit_s=TIME_LIMIT)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     if "noether report runs/cars" in lines:
         assert (folder / "runs" / "cars" / "report.html").stat().st_size > 10_000
@@ -69,14 +67,8 @@ def test_links_lead_to_files(page: str) -> None:
     ],
 )
 def test_make_train_reaches_what_the_readme_promises(more, predictor, error_ratio, r2, samples, tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["make", "train", f"ARGS={more} output_path={tmp_path} run_id=made"],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # Beside other tests, threads mostly wait for each other.
-        capture_output=True,
-        text=True,
-        timeout=1700,
-    )
+    own = {**os.environ, "OMP_NUM_THREADS": "1"}  # Beside other tests, threads mostly wait for each other.
+    done = run_to_end(["make", "train", f"ARGS={more} output_path={tmp_path} run_id=made"], own, limit_s=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "made" / "result.json").read_text())
     error = result["metrics"]["surface_pressure/relative_l2"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packed_files import write_packed
+from processes import is_running, wait_for
 from scipy.spatial import cKDTree
-from waiting import is_running, wait_for
 
 import noether
 from noether.config.dataset import EllipsoidDatasetConfig

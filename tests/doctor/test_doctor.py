@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Finished
+from processes import free_port, run_to_end
 from sharing import in_every_push
-from waiting import free_port
 
 LIMIT_S = 60
 """The promise; the default of --timeout leaves room for a slow start."""
@@ -115,14 +115,8 @@ def test_a_rank_that_a_run_would_refuse_is_named_with_what_differs_at_once(envir
 @pytest.mark.nightly
 def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
-    done = subprocess.run(
-        [*torchrun, "doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"],
-        cwd=REPOSITORY,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S + 20,
-    )
+    words = [*torchrun, "doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"]
+    done = run_to_end(words, environ, limit_s=LIMIT_S + 20)
     found = by_check(json.loads(done.stdout))
     assert [found[name]["level"] for name in ("peers", "store", "gloo", "bandwidth")] == ["ok"] * 4, done.stderr
 
@@ -209,14 +203,8 @@ def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
         "import time; from noether.doctor.examine import doctor_here; doctor_here(lambda: time.sleep(600), 5, False)"
     )
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    own = {**environ, "PYTHONPATH": str(REPOSITORY)}
+    done = run_to_end([sys.executable, "-c", script], own, cwd=tmp_path, limit_s=LIMIT_S)
     assert time.monotonic() - started < LIMIT_S
     assert done.returncode == 1
     assert "hangs in: the configuration" in done.stdout

@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from processes import run_to_end
 from slurm_steps import job_variables
 
-ROOT = Path(__file__).parents[2]
 NODES, EACH = 1024, 8
 NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in range(64)]
 
@@ -34,14 +33,7 @@ def task(rank: int) -> dict[str, str]:
 
 def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "noether", "plan", "--json", *words],
-        cwd=ROOT,
-        env={**environ, **task(rank)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_to_end([sys.executable, "-m", "noether", "plan", "--json", *words], {**environ, **task(rank)})
 
 
 @pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", None], ids=["eight GPUs a node", "CPUs"])

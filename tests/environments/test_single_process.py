@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_to_end
 from slurm_steps import batch_script, job_variables, step
 
 from noether.environments.process_facts import NOTHING_KNOWN
@@ -64,14 +64,8 @@ def test_one_process_works(environ: dict[str, str], host: str) -> None:
 def test_mpirun_of_a_report_is_refused_and_writes_nothing(environ, tmp_path: Path) -> None:
     allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
     (tmp_path / "config.yaml").write_text("")
-    done = subprocess.run(
-        ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether", "report", str(tmp_path)],
-        env={**environ, **allow_root},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-    )
+    words = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether", "report", str(tmp_path)]
+    done = run_to_end(words, {**environ, **allow_root})
     assert done.returncode == 2, done.stdout + done.stderr
     assert "noether report runs in one process, but 2 were started" in done.stderr
     assert "mpirun -n 1 noether report …" in done.stderr

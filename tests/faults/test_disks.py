@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from processes import wait_for
 from sharing import in_every_push
-from waiting import wait_for
 
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.runs.attempts import read_attempts

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
+from processes import wait_for
 from sharing import in_every_push
-from waiting import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
-from waiting import wait_for
+from processes import wait_for
 
 from noether.common.processes import boot_id
 from noether.common.whole_file import write_json

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import processes
 import pytest
-import waiting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
@@ -41,7 +41,7 @@ Finished = subprocess.CompletedProcess[str]
 
 def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
     """As everywhere; asking starts processes here, which are not to load what is waited for."""
-    return waiting.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
+    return processes.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from conftest import TINY, final_hashes
-from waiting import wait_for
+from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode

@@ -1,6 +1,5 @@
 """From three ranks on, the order in which gradients are added matters: a resumed run must add them as before."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import REPOSITORY, TINY, final_hashes
+from processes import free_port
 from safetensors.torch import load_file
 
 from noether.checkpoints.format import list_checkpoints
@@ -65,11 +65,14 @@ def last_weights(folder: RunFolder) -> dict[str, torch.Tensor]:
 
 def train_on_two_launchers(name: str, environ: dict[str, str], output: Path, *more: str) -> RunFolder:
     """Trains on eight ranks: two launchers of four workers each, as on two machines."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     words = ["train", "--hp", str(TINY), f"output_path={output}", f"run_id={name}", *COMMON, *more]
-    words += ["trainer.effective_batch_size=16", "devices=4", "nodes=2", "master_addr=127.0.0.1", f"master_port={port}"]
+    words += [
+        "trainer.effective_batch_size=16",
+        "devices=4",
+        "nodes=2",
+        "master_addr=127.0.0.1",
+        f"master_port={free_port()}",
+    ]
     launchers = [
         subprocess.Popen(
             [sys.executable, "-m", "noether", *words, f"node_rank={rank}"],

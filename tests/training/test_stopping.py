@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
-from waiting import wait_for
+from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from processes import run_to_end
 from test_readme import commands
 
 from watch.watching import kill, serve
@@ -87,10 +88,7 @@ def test_where_there_are_no_runs_the_first_command_is_named(tmp_path: Path, noet
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_without_the_extra_its_line_is_named(missing: str, runs: Path, environ) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom noether.cli import main; main(['watch', 'runs'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=runs, env={**environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_to_end([sys.executable, "-c", code], {**environ, "PYTHONPATH": str(REPOSITORY)}, cwd=runs)
     assert done.returncode == 2, done.stderr
     assert "pip install starlette uvicorn " in done.stderr
     assert missing in done.stderr
@@ -102,10 +100,7 @@ def test_it_imports_neither_torch_nor_what_draws(runs: Path, environ) -> None:
         "runs = find_runs(['runs'])\nmake_app(runs, 't')\n[run.detail() for run in runs.all()]\n"
         "sys.exit(', '.join({'torch', 'matplotlib', 'scipy'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=runs, env={**environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_to_end([sys.executable, "-c", code], {**environ, "PYTHONPATH": str(REPOSITORY)}, cwd=runs)
     assert done.returncode == 0, done.stderr
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import is_running, wait_for
+from processes import is_running, wait_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, TINY
+from conftest import TINY
+from processes import free_port, run_to_end
 from safetensors.torch import load_file
-from waiting import free_port
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -40,7 +40,7 @@ def reference(train_in, tmp_path_factory) -> dict:
 def under_torchrun(environ, output: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
     words = [*torchrun, *train_words(output, "devices=null", *overrides)]
-    return subprocess.run(words, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+    return run_to_end(words, environ, limit_s=LIMIT_S)
 
 
 @pytest.mark.slow
@@ -82,21 +82,14 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tm
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a mount of its own needs root")
-def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_path) -> None:
+def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, start_process, tmp_path) -> None:
     """Node 1 has its own, empty folder where node 0 writes the run."""
     port, output = free_port(), tmp_path / "runs"
     output.mkdir()
     words = train_words(output, "--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")
     alone = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs own "$0" && exec "$@"', str(output)]
     nodes = [
-        subprocess.Popen(
-            [*before, sys.executable, "-m", "noether", *words, "--node-rank", str(rank)],
-            cwd=REPOSITORY,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start_process([*before, sys.executable, "-m", "noether", *words, "--node-rank", str(rank)], env=environ)
         for rank, before in enumerate(([], alone))
     ]
     for node in nodes:
@@ -112,15 +105,7 @@ def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, tmp_p
 def test_mpirun_ranks_join(reference, environ, tmp_path) -> None:
     allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
     mpirun = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
-    done = subprocess.run(
-        [*mpirun, *train_words(tmp_path, "devices=null")],
-        cwd=REPOSITORY,
-        env={**environ, **allow_root},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        stdin=subprocess.DEVNULL,
-    )
+    done = run_to_end([*mpirun, *train_words(tmp_path, "devices=null")], {**environ, **allow_root}, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "mpirun gives each rank a terminal, and writes to a pipe itself"
     check(tmp_path, "mpi", reference)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
+from processes import free_port, wait_for
 from sharing import in_every_push
-from waiting import free_port, wait_for
 
 # Ten seconds are promised; machines that run tests are busy.
 GONE_S = 40

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import is_running
+from processes import is_running
 
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
@@ -113,9 +113,7 @@ def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path)
     ("how", "code", "words"),
     [
         pytest.param("SIGKILL", 137, "was killed by SIGKILL (often the out-of-memory killer)", id="SIGKILL"),
-        pytest.param("SIGSEGV", 139, "was killed by SIGSEGV", id="SIGSEGV"),
         pytest.param("sys.exit 0", 1, "left early by sys.exit(0)", id="sys.exit(0) in a collective"),
-        pytest.param("os._exit 0", 1, "left early, with exit code 0", id="os._exit(0) in a collective"),
     ],
 )
 def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str, code: int, words: str) -> None:
@@ -125,9 +123,7 @@ def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str,
     assert json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())["exit_code"] == code
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [("sys.exit 0", 1), ("sys.exit 3", 3), ("os._exit 0", 1), ("os._exit 75", 1)], ids=str
-)
+@pytest.mark.parametrize(("how", "code"), [("sys.exit 3", 3), ("os._exit 75", 1)], ids=str)
 def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path, how: str, code: int) -> None:
     started = time.monotonic()
     ended, words = run("leave_early", how, tmp_path)
@@ -173,11 +169,7 @@ def test_trap_10_a_wrong_request_is_text_with_exit_code_2(tmp_path: Path) -> Non
     assert words.count("no such model") <= 2, "the other rank said the same, in one line"
 
 
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [([0, 0], 0), ([75, 75], 75), ([0, 75], 75), ([0, 3], 3), ([75, 1], 1), ([0, 256], 1)],
-    ids=str,
-)
+@pytest.mark.parametrize(("codes", "code"), [([0, 75], 75), ([75, 1], 1), ([0, 256], 1)], ids=str)
 def test_exit_codes_of_the_ranks_become_one(tmp_path: Path, codes: list[int], code: int) -> None:
     assert run("return_codes", codes, tmp_path)[0] == code
 

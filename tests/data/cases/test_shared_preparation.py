@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import wait_for
 from simulated_cases import MAP, write_cases
-from waiting import wait_for
 
 from noether.common.processes import this_process
 from noether.data.cases import claims as claims_module

@@ -1,13 +1,23 @@
-"""What tests of several processes share: waiting for what another process does, and a port to meet at."""
+"""What tests of processes share: running one to its end, waiting for what another does, and a port to meet at."""
 
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = REPOSITORY, limit_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program that reads nothing; returns its exit code and its words."""
+    return subprocess.run(
+        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
+    )
 
 
 def wait_for(
