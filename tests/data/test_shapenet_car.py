@@ -193,12 +193,6 @@ MISTAKES = {
         2,
         "more than the 3586 surface points",
     ),
-    "no-root": (["data", "describe", "dataset=shapenet_car"], 2, "ShapeNet-Car needs dataset_root"),
-    "another-root": (
-        ["data", "describe", "dataset=shapenet_car", "dataset_root=/nowhere"],
-        2,
-        "does not hold prepared",
-    ),
 }
 
 

@@ -52,8 +52,3 @@ def test_what_anchors_attend_to_must_be_there(absent):
     batch = {key: value for key, value in make_batch().items() if key != absent}
     with pytest.raises(ValueError, match=f"no {absent}"):
         small_model("ab_upt")(batch)
-
-
-def test_fewer_geometry_points_than_supernodes_is_refused():
-    with pytest.raises(ValueError, match=r"64 supernodes .* 40 geometry points"):
-        small_model("ab_upt", supernodes=64)(make_batch(geometry=40))

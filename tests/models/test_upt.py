@@ -5,9 +5,10 @@ import torch
 from point_models import assert_same, make_batch, small_model
 
 
-def test_fewer_geometry_points_than_supernodes_is_refused_with_both_numbers_and_keys():
+@pytest.mark.parametrize("kind", ["upt", "ab_upt"])
+def test_fewer_geometry_points_than_supernodes_is_refused_with_both_numbers_and_keys(kind):
     with pytest.raises(ValueError, match=r"64 supernodes .* 40 geometry points") as error:
-        small_model("upt", supernodes=64)(make_batch(geometry=40))
+        small_model(kind, supernodes=64)(make_batch(geometry=40))
     assert "model.supernodes" in str(error.value)
     assert "dataset.geometry_points" in str(error.value)
 

@@ -195,7 +195,6 @@ def weights_gone(updater: Updater) -> Updater:
 @pytest.mark.parametrize(
     ("change", "batches", "found"),
     [
-        pytest.param(None, lambda: [broken(make_batch(7))], "rank 0: sample 3, t", id="a-sample-that-is-not-finite"),
         pytest.param(None, lambda: [overflowing(make_batch(7))], "rank 0: sample 5, loss inf", id="a-loss-overflows"),
         pytest.param(
             None, lambda: cut(broken(make_batch(7)), 2, 5), "rank 0: sample 3, t", id="in-the-second-micro-batch"
