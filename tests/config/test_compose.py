@@ -93,7 +93,6 @@ def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None
 BROKEN_FILES = {
     "broken-yaml": ("a: 1\nb: [\nc", "mine.yaml:3 is not valid YAML"),
     "tabs": ("trainer:\n\tmax_epochs: 3\n", "mine.yaml:2 is not valid YAML"),
-    "a-name-that-is-a-number": ("defaults: [/train, _self_]\nrun_id: 7\n", 'run_id: "7"'),
     "a-list": ("- 1\n- 2\n", "contains no settings"),
     "unknown-default": ("defaults: [/modl: upt]\n", "no configuration 'modl/upt'"),
 }

@@ -1,6 +1,8 @@
-"""No gap in a run breaks its report: what is missing, damaged or unusual is said where it is missed."""
+"""No gap in a run breaks its report, and no report that cannot be written breaks a run: each is said in words."""
 
+import io
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import TINY
 from report_pages import SECTIONS, Page
 from report_runs import resumed, without_cases
 
+from noether.common.console import Console
 from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
+from noether.training.final_result import report_run
 
 pytest_plugins = ("report_fixtures",)
 
@@ -216,3 +221,40 @@ def test_a_resumed_run_shows_what_was_made_anew(run: ReportedRun) -> None:
     updates, loss = again.history.curve("training", "", "loss")
     assert updates.tolist() == sorted({row["update"] for row in again.rows if row["kind"] == "training"})
     assert loss[updates > 200].tolist() == [77.0] * 8
+
+
+def folder_gone(folder: RunFolder) -> None:
+    """Leaves a file where the folder was."""
+    shutil.rmtree(folder.path)
+    folder.path.touch()
+
+
+def folder_in_the_way(folder: RunFolder) -> None:
+    folder.config.write_text("seed: 1\n")
+    folder.report.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [(folder_gone, "FileExistsError"), (folder_in_the_way, "IsADirectoryError")],
+    ids=["no folder", "nowhere to write"],
+)
+def test_a_report_that_fails_is_a_warning(spoil, error: str, tmp_path: Path) -> None:
+    folder, stream = RunFolder(tmp_path / "run 1"), io.StringIO()
+    folder.create()
+    spoil(folder)
+    report_run(folder, Console(None, speaks=True, stream=stream))
+    said = stream.getvalue()
+    assert said.startswith(f"warning: the report could not be written ({error}: ")
+    assert f"noether report '{folder.path}'" in said.replace("\n", "")
+    assert "\nreport " not in said
+
+
+@pytest.mark.slow
+def test_training_ends_well_without_its_report(noether, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "blocked")
+    folder.report.mkdir(parents=True)
+    done = noether("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=blocked", "tracker.report=true")
+    assert done.code == 0, done.err
+    assert "warning: the report could not be written (IsADirectoryError: " in done.out
+    assert json.loads(folder.result.read_text())["updates"] > 0

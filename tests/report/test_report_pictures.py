@@ -1,4 +1,4 @@
-"""The report's pictures of fields: what the viewer sees, where a shape ends, and the colours of a scale."""
+"""The report's pictures of fields: what the viewer sees, where a shape ends, the colours, axes and numbers."""
 
 import io
 
@@ -10,12 +10,15 @@ from matplotlib.image import imread
 from noether.report.colours import VALUE_MAP, Scale, error_scale, value_scale
 from noether.report.field_picture import field_picture
 from noether.report.grid import Frame, frame_around, shape_triangles
+from noether.report.numbers import number, tick_labels
 from noether.report.views import (
     TOWARDS_VIEWER,
+    Space,
     project,
     section_view,
     side,
     space_by_extent,
+    space_of,
     surface_extent,
     surface_view,
     visible,
@@ -122,3 +125,71 @@ def test_scales() -> None:
     assert errors.high == pytest.approx(2.97, abs=0.05)
     assert value_scale([np.full(4, 5.0)], [np.full(4, 5.0)]).low < 5
     assert error_scale([np.zeros(4)]).high > 0
+
+
+X, Y, Z = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    ("about", "of_wind", "of_up", "wind", "ground"),
+    [
+        (None, Z, Y, True, True),
+        ({"wind": [0, 0, 1], "up": [0, 1, 0], "ground": True}, Z, Y, True, True),
+        ({"wind": [1, 0, 0], "up": [0, 0, 1], "ground": False}, X, Z, True, False),
+        ({"wind": [0, -1, 0], "up": [0, 0, 1]}, -Y, Z, True, False),
+        ({"wind": [0, 2, 0], "up": [0, 1, 0]}, Y, None, True, False),
+        ({}, Z, Y, False, False),
+    ],
+    ids=["older-results", "cars", "aerospace", "against-y", "up-along-the-wind", "nothing-said"],
+)
+def test_wind_and_up_are_turned_to_the_pictures_axes(about, of_wind, of_up, wind, ground) -> None:
+    space = space_of(about)
+    assert (space.wind, space.ground) == (wind, ground)
+    np.testing.assert_allclose(space.turned(of_wind[None])[0], Z, atol=1e-12)
+    if of_up is not None:
+        np.testing.assert_allclose(space.turned(of_up[None])[0], Y, atol=1e-12)
+    np.testing.assert_allclose(space.turn @ space.turn.T, np.eye(3), atol=1e-12)
+    assert np.linalg.det(space.turn) == pytest.approx(1)
+
+
+def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
+    points = np.random.default_rng(0).normal(size=(50, 3)) + np.array([0, 5, 0])
+    on_ground = surface_extent(points)
+    free = surface_extent(points, Space(np.eye(3), wind=False, ground=False))
+    assert (len(on_ground), len(free)) == (102, 50)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3.14159, "3.14"),
+        (0.0312, "0.0312"),
+        (9.999, "10.0"),
+        (1234.6, "1,230"),
+        (-0.5, "−0.500"),
+        (0.0, "0"),
+        (0.9996, "1.00"),
+        (1.5e-5, "1.50\u202f×\u202f10⁻⁵"),
+        (2.5e7, "2.50\u202f×\u202f10⁷"),
+        (float("nan"), "–"),
+        (float("inf"), "–"),
+        (None, "–"),
+    ],
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.8, 1.0, 1.2000000000000002], ["0.8", "1.0", "1.2"]),
+        ([-50, 0, 50], ["−50", "0", "50"]),
+        ([0, 0.00025, 0.001], ["0", "0.00025", "0.00100"]),
+        ([1e-6, 2.5e-6], ["10⁻⁶", "2.5·10⁻⁶"]),
+        ([1000, 20000], ["1,000", "20,000"]),
+    ],
+    ids=["common decimals", "negative", "small", "powers", "thousands"],
+)
+def test_tick_labels(values: list[float], labels: list[str]) -> None:
+    assert tick_labels(values) == labels

@@ -1,0 +1,95 @@
+"""What single sections take: times of ranks, lengths with a unit, and further options of sbatch."""
+
+import re
+from dataclasses import asdict
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from noether.config.compose import load_config
+from noether.config.distributed import DistributedConfig, with_environment
+from noether.config.interval import Interval
+from noether.errors import RequestError
+from noether.planning.batches import RunLength
+from noether.workers.context import DistributedSettings
+
+
+def test_what_launchers_and_ranks_are_given_has_the_same_settings_and_defaults() -> None:
+    assert asdict(DistributedSettings()) == DistributedConfig().model_dump()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), (" 90 ", 90.0), ("1e3", 1000.0)], ids=str)
+def test_the_variable_overrides_the_steady_timeout(text: str | None, seconds: float) -> None:
+    environ = {} if text is None else {"DISTRIBUTED_TIMEOUT_S": text}
+    found = with_environment(DistributedConfig(), environ)
+    assert (found.timeout_s, found.init_timeout_s) == (seconds, 600.0)
+
+
+@pytest.mark.parametrize("text", ["5m", "0", "-1", "nan", "inf", "ten"])
+def test_what_is_no_time_is_refused_with_the_line_to_write(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        with_environment(DistributedConfig(), {"DISTRIBUTED_TIMEOUT_S": text})
+    assert f"DISTRIBUTED_TIMEOUT_S={text} is not a number of seconds" in str(caught.value)
+    assert "DISTRIBUTED_TIMEOUT_S=300" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "updates"),
+    [
+        ("10 updates", 10),
+        ("1 update", 1),
+        ("2 epochs", 34),
+        ("1epoch", 17),
+        ("100 samples", 12),
+        ("3 samples", 1),
+        ("5 %", 10),
+        ("0 %", 0),
+        ("2.5 %", 5),
+    ],
+)
+def test_every_unit_is_counted_in_updates(text: str, updates: int) -> None:
+    interval = Interval.parse(text)
+    assert RunLength(updates_per_epoch=17, effective_batch_size=8, total_updates=200).count_updates(interval) == updates
+
+
+@pytest.mark.parametrize("text", ["10", "updates", "-1 updates", "0 epochs", "1.5 epochs", "10 minutes", ""])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"length|whole number"):
+        Interval.parse(text)
+
+
+@pytest.mark.parametrize(("value", "words"), [(10, "write '10 updates'"), (None, "null is not a length")])
+def test_what_has_no_unit_is_refused_with_one(value: object, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TypeAdapter(Interval).validate_python(value)
+
+
+@pytest.mark.parametrize("text", ["10 updates", "1 epoch", "5000 samples", "5 %", "2.5 %"])
+def test_a_length_is_written_as_it_was_read(text: str) -> None:
+    assert str(Interval.parse(text)) == text
+
+
+CONTRADICTING = {
+    "gpus-by-gres": ("{gres: gpu:4}", [], "slurm.gpus_per_node=4      (in place of "),
+    "gpus-of-the-whole-job": ("{gpus: 8}", ["slurm.nodes=2"], "slurm.gpus_per_node=4"),
+    "gpus-of-each-task": ("{gpus_per_task: 1}", ["slurm.tasks_per_node=4"], "slurm.gpus_per_node=4"),
+    "gpus-of-each-task-by-tres": ("{tres-per-task: 'gres/gpu:1'}", ["slurm.tasks_per_node=2"], "slurm.gpus_per_node=2"),
+    "nodes": ("{nodes: 2}", [], "slurm.nodes=2"),
+    "array": ("{array: 0-3}", [], "noether submit -m KEY=VALUE,VALUE"),
+    "cut-short-as-sbatch-takes-it": ("{no_req: true}", [], "slurm.max_requeues=0"),
+    "memory-twice": ("{mem-per-cpu: 4G}", ["slurm.mem_gb=8"], "slurm.mem_gb=null"),
+    "short-option": ("{t: 60}", [], "write mail-type: END"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "words", "way_out"), CONTRADICTING.values(), ids=CONTRADICTING.keys())
+def test_a_further_option_that_contradicts_a_setting_is_refused_with_that_setting(given, words, way_out) -> None:
+    with pytest.raises(RequestError, match=re.escape(way_out)):
+        load_config([f"slurm.slurm_additional_parameters={given}", *words])
+
+
+@pytest.mark.parametrize(
+    "given", ["{gres: 'tmpdisk:10'}", "{mem-per-cpu: 4G}", "{cpus-per-gpu: 4}", "{exclusive: true, gpu-bind: none}"]
+)
+def test_a_further_option_that_no_setting_gives_is_passed_on(given) -> None:
+    assert load_config([f"slurm.slurm_additional_parameters={given}"]).slurm.slurm_additional_parameters

@@ -1,0 +1,93 @@
+"""Every block of the pages parses, every documented command is found, and docs/errors.md holds every message."""
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documented import NEEDS, PROGRAMS, REPOSITORY, commands, pages, run_page
+
+from noether.data.cases.case_map import parse_map
+from tests.errors_reference import errors_reference, messages
+
+BLOCK = re.compile(r"^```(yaml|json|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "python": ast.parse,
+}
+
+
+def blocks() -> Iterator[Any]:
+    for page in (
+        REPOSITORY / "README.md",
+        REPOSITORY / "CONTRIBUTING.md",
+        *sorted((REPOSITORY / "docs").rglob("*.md")),
+    ):
+        for found in BLOCK.finditer(page.read_text()):
+            line = page.read_text()[: found.start()].count("\n") + 1
+            yield pytest.param(*found.groups(), id=f"{page.relative_to(REPOSITORY)}:{line}")
+
+
+@pytest.mark.parametrize(("language", "text"), list(blocks()))
+def test_a_block_parses(language: str, text: str) -> None:
+    PARSERS[language](text)
+
+
+def test_the_map_of_the_page_is_a_map() -> None:
+    page = (REPOSITORY / "docs" / "own-data.md").read_text()
+    shown = next(text for language, text in BLOCK.findall(page) if language == "yaml" and "sets:" in text)
+    about = parse_map(shown, "docs/own-data.md")
+    assert about.sets["surface"].fields["wall_shear"].scale == -1
+    assert about.forces is not None
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def test_the_page_of_errors_is_what_the_source_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == errors_reference(), "run `make docs`"
+
+
+def test_a_code_has_one_meaning_and_is_words_with_hyphens() -> None:
+    meanings: dict[str, set[str]] = {}
+    for message in messages():
+        meanings.setdefault(message.code, set()).add(message.meaning)
+    assert len(meanings) > 300
+    assert [code for code, texts in meanings.items() if len(texts) > 1] == []
+    assert [code for code in meanings if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)] == []
+
+
+def test_a_refusal_ends_its_first_line_with_its_code(noether: Callable[..., Any]) -> None:
+    done = noether("plan", "model.dimm=64")
+    first, seen, *_ = done.err.splitlines()
+    assert done.code == 2
+    assert first.endswith(" [unknown-key]")
+    assert seen == "  seen      model.dimm=64"
+
+
+ALL = [(str(page.relative_to(REPOSITORY)), line) for page in pages() for line in commands(page, *PROGRAMS)]
+
+
+def test_the_pages_have_their_commands() -> None:
+    assert len(ALL) > 80
+    assert {page for page, _ in ALL} >= {"README.md", "docs/slurm.md", "docs/containers.md", "docs/shapenet.md"}
+
+
+def test_every_line_of_the_table_is_of_a_command() -> None:
+    for where, what, needed, _ in NEEDS:
+        assert any(re.search(where, page) and re.search(what, line) for page, line in ALL), (where, what, needed)
+
+
+@pytest.mark.slow
+def test_a_transcript_tells_what_failed(tmp_path) -> None:
+    page = REPOSITORY / "docs" / "releases.md"
+    lines, failed = run_page(page, full=False)
+    assert failed == 0
+    assert "Not run here. It needs a release that was published." in lines
