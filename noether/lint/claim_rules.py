@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from noether.distributed.deadline import seconds_left
 from noether.lint.finding import Finding
 from noether.lint.job import Job, JobShape
 
@@ -16,6 +17,8 @@ _CLAIM = re.compile(
     rf"|\(\s*=?\s*(?P<aside>\d+)\s*{_GPU}(?:\s*(?:in total|total))?\s*\)|,\s*(?P<all>\d+)\s*{_GPU}\s*in total))?",
     re.IGNORECASE,
 )
+_COMMENT = re.compile(r"(?:#SBATCH[^#]*|\s*(?!#SBATCH))#+(?!!)(.*)")
+_LENGTH = re.compile(r"(?<![\w.:-])(\d+)[ -]?(hour|hr|day)s?\b", re.IGNORECASE)
 _HEDGED = re.compile(
     r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|set|would|more|per job|sbatch)\b", re.I
 )
@@ -31,8 +34,7 @@ def claims(lines: Sequence[tuple[int, str]], shape: JobShape | None = None) -> I
                 message = f"{match[0].strip()}: {nodes} × {gpus} = {nodes * gpus}"
                 yield Finding(number, "claim-arithmetic", message, f"{nodes * gpus} in place of {said}")
             elif shape is not None and not _HEDGED.search(text):
-                asked = shape.nodes if shape.nodes_known else None
-                pairs = (nodes, "nodes", asked), (gpus, "GPUs per node", shape.gpus_per_node)
+                pairs = (nodes, "nodes", shape.nodes_known and shape.nodes), (gpus, "GPUs a node", shape.gpus_per_node)
                 wrong = [f"{n} {what}, the options give {given}" for n, what, given in pairs if given and n != given]
                 if wrong:
                     message = f"the comment says {'; '.join(wrong)}"
@@ -41,11 +43,15 @@ def claims(lines: Sequence[tuple[int, str]], shape: JobShape | None = None) -> I
 
 def comments(job: Job) -> Iterator[Finding]:
     """claim-arithmetic, claim-mismatch: what comments say of the job, against its options."""
-    said = [(number, _comment_of(line)) for number, line in enumerate(job.script.lines, job.script.first_line)]
+    lines = enumerate(job.script.lines, job.script.first_line)
+    said = [(number, match[1]) for number, line in lines if (match := _COMMENT.match(line))]
     yield from claims(said, job.shape if len(job.components) == 1 and job.options.given else None)
-
-
-def _comment_of(line: str) -> str:
-    if line.startswith("#SBATCH"):
-        return line[7:].partition("#")[2]
-    return line.lstrip().lstrip("#") if line.lstrip().startswith("#") and not line.startswith("#!") else ""
+    option = job.options.last("time")
+    if option is None or (asked := seconds_left(option.value)) is None:
+        return
+    for number, text in said:
+        own = number == option.line or (number == option.line - 1 and not job.script.source(number).startswith("#S"))
+        lengths = {int(length) * (24 if unit.lower() == "day" else 1) for length, unit in _LENGTH.findall(text)}
+        if own and len(lengths) == 1 and asked not in {3600 * each for each in lengths} and not _HEDGED.search(text):
+            message = f"the comment says {lengths.pop()} hours, the option --time={option.value}"
+            yield Finding(number, "claim-mismatch", message, "change the comment or the option")

@@ -23,7 +23,7 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
-_NAME_TO_FILL_IN = r"^$|(?i:^your|^x{3,}$|^placeholder$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_NAME_TO_FILL_IN = r"^$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -75,7 +75,7 @@ def form(job: Job) -> Iterator[Finding]:
 
 
 def syntax(job: Job) -> Iterator[Finding]:
-    """shell-syntax: what bash cannot read, as bash itself says: the grammar takes a stray `done` for a program."""
+    """shell-syntax: what `bash -n`, which runs nothing, cannot read: the grammar takes a stray `done` for a program."""
     script = job.script
     if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.text):
         try:
@@ -86,8 +86,9 @@ def syntax(job: Job) -> Iterator[Finding]:
     other = re.match(r"#!.*\b(z|k)sh\b", script.text) is not None or _TEMPLATE.search(script.text) is not None
     if not script.is_shell or script.expanded or other:
         return
-    said = bash_complaint("\n".join(script.lines) + "\n")
-    if said and (match := re.match(r"bash: line (\d+): (.*)", said)):
+    done = asked(("env", "-i", "bash", "-O", "extglob", "-n"), "\n".join(script.lines) + "\n")
+    said = done.stderr.decode("utf-8", "replace") if done and done.returncode else ""
+    if match := re.match(r"bash: line (\d+): (.*)", said):
         line = script.first_line - 1 + min(int(match[1]), len(script.lines))
         open_ = re.fullmatch(r"unexpected EOF while looking for matching [`'](.)'", match[2])
         what = f"{open_[1]} is missing: what is opened here is never closed" if open_ else match[2]
@@ -119,12 +120,6 @@ def spooled(job: Job) -> Iterator[Finding]:
             message = f"Slurm runs a copy of the script: ${found[1]} leads to slurmd's own folder"
             yield Finding(number, "script-folder", message, "$SLURM_SUBMIT_DIR, the folder of the call of sbatch")
             return
-
-
-def bash_complaint(text: str) -> str:
-    """Returns the first line of what `bash -n`, which runs nothing, says about a script; "" where it can be read."""
-    done = asked(("env", "-i", "bash", "-O", "extglob", "-n"), text)
-    return done.stderr.decode("utf-8", "replace").partition("\n")[0] if done and done.returncode else ""
 
 
 def words(job: Job) -> Iterator[Finding]:

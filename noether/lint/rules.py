@@ -103,6 +103,6 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU; AMD's are left out. An error for noether, else a warning."),
     Rule("NTH502", "container-cleanenv", "error", "--cleanenv takes SLURM_* from the tasks. An error for noether, else a warning."),
     Rule("NTH601", "claim-arithmetic", "warning", "The numbers in a comment or a README do not add up."),
-    Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options."),
+    Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options, or beside or above --time other hours."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}

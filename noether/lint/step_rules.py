@@ -67,8 +67,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
 def side_by_side(job: Job) -> Iterator[Finding]:
     """step-takes-all: several steps in the background, each of which is given all of the job's tasks."""
     sizes = ("ntasks", "ntasks-per-node", "nodes", "nodelist", "relative", "het-group")
-    steps = [(launch, srun) for launch, srun, _ in job.known_steps if launch.command.in_background]
-    steps = [(launch, srun) for launch, srun in steps if srun.option(*sizes) is None]
+    steps = [(x, srun) for x, srun, _ in job.known_steps if x.command.in_background and srun.option(*sizes) is None]
     for launch, srun in steps:
         if (len(steps) > 1 or launch.command.within(*REPEATED)) and job.shape.tasks > 1:
             message = f"srun without --ntasks starts all {job.shape.tasks} tasks of the job in each of these steps"
