@@ -29,7 +29,8 @@ def _works(job: Job) -> list[Launch]:
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
-    flow, works = StatusFlow(job.script.shell), _works(job)
+    own = [launch for launch in job.launches if launch.innermost.words[0].raw.startswith("./")]
+    flow, works = StatusFlow(job.script.shell), _works(job) or own
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
         if (read := flow.stopped_before_read(node)) is not None:

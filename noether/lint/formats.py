@@ -70,9 +70,8 @@ def _sarif(reports: Sequence[Report]) -> dict[str, Any]:
                                              "region": {"startLine": f.line}}}]}
         for report in reports for f in report.findings
     ]  # fmt: skip
-    driver = {"name": "noether lint", "rules": rules}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
+        "runs": [{"tool": {"driver": {"name": "noether lint", "rules": rules}}, "results": results}],
     }

@@ -65,7 +65,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH213", "srun-tasks-ignored", "warning", "In a job with --ntasks-per-node=4, srun --ntasks-per-node=1 alone starts all of the job's tasks (seen with Slurm 22.05).", (22.05, 22.06)),
     Rule("NTH214", "srun-cpus", "warning", "From Slurm 22.05 to before 23.11 srun does not take --cpus-per-task from the job, and binds each task to one CPU.", (22.05, 23.11)),
     Rule("NTH215", "gpus-per-task", "warning", "Where cgroups show a task its own GPU alone, NCCL cannot copy directly between the GPUs of a node."),
-    Rule("NTH216", "visible-devices", "warning", "Slurm sets CUDA_VISIBLE_DEVICES to the GPUs it gave, numbered from 0; there is no other."),
+    Rule("NTH216", "visible-devices", "warning", "Slurm sets CUDA_VISIBLE_DEVICES to the GPUs it gave, numbered from 0; there is no other, and a GPU left out stays idle."),
     Rule("NTH217", "deepspeed-nodes", "error", "deepspeed reaches the nodes of its hostfile by ssh: without one it uses its own alone, and under srun every node starts a run. (There, --no_ssh with --node_rank.)"),
     Rule("NTH218", "step-too-large", "error", "srun refuses a step that asks for more nodes than the job has."),
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks has all tasks of the job: steps side by side each start all of them, or wait for each other."),

@@ -144,6 +144,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "rank-of-accelerate-that-c10d-does-not-read": (EACH, FIRST.format("head -n 1") + 'CMD="cd run; accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --rdzv_backend c10d --main_process_ip $MASTER_ADDR"\nsrun -K bash -c "$CMD t.py"'),
     "tasks-that-share-nothing": ("#SBATCH -n4\n", "srun python t.py"),
     "steps-of-one-gpu-each-in-a-loop": (TWO, "for i in 1 2; do\n    srun python t.py $i\ndone"),
+    "a-gpu-for-each-of-two-programs": (G4, "export CUDA_VISIBLE_DEVICES=0,1\npython a.py\nexport CUDA_VISIBLE_DEVICES=2,3\npython b.py"),
+    "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -285,6 +287,8 @@ WRONG = {  # name: (options, body, the one finding)
     "program-with-a-task-for-each-gpu": (TWO, "srun python t.py", ("kill-on-bad-exit", WARNS)),
     "program-in-a-container-with-a-task-for-each-gpu": (TWO, "srun apptainer exec --nv a.sif conda-python run.py --a 1", ("kill-on-bad-exit", WARNS)),
     "program-with-a-master-to-meet-at": (EACH, FIRST.format("head -n 1") + "srun python t.py", ("kill-on-bad-exit", WARNS)),
+    "gpus-that-the-script-hides": (G4, "export CUDA_VISIBLE_DEVICES=0,1\nbash run.sh", ("visible-devices", WARNS)),
+    "code-lost-of-a-program-beside-the-script": ("#SBATCH -n1\n", "make\n{ time ./solver 5; } 2>&1\nrm solver", ("exit-code-lost", WARNS)),
     "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 
