@@ -29,10 +29,8 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
     ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
-MAX_SIZE = 4 * 1024 * 1024
-"""Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size)."""
-_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")
-"""What no script needs, and a parser may die of."""
+MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
+_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and a parser may die of.
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 

@@ -52,6 +52,6 @@ def comments(job: Job) -> Iterator[Finding]:
     for number, text in said:
         own = number == option.line or (number == option.line - 1 and not job.script.source(number).startswith("#S"))
         lengths = {int(length) * (24 if unit.lower() == "day" else 1) for length, unit in _LENGTH.findall(text)}
-        if own and len(lengths) == 1 and asked not in {3600 * each for each in lengths} and not _HEDGED.search(text):
+        if own and len(lengths) == 1 and abs(asked - 3600 * min(lengths)) > 60 and not _HEDGED.search(text):
             message = f"the comment says {lengths.pop()} hours, the option --time={option.value}"
             yield Finding(number, "claim-mismatch", message, "change the comment or the option")

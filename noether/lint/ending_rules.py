@@ -13,8 +13,7 @@ from noether.lint.shell import REPEATED
 from noether.lint.status import Loss, StatusFlow
 from noether.lint.values import signal_request
 
-RELIABLE_LEAD_S = 60
-"""slurmstepd looks about every 30 s whether a signal is due."""
+RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
 _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
@@ -42,8 +41,13 @@ def exit_code(job: Job) -> Iterator[Finding]:
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
         yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, _kept(job, launch, loss))
+    for told in _ECHOED.finditer(job.code) if works else ():
+        line = job.script.first_line + job.code.count("\n", 0, told.end())
+        message = f"$? is the code of {told[1]}, the command before it: it is always 0"
+        yield Finding(line, "status-never-read", message, "code=$?      (right after the program)")
 
 
+_ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
     "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",

@@ -39,8 +39,7 @@ _MPI_FLAGS = names_in(
     """oversubscribe allow_run_as_root tag_output report_bindings nolocal bynode byslot verbose v q quiet display_map
     display_allocation use_hwthread_cpus l bind_to_core pernode noprefix prepend_rank display nooversubscribe"""
 )
-_MPI_PAIRS = names_in("mca gmca genv env")
-"""Options with two values."""
+_MPI_PAIRS = names_in("mca gmca genv env")  # Options with two values.
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
 SHELL_WORDS = names_in("cd source . export module")

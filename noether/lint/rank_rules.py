@@ -198,13 +198,12 @@ def devices(job: Job) -> Iterator[Finding]:
     """visible-devices: GPUs by numbers that the job does not have."""
     gpus = job.shape.gpus_per_node or 0
     for name, word in job.script.assignments if gpus and len(job.components) == 1 else ():
-        chosen = {int(each) for each in re.findall(r"\d+", word.text)} if name == "CUDA_VISIBLE_DEVICES" else set()
-        if not re.fullmatch(r"\d+(,\d+)*", word.text) or not chosen:
-            continue
-        if max(chosen) >= gpus:
+        numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
+        chosen = set(map(int, word.text.split(","))) if numbers else set()
+        if max(chosen, default=0) >= gpus:
             message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0: "
             message += "Slurm sets CUDA_VISIBLE_DEVICES to them"
             yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")
-        elif len(chosen) < gpus and len(job.launches) == 1 == job.shape.nodes and name in job.script.exported:
+        elif 0 < len(chosen) < gpus and len(job.launches) == 1 == job.shape.nodes and name in job.script.exported:
             message = f"{gpus - len(chosen)} of the job's {counted(gpus, 'GPU')} stay idle"
             yield Finding(word.line, "visible-devices", message, f"ask for {counted(len(chosen), 'GPU')}, or use all")

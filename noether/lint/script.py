@@ -16,8 +16,7 @@ from noether.lint.shell import Command, ShellText, Word
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
-_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")
-"""Two requests on one line: the second is a comment of the first."""
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
 _HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(

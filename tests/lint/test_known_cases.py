@@ -146,6 +146,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "steps-of-one-gpu-each-in-a-loop": (TWO, "for i in 1 2; do\n    srun python t.py $i\ndone"),
     "a-gpu-for-each-of-two-programs": (G4, "export CUDA_VISIBLE_DEVICES=0,1\npython a.py\nexport CUDA_VISIBLE_DEVICES=2,3\npython b.py"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
+    "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
+    "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -289,6 +291,7 @@ WRONG = {  # name: (options, body, the one finding)
     "program-with-a-master-to-meet-at": (EACH, FIRST.format("head -n 1") + "srun python t.py", ("kill-on-bad-exit", WARNS)),
     "gpus-that-the-script-hides": (G4, "export CUDA_VISIBLE_DEVICES=0,1\nbash run.sh", ("visible-devices", WARNS)),
     "code-lost-of-a-program-beside-the-script": ("#SBATCH -n1\n", "make\n{ time ./solver 5; } 2>&1\nrm solver", ("exit-code-lost", WARNS)),
+    "code-of-echo": ("#SBATCH -n1\n", "set -e\npython t.py\necho done\n\necho \"code: $?\"", ("status-never-read", WARNS)),
     "world-size-that-slurm-does-not-count": ("#SBATCH -N2\n", FIRST.format("head -n 1") + W + "srun -K python t.py", ("unset-variable", WARNS)),
 }  # fmt: skip
 
