@@ -206,6 +206,7 @@ def requeue(job: Job) -> Iterator[Finding]:
             continue
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
         message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
+        message = message if shown else f"where the tasks are one training, {message}"
         safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
         edit = replace(edit, safe=safe) if edit and value is None else None
         yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)

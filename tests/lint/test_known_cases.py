@@ -408,6 +408,15 @@ def test_the_summary_lists_here_documents_in_the_order_of_the_script() -> None:
     assert [line.partition(":")[0] for line in summary] == ["line 5", "line 10", "line 15"]
 
 
+@pytest.mark.parametrize(("setting", "shown"), [(W, True), ("", False)])
+def test_what_only_looks_like_ranks_is_said_with_a_condition_and_left_by_fix(setting: str, shown: bool) -> None:
+    (finding,) = lint_text(f"#!/bin/bash\n{TWO}{setting}srun python t.py\n", JOB)[0]
+    assert finding.rule == "kill-on-bad-exit"
+    assert finding.message.startswith("where the tasks are one training, ") is not shown
+    assert finding.edit is not None
+    assert finding.edit.safe is shown
+
+
 def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
     text = f"#!/bin/bash\n{EACH}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
