@@ -14,7 +14,8 @@ from noether import __version__
 from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import DistributedConfig, with_environment
-from noether.config.recipe import recipe_for
+from noether.config.model import MLPConfig
+from noether.config.recipe import SIZE, recipe_for
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
@@ -136,6 +137,8 @@ def plan_run(
     recipe = recipe_for(config.model_dump(mode="json", include={"dataset", "dataset_root", "model", "trainer"}))
     if config.dataset.kind == "cases" and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
+        if isinstance(config.model, MLPConfig) and config.model.dim == MLPConfig().dim:
+            reasons["model"] = f"mlp, {config.model.dim} wide: {SIZE}"
     if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:

@@ -7,6 +7,7 @@ import pytest
 from noether.config.compose import load_config
 from noether.config.origins import settings_with_origins
 from noether.config.recipe import choose_recipe
+from noether.planning.plan import plan_run
 
 
 def prepared(folder, training: int, validation: int = 0, sets: tuple[str, ...] = ("volume",)) -> str:
@@ -55,6 +56,14 @@ def test_settings_say_where_they_come_from(tmp_path) -> None:
     assert "auto" in origins["trainer.max_updates"]
     assert "58 training cases" in origins["trainer.max_updates"]
     assert "auto" not in origins["trainer.precision"]
+
+
+def test_the_plan_says_why_the_model_has_its_size(tmp_path) -> None:
+    words = ["dataset=cases", prepared(tmp_path, 64, 8), "accelerator=cpu", "devices=1"]
+    reasons = plan_run(load_config(words)).reasons
+    assert "9,400 updates of 16 cases" in reasons["length"]
+    assert "128 wide" in reasons["model"]
+    assert "model" not in plan_run(load_config([*words, "model.dim=64"])).reasons
 
 
 def test_of_other_data_nothing_is_known() -> None:
