@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,9 @@ from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
-from noether.evaluation.shape_input import Shape
+
+if TYPE_CHECKING:  # It imports SciPy, which a rank that trains does not need.
+    from noether.evaluation.shape_input import Shape
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
 CELL_TYPES = {1: 1, 3: VTK_TRIANGLE, 4: VTK_QUAD}
@@ -50,7 +52,7 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
 
 
 def write_on_shape(
-    path: Path, source: Path, shape: Shape, arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
+    path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
 ) -> None:
     """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
 
