@@ -11,13 +11,15 @@ from rich.table import Table
 from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
 from noether.common.numbers import duration_text, size_text
 from noether.runs.folder import RunFolder
-from noether.runs.records import is_count, number
+from noether.runs.metrics import Metrics, declared_in
+from noether.runs.records import is_count, mapping, number, read_record
 
 
 @dataclass(frozen=True)
 class CheckpointRow:
     """One checkpoint: its place in the run, size in bytes, age in seconds, what it is, and what is wrong with it.
 
+    `metric` is as it was measured, whichever way is better: what is stored is negated where higher values are.
     `damage` is None where every file is as it was written, and where that was not asked (`verified` False).
     """
 
@@ -35,23 +37,24 @@ class CheckpointRow:
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
     """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
-    found = list_checkpoints(folder.checkpoints)
+    found, known = list_checkpoints(folder.checkpoints), declared_in(read_record(folder.plan))
     best = best_checkpoint(folder.checkpoints)
-    return [_describe(checkpoint, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
+    return [_describe(checkpoint, known, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
 
 
-def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bool) -> CheckpointRow:
+def _describe(checkpoint: CheckpointFolder, known: Metrics, best: bool, latest: bool, verify: bool) -> CheckpointRow:
     meta: dict[str, Any] = {}
     with suppress(DamagedCheckpoint):
         meta = checkpoint.meta()
-    per_epoch = meta.get("updates_per_epoch")
+    per_epoch, metric = meta.get("updates_per_epoch"), number(meta, "metric")
+    sign = known.selector(str(mapping(mapping(meta, "config"), "trainer").get("select_by", "loss")))[1]
     inside = checkpoint.path.iterdir() if checkpoint.path.is_dir() else [checkpoint.path]
     files = [path.lstat() for path in inside]
     return CheckpointRow(
         name=checkpoint.path.name,
         update=checkpoint.updates,
         epoch=checkpoint.updates / per_epoch if is_count(per_epoch) and per_epoch else None,
-        metric=number(meta, "metric"),
+        metric=None if metric is None else sign * metric,
         size=sum(file.st_size for file in files),
         age_s=max(0.0, time.time() - max((file.st_mtime for file in files), default=0.0)),
         best=best,

@@ -239,8 +239,7 @@ class WatchedRun:
         return self._seen_checkpoints[1]
 
     def _checkpoint(self, row: CheckpointRow) -> dict[str, Any]:
-        metric = None if row.metric is None else self._history.selected_by[1] * row.metric
-        return {**asdict(row), "metric": metric, "saved": time.time() - row.age_s}
+        return {**asdict(row), "saved": time.time() - row.age_s}
 
     def _result(self) -> dict[str, Any]:
         return as_now(dict(self._record(self.folder.result)))

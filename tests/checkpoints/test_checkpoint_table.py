@@ -7,6 +7,7 @@ import pytest
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.table import choose_to_prune, describe_checkpoints
+from noether.common.whole_file import write_json
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
 
@@ -35,6 +36,16 @@ def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
     assert [row.update for row in rows if row.best] == [2]
     assert [row.update for row in rows if row.latest] == [5]
     assert all(row.size > 2048 and row.age_s < 600 and row.damage is None for row in rows)
+
+
+@pytest.mark.parametrize("select_by", ["drag/r2", "-own"])
+def test_a_metric_is_shown_as_it_was_measured(select_by, tmp_path: Path) -> None:
+    """What is stored is negated where higher values are better, so that the lowest is the best."""
+    folder = RunFolder(tmp_path)
+    meta = {"metric": -0.98, "config": {"trainer": {"select_by": select_by}}}
+    write_checkpoint(folder.checkpoints, 1, {"w.bin": [b"0"]}, meta)
+    write_json(folder.plan, {"described": [{"name": "drag/r2", "better": "higher"}]})
+    assert [row.metric for row in describe_checkpoints(folder, verify=False)] == [0.98]
 
 
 @pytest.mark.parametrize(
