@@ -49,7 +49,7 @@ def watch_workers(
     *,
     grace_s: float = GRACE_S,
     stream: TextIO | None = None,
-    link: Hub | Spoke | None = None,
+    link: Hub | Spoke,
     says_more: bool = False,
 ) -> int:
     """Wait until the run is over, and return its exit code; every process of it on this host is gone afterwards.
@@ -66,7 +66,6 @@ def watch_workers(
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
     context = ranks.context
-    link = link or Hub(list(ranks.workers), context.host, context.run_info, context.endpoint)
     if isinstance(link, Hub):
         link.store_port = context.store_port
     with SignalInbox() as inbox:

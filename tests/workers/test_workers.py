@@ -18,7 +18,7 @@ from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, LaunchRequest, Placement
 from noether.errors import RequestError
-from noether.workers.run import run_placement
+from noether.workers.run import open_link, run_placement
 from noether.workers.spawner import server_environment, start_methods, start_workers
 from noether.workers.watcher import GRACE_S, watch_workers
 from tests.refusal import refusal
@@ -35,8 +35,10 @@ def workers(count: int, master_port: int | None = None) -> Placement:
 def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
     """Start and watch, with little patience; return the exit code and what the user would read."""
     words = io.StringIO()
-    running = start_workers(workers(2), f"launch_targets.{target}", payload, folder / "logs")
-    code = watch_workers(running, grace_s=grace_s, stream=words)
+    placement = workers(2)
+    running = start_workers(placement, f"launch_targets.{target}", payload, folder / "logs")
+    link = open_link(placement, running[0].context.run_info, None)
+    code = watch_workers(running, grace_s=grace_s, stream=words, link=link)
     return code, words.getvalue()
 
 
