@@ -33,6 +33,11 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
     return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
+def nearly_one(score: float) -> str:
+    """A score below its best value, 1, that fewer decimals would round up to it."""
+    return f"{min(score, 1 - 1e-6):.6f}"
+
+
 def percentage(share: float) -> str:
     """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
     return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"

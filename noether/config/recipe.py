@@ -18,8 +18,8 @@ LARGEST_BATCH = {"mlp": 16}
 OTHER_BATCH = 8
 # An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
-SIZE = "the smallest error in equal time of the widths 64, 128 and 256, with 63 cases and with 416"
-"""Why `mlp` has the width that it has, whatever the data: docs/own-data.md has the figures."""
+WHY_THIS_WIDTH = "the smallest error in equal time of the widths 64, 128 and 256, with 63 cases and with 416"
+"""Of `mlp`, whatever the data: docs/own-data.md has the figures."""
 EPOCHS, FEWEST_UPDATES = 100, 1000
 """Of the other models, whose updates are larger: each sees a case so many times."""
 

@@ -15,7 +15,7 @@ from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.model import MLPConfig
-from noether.config.recipe import SIZE, recipe_for
+from noether.config.recipe import WHY_THIS_WIDTH, recipe_for
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
@@ -138,7 +138,7 @@ def plan_run(
     if config.dataset.kind == "cases" and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
         if isinstance(config.model, MLPConfig) and config.model.dim == MLPConfig().dim:
-            reasons["model"] = f"mlp, {config.model.dim} wide: {SIZE}"
+            reasons["model"] = f"mlp, {config.model.dim} wide: {WHY_THIS_WIDTH}"
     if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.common.numbers import DIGITS, NONE, finite, percentage
+from noether.common.numbers import DIGITS, NONE, finite, nearly_one, percentage
 from noether.runs.metrics import Metric
 
 Array = NDArray[np.float64]
@@ -60,8 +60,9 @@ def score_text(value: float | None) -> str:
     """A score whose best value is 1: four decimals, more where they would be nines; never rounded up to 1."""
     if value is None or not isfinite(value):
         return "undefined"
-    digits = 6 if 0.9999 <= value <= 1 else 4
-    return f"{min(value, 1 - 10.0**-digits) if value < 1 else value:.{digits}f}".replace("-", "−")
+    if 0.9999 <= value < 1:
+        return nearly_one(value)
+    return f"{value:.{6 if value == 1 else 4}f}".replace("-", "−")
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:

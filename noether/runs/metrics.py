@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from noether.common.numbers import DIGITS, NONE, finite, percentage
+from noether.common.numbers import DIGITS, NONE, finite, nearly_one, percentage
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Metric:
         if finite(value) is None or value is None:
             return NONE
         if self.score and 1 - 0.5 * 10**-DIGITS <= value < 1:
-            return f"{min(value, 1 - 1e-6):.6f}"
+            return nearly_one(value)
         return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
 
     def text(self, value: float | None, spread: float | None = None) -> str:
