@@ -14,6 +14,7 @@ import numpy as np
 from noether.data.cases.case_map import AtTime, Step
 from noether.data.cases.clouds import is_cloud, read_cloud
 from noether.data.cases.frd import FrdFile
+from noether.data.cases.tecplot import TECPLOT, begins_as_tecplot, times_of_zones
 from noether.data.mesh_files import import_pyvista, output_of, raising_what_vtk_says
 from noether.errors import RequestError, one_line
 
@@ -31,8 +32,6 @@ NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"
 MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
-TECPLOT = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
-"""How the first line of Tecplot's text begins."""
 
 
 class Block(NamedTuple):
@@ -102,8 +101,7 @@ def is_mesh_inside(path: Path) -> bool:
     """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
     if path.suffix.lower() == ".csv":
         return is_cloud(path)
-    lines = [line.strip().upper() for line in _head(path, 4096).splitlines()]
-    return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(TECPLOT)
+    return begins_as_tecplot(_head(path, 4096))
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
@@ -166,6 +164,8 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
     if suffix == ".frd":
         results = FrdFile(path)
         return _Opened(results.times, results.mesh)
+    if suffix in TECPLOT and set(zones := times_of_zones(path)) - {None}:
+        return _opened_by_zones(path, zones)
     return _opened_by_meshio(path) if _is_for_meshio(path) else _opened_by_vtk(path, arrays)
 
 
@@ -180,7 +180,7 @@ def _vtk_reader(path: Path) -> Any:
         # VTK finds a case's folder by the file that every case has.
         if path.name == "polyMesh":
             reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
-        elif path.suffix.lower() in (".plt", ".tec", ".dat"):
+        elif path.suffix.lower() in TECPLOT:
             if _head(path, 4) == b"#!TD":
                 raise ValueError("a binary file of Tecplot, which only Tecplot reads")
             reader = pyvista.TecplotReader(path)
@@ -224,6 +224,23 @@ def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
         if arrays is not None:
             _choose_arrays(reader, arrays)
         return output_of(reader, time)
+
+    return _Opened(times, mesh)
+
+
+def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
+    """A Tecplot file whose zones have times: a step has the zones of its time, and those without one."""
+    times = sorted({time for time in zones if time is not None})
+
+    def mesh(place: int) -> Any:
+        found = output_of(_vtk_reader(path))
+        if found.n_blocks != len(zones):
+            raise ValueError(f"VTK reads {found.n_blocks} of its {len(zones)} zones")
+        own = import_pyvista().MultiBlock()
+        for index, time in enumerate(zones):
+            if time in (None, times[place]):
+                own.append(found[index], found.get_block_name(index))
+        return own
 
     return _Opened(times, mesh)
 
