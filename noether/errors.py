@@ -1,6 +1,5 @@
 """What goes wrong, in words: what was seen, what was expected, and the line to change."""
 
-import re
 import signal
 from enum import IntEnum
 
@@ -57,13 +56,6 @@ class RequestError(NoetherError):
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
-
-
-def read_refusal(code: str, text: str) -> RequestError:
-    """Returns the RequestError that says `text`, which came from another process."""
-    summary, _, rest = text.partition("\n")
-    parts = re.findall(r"^  (seen|expected|fix) +(.*(?:\n {12}.*)*)", rest, re.MULTILINE)
-    return RequestError(code, summary, **{name: words.replace("\n" + " " * 12, "\n") for name, words in parts})
 
 
 class JoinError(RequestError):

@@ -10,7 +10,7 @@ from noether.doctor.meeting import clock_offset, examine, lost, meet
 from noether.doctor.participant import TORCH_SHARE, Participant
 from noether.doctor.report import DoctorReport
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
-from noether.errors import JoinError, read_refusal
+from noether.errors import JoinError
 from noether.workers.hub import Hub
 from noether.workers.listener import RunListener
 from noether.workers.rank_state import MeetingPoint
@@ -92,7 +92,7 @@ def _collect(answers: list[dict[str, Any]], report: DoctorReport) -> list[str]:
             seen = f"ranks {list(ranks)} connected, then stopped answering: {loss.message}"
             finding = Diagnosis("peers", "error", seen, "an answer")
             if loss.kind == "refused":
-                finding = refused("agreement", read_refusal(loss.code, loss.message))
+                finding = refused("agreement", loss.refusal)
             report.findings.append(replace(finding, hosts=(host,), ranks=ranks))
             continue
         report.add(answer)

@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.errors import EndedByAnother, RequestError, read_refusal
+from noether.errors import EndedByAnother, RequestError
 from noether.workers.context import WorkerReport
 from noether.workers.hub import Hub
 from noether.workers.link import Peer
@@ -55,7 +55,7 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
         where = f"{host} is {meeting.address}" if meeting.address != host else host
         return [Diagnosis("names", "ok", where)]
     if verdict is not None:
-        return [refused("agreement", read_refusal(verdict.code, verdict.message))]
+        return [refused("agreement", verdict.refusal)]
     if meeting is None or isinstance(meeting, EndedByAnother) or getattr(meeting, "code", "") == "ranks-late":
         return []
     if isinstance(meeting, RequestError):

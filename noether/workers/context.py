@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
+from noether.errors import RequestError
 from noether.workers.rank_state import BEFORE_ALL, ParentLink, RankPosition
 
 
@@ -72,6 +73,9 @@ class WorkerContext:
 ReportKind = Literal["finished", "refused", "failed", "left", "interrupted", "died", "hung", "lost", "busy", "stopped"]
 Consequence = Literal["", "lost-peer", "timed-out"]  # fmt: skip
 
+REPORTED_WORDS = ("message", "seen", "expected", "fix")
+"""The fields of a report that are words for a user."""
+
 
 @dataclass(frozen=True)
 class WorkerReport:
@@ -82,8 +86,9 @@ class WorkerReport:
     rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its parent is gone, or
     its host). Of a rank that has not ended when another fails, its parent says "busy", or "stopped" (by a signal):
     `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `position` is
-    where the rank stood at its last. `code` is that of a NoetherError; `follows` says that the rank ended because of
-    others: it had lost one, or had waited `waited_s` for one (0: not known how long).
+    where the rank stood at its last. `code` is that of a NoetherError; of a RequestError, `message` is its summary, and
+    `seen`, `expected` and `fix` are its other parts. `follows` says that the rank ended because of others: it had lost
+    one, or had waited `waited_s` for one (0: not known how long).
     """
 
     rank: int
@@ -98,3 +103,11 @@ class WorkerReport:
     code: str = ""
     follows: Consequence = ""
     waited_s: float = 0.0
+    seen: str = ""
+    expected: str = ""
+    fix: str = ""
+
+    @property
+    def refusal(self) -> RequestError:
+        """The refusal that this report is about."""
+        return RequestError(self.code, self.message, seen=self.seen, expected=self.expected, fix=self.fix)

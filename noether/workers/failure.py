@@ -101,7 +101,7 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info:
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {who}{verb} {failure.message}"]
     if failure.kind == "refused":
-        lines = [f"noether: {shown(failure.message, failure.code)}"]
+        lines = [f"noether: {shown(str(failure.refusal), failure.code)}"]
         lines += [f"  said by   {who}"] if world_size > 1 else []
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
@@ -122,7 +122,7 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
     """
     is_own = failure.rank in own
     whole = is_own and error_file is None
-    message = shown(failure.message, failure.code) if whole else failure.message.partition("\n")[0]
+    message = shown(str(failure.refusal), failure.code) if whole else failure.message.partition("\n")[0]
     verb = " failed:" if failure.kind in ("failed", "refused") else ""
     if failure.kind == "refused" and not failure.position.update:
         verb = " refused the run:"

@@ -8,7 +8,7 @@ from typing import Any
 
 from noether.common.shown import shown_name, shown_text
 from noether.environments.identity import RunIdentity
-from noether.workers.context import WorkerReport
+from noether.workers.context import REPORTED_WORDS, WorkerReport
 from noether.workers.link import report_from
 from noether.workers.worker import failing_code, shortened
 
@@ -72,8 +72,8 @@ def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> Wo
         report = report_from(message["refusal"])
     except (KeyError, TypeError, ValueError):
         return None
-    host, text, trace = printable(report.host), shown_text(report.message), shown_text(report.traceback)
-    return replace(report, host=host, message=text, traceback=trace, exit_code=failing_code(report.exit_code))
+    texts: dict[str, Any] = {name: shown_text(getattr(report, name)) for name in (*REPORTED_WORDS, "traceback")}
+    return replace(report, host=printable(report.host), exit_code=failing_code(report.exit_code), **texts)
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:

@@ -23,9 +23,9 @@ from noether.common.limits import most_processes, refused_processes, too_few_pro
 from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
-from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, NoetherError
+from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, NoetherError, RequestError
 from noether.workers.backend_errors import consequence_of
-from noether.workers.context import ReportKind, WorkerContext, WorkerReport
+from noether.workers.context import REPORTED_WORDS, ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
 from noether.workers.rank_state import ParentLink, read_position
 
@@ -112,8 +112,11 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
         # In the words of this host's container, which the process that shows them may not be in.
-        report = _report(rank, host, "refused", str(as_typed_here(error)), "", int(error.exit_code))
-        return replace(report, code=error.code, follows="lost-peer" if isinstance(error, EndedByAnother) else "")
+        typed = as_typed_here(error)
+        said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
+        report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
+        report = replace(report, code=error.code, seen=said.seen, expected=said.expected, fix=said.fix)
+        return replace(report, follows="lost-peer") if isinstance(error, EndedByAnother) else report
     if isinstance(error, KeyboardInterrupt):
         return _report(rank, host, "interrupted", "interrupted", "", 128 + signal.SIGINT)
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
@@ -145,7 +148,8 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
             return text
         return f"{text[: limit // 3]}\n… {len(text) - limit} characters left out …\n{text[-limit * 2 // 3 :]}"
 
-    return replace(report, message=cut(report.message, characters // 4), traceback=cut(report.traceback, characters))
+    words: dict[str, Any] = {name: cut(getattr(report, name), characters // 4) for name in REPORTED_WORDS}
+    return replace(report, **words, traceback=cut(report.traceback, characters))
 
 
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:

@@ -109,7 +109,9 @@ def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None
     ("error", "kind", "message", "traced", "code"),
     [
         pytest.param(ValueError("boom"), "failed", "ValueError: boom", True, 1, id="an exception"),
-        pytest.param(RequestError("no-such-model", "x", fix="y=1"), "refused", "x\n", False, 2, id="a request"),
+        pytest.param(
+            RequestError("no-such-model", "x", seen="a\nb", fix="y=1"), "refused", "x", False, 2, id="a request"
+        ),
         pytest.param(SystemExit(0), "left", "left early by sys.exit(0)", True, 1, id="sys.exit(0)"),
         pytest.param(SystemExit(3), "left", "left early by sys.exit(3)", True, 3, id="sys.exit(3)"),
         pytest.param(SystemExit("bye"), "left", "left early by sys.exit('bye')", True, 1, id="sys.exit(text)"),
@@ -124,6 +126,8 @@ def test_how_a_target_that_raised_is_reported(
     assert report.message.startswith(message)
     assert bool(report.traceback) == traced
     assert report.exit_code == code
+    if isinstance(error, RequestError):
+        assert report.refusal.parts == error.parts
 
 
 def test_what_the_user_reads(tmp_path: Path) -> None:
@@ -201,4 +205,4 @@ def test_a_refusal_of_a_rank_in_the_image_says_what_its_container_must_be_given(
     monkeypatch.setattr(container, "IMAGE_RECORD", record)
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/noether.sif")
     error = RequestError("no-data", "no data", fix="dataset_root=FOLDER", mount="/data/cars")
-    assert "--bind /data/cars noether.sif" in failure_report(error, 1, "n1").message
+    assert "--bind /data/cars noether.sif" in failure_report(error, 1, "n1").fix

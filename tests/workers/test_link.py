@@ -194,13 +194,12 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
     """Where its settings cannot be read, rank 0's parent process knows its job, and takes one rank for each process."""
     links = Links(tmp_path, known)
     spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
-    words = "no data\x1b[2J\n  seen      nothing"
-    refusal = WorkerReport(0, "n1", "refused", words, 2, code="no-data")
+    refusal = WorkerReport(0, "n1", "refused", "no data\x1b[2J", 2, code="no-data", seen="\x1b[2J")
     links.hub._listener.refuse_all(refusal, own, LIMIT_S)
     links.until(lambda: all(spoke.verdict for spoke in spokes), *spokes)
     for spoke in spokes:
         assert (spoke.verdict.rank, spoke.verdict.code, spoke.verdict.exit_code) == (0, "no-data", 2)
-        assert "\x1b" not in spoke.verdict.message
+        assert (spoke.verdict.message, spoke.verdict.seen) == ("no data\\x1b[2J", "\\x1b[2J")
         spoke.close()
     links.hub.close()
 

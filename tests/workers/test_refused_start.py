@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import TINY
 
-from noether.errors import RequestError, read_refusal
-
 INIT_S = 60
 """Seconds that a host waits for another: none of these tests may take as long."""
 
@@ -44,16 +42,3 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
         for host in ended:
             assert "seed=5" in host.err
             assert "seed=0" in host.err
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [{}, {"seen": "a", "expected": "b", "fix": "c"}, {"seen": "two\nlines", "fix": "one\n  fix       more"}],
-    ids=["a summary alone", "all", "several lines"],
-)
-def test_a_refusal_is_read_as_it_was_said(parts: dict[str, str]) -> None:
-    read = read_refusal("some-code", str(RequestError("some-code", "no run", **parts)))
-    assert (
-        read.parts
-        == {"code": "some-code", "summary": "no run", "seen": "", "expected": "", "fix": "", "mount": ""} | parts
-    )
