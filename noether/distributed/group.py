@@ -158,7 +158,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         return
     limit_s = context.run_info.distributed.init_timeout_s
     if context.endpoint.served_by:
-        port = exchange_listener(context.endpoint, context.attempt, context.run_info.listener_port, limit_s)
+        port = exchange_listener(context.endpoint, context.restarts, context.run_info.listener_port, limit_s)
         if context.worker.rank > 0:
             context.parent.tell(RankNote("listener", port))
     # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.

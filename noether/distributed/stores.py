@@ -35,7 +35,7 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
         ) from None
 
 
-def exchange_listener(endpoint: Endpoint, attempt: int, port: int, limit_s: float) -> int:
+def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: float) -> int:
     """Exchanges, in the store that a launcher serves at `endpoint`, the port where rank 0's parent accepts others.
 
     Rank 0 writes its `port`; the others give 0. Returns the port.
@@ -51,7 +51,7 @@ def exchange_listener(endpoint: Endpoint, attempt: int, port: int, limit_s: floa
             wait_for_workers=False,
             timeout=timedelta(seconds=limit_s),
         )
-        store = dist.PrefixStore(f"noether/{attempt}", served)  # A launcher's store outlives the attempts.
+        store = dist.PrefixStore(f"noether/{restarts}", served)  # A launcher's store outlives a restart.
         if port:
             store.set("listener", str(port))
             return port

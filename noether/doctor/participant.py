@@ -122,7 +122,7 @@ class Participant:
         answer = self._torch()
         self.clock.step = f"the store of {endpoint.served_by}"
         if "error" not in answer:
-            where = {"endpoint": asdict(endpoint), "attempt": self.placement.attempt}
+            where = {"endpoint": asdict(endpoint), "restarts": self.placement.restarts}
             request = {"do": "listener", **where, "port": port, "seconds": seconds}
             answer = self.children.ask_first(request, seconds + 1)
         if "error" in answer:

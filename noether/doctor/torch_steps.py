@@ -50,7 +50,7 @@ class TorchSteps:
     def on_listener(self, request: dict[str, Any]) -> dict[str, Any]:
         """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there."""
         endpoint = Endpoint(**request["endpoint"])
-        return {"port": exchange_listener(endpoint, request["attempt"], request["port"], request["seconds"])}
+        return {"port": exchange_listener(endpoint, request["restarts"], request["port"], request["seconds"])}
 
     def on_store(self, request: dict[str, Any]) -> dict[str, Any]:
         """Joins the ranks' store, writes a value, and reads what the next rank wrote."""

@@ -20,18 +20,18 @@ SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Identifies one run: what started it, its number of ranks, its attempt, the digest of its configuration, and the
+    """Identifies one run: what started it, its number of ranks, its restarts, the digest of its configuration, and the
     kind of device that all ranks compute on.
     """
 
     launcher: str = ""
     world_size: int = 1
-    attempt: int = 0
+    restarts: int = 0
     configuration: str = ""
     device_kind: str = ""
 
     def __str__(self) -> str:
-        named = f"{self.launcher}, {self.world_size} ranks, attempt {self.attempt}"
+        named = f"{self.launcher}, {self.world_size} ranks, restart {self.restarts}"
         named += f", configuration {self.configuration}" if self.configuration else ""
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
@@ -43,7 +43,7 @@ class RunIdentity:
     def is_of_same_start(self, other: "RunIdentity") -> bool:
         """Whether both were started as one run, even if the settings or devices of one do not fit the other's."""
         equal = () if self.is_named else ("world_size", "configuration")
-        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "attempt", *equal))
+        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "restarts", *equal))
 
     @property
     def digest(self) -> str:
@@ -75,7 +75,7 @@ NO_RUN = RunIdentity()
 
 
 def run_identity(
-    launcher: str, world_size: int, attempt: int, environ: Mapping[str, str], configuration: str, device_kind: str = ""
+    launcher: str, world_size: int, restarts: int, environ: Mapping[str, str], configuration: str, device_kind: str = ""
 ) -> RunIdentity:
     """Return the identity of a run from what each of its processes knows.
 
@@ -85,7 +85,7 @@ def run_identity(
     groups = RUN_NAMES.get(launcher, ())
     names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
     named = " ".join(filter(None, (launcher, next(filter(None, names), ""))))
-    return RunIdentity(named, world_size, attempt, configuration, device_kind)
+    return RunIdentity(named, world_size, restarts, configuration, device_kind)
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:

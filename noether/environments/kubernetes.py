@@ -54,7 +54,7 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
         "nodes": f"nodes={request.nodes}; the Job names its pods by their index",
         "node_rank": f"{INDEX}={index}",
         "endpoint": f"{source}; port {placed.endpoint.port}",
-        "attempt": "Kubernetes does not number the starts of a Job's pods",
+        "restarts": "Kubernetes does not number the starts of a Job's pods",
     }
     return replace(
         placed,

@@ -29,7 +29,7 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
         node_rank=0,
         workers=tuple(Worker(rank, rank, 0, device) for rank, device in enumerate(devices)),
         endpoint=endpoint,
-        attempt=0,
+        restarts=0,
         reasons={
             "launcher": "no scheduler or launcher started this process",
             "world_size": f"{counted(count, 'worker')} on one machine",
@@ -37,7 +37,7 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
             "node_rank": "the only machine",
             "workers": _workers_reason(inventory, devices, request.devices),
             "endpoint": endpoint_reason,
-            "attempt": "nothing on this machine restarts a run automatically",
+            "restarts": "nothing on this machine restarts a run automatically",
             "local_world_size": "every worker is on this machine",
         },
         warnings=tuple(warnings),

@@ -152,7 +152,7 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
         agree_on_nodes(request, process.nodes, None, process.seen)
     also = agree_with_rank_variables(environ, process, binding.world_size)
     endpoint, endpoint_reason = _endpoint(request, environ, process, here.facts)
-    attempt, attempt_reason = restart_count(environ)
+    restarts, restarts_reason = restart_count(environ)
     return Placement(
         launcher="mpi",
         world_size=binding.world_size,
@@ -160,7 +160,7 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
         node_rank=process.node_rank,
         workers=binding.workers,
         endpoint=endpoint,
-        attempt=attempt,
+        restarts=restarts,
         reasons={
             "launcher": process.seen + (f"; {also} agree" if also else ""),
             "world_size": f"{process.count} processes of mpirun",
@@ -170,7 +170,7 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
             else f"number {process.node_rank} of mpirun's daemons",
             "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
-            "attempt": attempt_reason if attempt else "nothing counts how often this run was started",
+            "restarts": restarts_reason if restarts else "nothing counts how often this run was started",
             "local_world_size": f"{process.local_count} processes of mpirun on this node",
         },
         local_world_size=binding.local_world_size,

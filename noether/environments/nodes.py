@@ -42,7 +42,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
         node_rank=node_rank,
         workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
         endpoint=Endpoint(master, port, source),
-        attempt=0,
+        restarts=0,
         reasons={
             "launcher": f"nodes={nodes}, and no launcher started this process",
             "world_size": f"{nodes} nodes × {counted(each, 'worker')}",
@@ -50,7 +50,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({here.inventory.evidence})",
             "endpoint": f"master_addr={master}; {f'{source}={port}' if source else f'port {port}, the default'}",
-            "attempt": "nothing on these machines restarts a run automatically",
+            "restarts": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",
         },
         warnings=tuple(warnings),

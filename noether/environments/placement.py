@@ -78,8 +78,9 @@ class Placement:
     If there is one worker, this process runs it; if there are several, it starts a process for each. `reasons` maps
     each field to the evidence for it. `nodes` are the nodes' names in the order of their node ranks; a name that is
     not known is "(node 3)". `local_world_size` is the number of ranks on this node, which is more than there are
-    `workers` if a scheduler started one process per device; 0 means the number of `workers`. `warnings` are lines to
-    print before the run: it can start, but maybe not as the user intended.
+    `workers` if a scheduler started one process per device; 0 means the number of `workers`. `restarts` grows whenever
+    a scheduler or launcher starts the run again by itself (an attempt's number counts what users start, too).
+    `warnings` are lines to print before the run: it can start, but maybe not as the user intended.
     """
 
     launcher: str
@@ -88,7 +89,7 @@ class Placement:
     node_rank: int
     workers: tuple[Worker, ...]
     endpoint: Endpoint
-    attempt: int
+    restarts: int
     reasons: Mapping[str, str]
     local_world_size: int = 0
     warnings: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Places a process with RANK and WORLD_SIZE set: by torchrun, by Kubernetes' PyTorchJob, or by hand.
 
 - torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
-  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. The attempt combines torchrun's restarts with the
+  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. `restarts` combines torchrun's count with the
   requeues of the Slurm job around it, so that it grows with every start.
 - PyTorchJob: RANK is the number of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
   of its devices. Every pod must have the same number of devices.
@@ -62,7 +62,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
     if task.told:
         agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
     endpoint, endpoint_reason = _endpoint(request, environ, task, here.host)
-    attempt, attempt_reason = _attempt(environ)
+    restarts, restarts_reason = _restarts(environ)
     source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
     local_world = environ.get("LOCAL_WORLD_SIZE")
     return Placement(
@@ -72,7 +72,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
         node_rank=task.node_rank,
         workers=binding.workers,
         endpoint=endpoint,
-        attempt=attempt,
+        restarts=restarts,
         reasons={
             "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
             "world_size": f"WORLD_SIZE={task.world}"
@@ -83,7 +83,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
             else "only a label: the launcher does not number the nodes",
             "workers": f"{task.seen}; {binding.reason}",
             "endpoint": endpoint_reason,
-            "attempt": attempt_reason,
+            "restarts": restarts_reason,
             "local_world_size": f"LOCAL_WORLD_SIZE={local_world or 'not set: the ranks known to be here'}",
         },
         local_world_size=binding.local_world_size,
@@ -216,12 +216,12 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
     return Endpoint(master, port, source, served_by), reason
 
 
-def _attempt(environ: Mapping[str, str]) -> tuple[int, str]:
+def _restarts(environ: Mapping[str, str]) -> tuple[int, str]:
     requeues, reason = restart_count(environ)
     if not environ.get("TORCHELASTIC_RESTART_COUNT"):
         return requeues, reason if requeues else "nothing counts how often this run was started"
     restarts = number(environ, "TORCHELASTIC_RESTART_COUNT")
     most = number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
-    # After a requeue torchrun counts from 0 again, but the attempt must be higher than all earlier ones.
+    # After a requeue torchrun counts from 0 again, but our count must be higher than all earlier ones.
     return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

@@ -53,7 +53,7 @@ class RunPlan:
             "nodes": list(placement.nodes),
             "node_rank": placement.node_rank,
             "endpoint": {"host": placement.endpoint.host, "port": placement.endpoint.port},
-            "attempt": placement.attempt,
+            "restarts": placement.restarts,
             "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
             "batch": asdict(self.batch),
             "threads": asdict(self.threads) if self.threads else None,
@@ -84,7 +84,7 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
     settings = config.model_dump(mode="json") if config is not None else {}
     distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
-    identity = run_identity(placement.launcher, placement.world_size, placement.attempt, environ, digest, kind)
+    identity = run_identity(placement.launcher, placement.world_size, placement.restarts, environ, digest, kind)
     return RunInfo(
         identity,
         key=run_key(settings, environ),

@@ -50,7 +50,7 @@ def _tell(error: Exception, config: RunConfig | None, placement: Placement) -> N
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
 
-        port = exchange_listener(endpoint, placement.attempt, listener.port if listener is not None else 0, limit_s)
+        port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)
     if listener is not None:
         listener.refuse_all(failure_report(error, ranks[0], placement.host), len(ranks), limit_s)

@@ -72,7 +72,7 @@ def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> t
         console.say(f"reset  the old run is kept as {aside}")
     target.folder.create()
     with refusals_told(target.folder.path):
-        lease = take_lease(target.folder, placement.attempt, is_task=placement.launcher == "slurm")
+        lease = take_lease(target.folder, placement.restarts, is_task=placement.launcher == "slurm")
         target = replace(target, lease=lease)
         lease.drop(target.folder.stopped)
         write_record(target.folder.environment, describe_environment(), lease)
@@ -134,13 +134,13 @@ def _find_target(
 ) -> tuple[ResumeTarget, Path | None]:
     """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
 
-    A job that was queued again, or a launcher's next attempt, has the same words: it goes on with what the first start
+    A job that was queued again, or that a launcher restarts, has the same words: it goes on with what the first start
     has begun.
     """
     if not reset:
         return find_target(config, console.warn), None
     folder = RunFolder(config.output_path.expanduser() / str(config.run_id))
-    if placement.attempt > 0 and is_own_start(folder):
+    if placement.restarts > 0 and is_own_start(folder):
         return find_target(config.model_copy(update={"resume": "auto"}), console.warn), None
     return ResumeTarget(folder, None), place_aside(folder)
 

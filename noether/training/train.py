@@ -158,7 +158,7 @@ def _record_failure(run: OpenRun) -> None:
 
 
 def _record(run: OpenRun, plan: dict[str, Any], began_at: int) -> None:
-    """Writes what the run is from now on; what an earlier attempt made after this update is of another history."""
+    """Writes what the run is from now on; what an earlier start made after this update is of another history."""
     folder, lease = run.folder, run.lease
     mark_own(folder, run.config)
     write_whole(folder.config, dump_config(run.config), lease)

@@ -228,9 +228,9 @@ class Connector(AddressLookup):
                 f"rank 0 computes on {met.device_kind}, and {self._who} on {own.device_kind}",
             )
             fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
-        elif differ == ["attempt"]:
-            code, summary = "another-attempt", "this rank has met another attempt of its run"
-            fix = "end what is left of the other attempt, and start again"
+        elif differ == ["restarts"]:
+            code, summary = "another-restart", "this rank has met another restart of its run"
+            fix = "end what is left of the other restart, and start again"
         return RequestError(
             code,
             summary,

@@ -62,7 +62,7 @@ class WorkerContext:
     local_world_size: int
     host: str
     endpoint: Endpoint
-    attempt: int
+    restarts: int
     threads: int
     listen_socket: socket.socket | None = None
     store_port: int = 0

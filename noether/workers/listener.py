@@ -213,7 +213,7 @@ def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
     published = None
     if run_info.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(run_info.shared_folder, run_info.identity)
-        published.remove()  # Of an attempt whose ranks never met; they would look for it there.
+        published.remove()  # Of a start whose ranks never met; they would look for it there.
     try:
         return hold_port(endpoint)
     except RequestError:

@@ -183,7 +183,7 @@ def worker_contexts(
             placement.local_world_size,
             placement.host,
             endpoint,
-            attempt=placement.attempt,
+            restarts=placement.restarts,
             threads=threads,
             listen_socket=held.socket if held and worker.rank == 0 else None,
             store_port=held.endpoint.port if held is not None else 0,

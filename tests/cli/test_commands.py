@@ -155,7 +155,7 @@ def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
         "plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8"
     )
     plan = json.loads(done.out)
-    assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["attempt"]) == ("local", 4, 0, 0)
+    assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["restarts"]) == ("local", 4, 0, 0)
     assert plan["batch"] == {"effective": 64, "per_rank": 16, "micro": 8, "accumulation_steps": 2}
     assert plan["workers"][3] == {"rank": 3, "local_rank": 3, "node_rank": 0, "device": "cuda:3"}
     assert plan["endpoint"]["host"] == "127.0.0.1"
@@ -165,7 +165,7 @@ def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
 def test_train_gives_one_line_of_reasons_on_one_machine_and_plan_all(noether, tmp_path: Path) -> None:
     words = ("--hp", str(TINY), "accelerator=cpu", f"output_path={tmp_path}")
     lines = [noether(*verb, *words).out.splitlines() for verb in (("train", "--dry-run"), ("plan",))]
-    reasons = [[line for line in said if line.startswith(("because", "endpoint", "attempt"))] for said in lines]
+    reasons = [[line for line in said if line.startswith(("because", "endpoint", "restarts"))] for said in lines]
     assert [len(found) for found in reasons] == [1, 3]
 
 

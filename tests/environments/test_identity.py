@@ -32,7 +32,7 @@ def test_identities(launcher: str, one: dict[str, str], other: dict[str, str], s
 def test_ranks_on_different_kinds_of_device_are_of_no_common_run() -> None:
     first, second = (run_identity("slurm", 4, 0, SLURM, "c0ffee", kind) for kind in ("cuda", "cpu"))
     assert first != second
-    assert str(second) == "slurm 12.0, 4 ranks, attempt 0, configuration c0ffee, on cpu"
+    assert str(second) == "slurm 12.0, 4 ranks, restart 0, configuration c0ffee, on cpu"
     assert RunIdentity.from_text(first.as_text()) == first
 
 

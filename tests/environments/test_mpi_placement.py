@@ -153,7 +153,7 @@ def test_mpirun_inside_a_slurm_job_wins() -> None:
     # The daemons are srun's tasks, so SLURM_PROCID is theirs.
     tasks = step([1, 1], SLURM_RESTART_COUNT="2")
     placements = [place({**tasks[0 if n < 2 else 1], **env}) for n, env in enumerate(open_mpi(2, 2))]
-    assert [(p.launcher, p.workers[0].rank, p.attempt) for p in placements] == [("mpi", rank, 2) for rank in range(4)]
+    assert [(p.launcher, p.workers[0].rank, p.restarts) for p in placements] == [("mpi", rank, 2) for rank in range(4)]
     assert [place({**batch_script(["n1"], [4]), **env}).launcher for env in hydra(2)] == ["mpi", "mpi"]
 
 

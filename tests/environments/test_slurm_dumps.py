@@ -31,7 +31,7 @@ class Case:
     nodes: str = ""
     workers: tuple[str, ...] = ()
     master: str = ""
-    attempt: int = 0
+    restarts: int = 0
     warned: str = ""
     refused: tuple[str, ...] = ()
     accelerator: str = "auto"
@@ -177,8 +177,8 @@ CASES = [
     ),
     Case("bare, requeued", "requeued", **BATCH, refused=MANY_NODES),
     Case(
-        "requeued: the second attempt", "requeued", "srun", "0",
-        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1", attempt=1,
+        "requeued: the second start", "requeued", "srun", "0",
+        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1", restarts=1,
     ),
     Case("one task of a job of four", "step-fewer-than-job", "N1n1", "2", **ONE),
     Case(
@@ -233,7 +233,7 @@ def test_every_dump(case: Case, visible: bool) -> None:
         assert placement.world_size == case.world
         assert placement.nodes == tuple(case.nodes.split())
         assert placement.host == process.host
-        assert placement.attempt == case.attempt
+        assert placement.restarts == case.restarts
         assert placement.endpoint.host == case.master
         assert bool(case.warned) == bool(placement.warnings), placement.warnings
         assert case.warned in "; ".join(placement.warnings)

@@ -93,7 +93,7 @@ def test_torchrun_inside_a_slurm_job_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "attempt"),
+    ("extra", "restarts"),
     [
         pytest.param({}, 0, id="the first start"),
         pytest.param({"TORCHELASTIC_RESTART_COUNT": "2"}, 2, id="torchrun's restarts"),
@@ -101,8 +101,8 @@ def test_torchrun_inside_a_slurm_job_wins() -> None:
         pytest.param({"TORCHELASTIC_RESTART_COUNT": "1", "SLURM_RESTART_COUNT": "2"}, 9, id="both"),
     ],
 )
-def test_attempts_never_fall_back(extra: dict[str, str], attempt: int) -> None:
-    assert place({**torchrun(2)[0], **extra}).attempt == attempt
+def test_restarts_never_fall_back(extra: dict[str, str], restarts: int) -> None:
+    assert place({**torchrun(2)[0], **extra}).restarts == restarts
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def plan_of(updates: int, world_size: int = 2) -> dict[str, Any]:
         "nodes": ["node001"],
         "node_rank": 0,
         "endpoint": {"host": "127.0.0.1", "port": 0},
-        "attempt": 0,
+        "restarts": 0,
         "workers": [{"rank": k, "local_rank": k, "node_rank": 0, "device": f"cuda:{k}"} for k in range(world_size)],
         "batch": {"effective": 8, "per_rank": share, "micro": share, "accumulation_steps": 1},
         "reasons": {"launcher": "no scheduler’s variables are set", "world_size": "one rank for each visible device"},
@@ -245,4 +245,4 @@ def without_cases(run: ReportedRun) -> ReportedRun:
 
 def resumed(run: ReportedRun) -> ReportedRun:
     again = [{**row, "loss": 77.0} for row in run.rows if row["kind"] == "training" and row["update"] > 200]
-    return replace(run, rows=[*run.rows, *again], plan={**run.plan, "attempt": 2})
+    return replace(run, rows=[*run.rows, *again], plan={**run.plan, "restarts": 2})

@@ -103,7 +103,7 @@ def classification(run: ReportedRun) -> ReportedRun:
                 ("curves", "Not drawn: no validation split was evaluated."),
             ],
         ),
-        (resumed, [("plan", "2 (the run was started again)")]),
+        (resumed, [("plan", "restarts2")]),
         (
             null_figures,
             [

@@ -132,7 +132,7 @@ def test_who_does_not_come_in_time_is_named_to_all(tmp_path: Path) -> None:
             replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
         ),
         pytest.param(replace(RUN, configuration="89abcdef"), "", "given different settings", id="other settings"),
-        pytest.param(replace(RUN, attempt=1), "", "another attempt of its run", id="another attempt"),
+        pytest.param(replace(RUN, restarts=1), "", "another restart of its run", id="another restart"),
         pytest.param(RUN, "another key", "do not have the same key", id="another key"),
     ],
 )
@@ -155,7 +155,7 @@ JOB = replace(RUN, launcher="slurm 13.0")
         pytest.param(RUN, replace(RUN, device_kind="cuda"), ("", ""), "device-kinds-differ", id="by hand, no GPU"),
         pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "", id="perhaps another run by hand"),
         pytest.param(JOB, replace(JOB, launcher="slurm 14.0"), ("", ""), "", id="another job"),
-        pytest.param(JOB, replace(JOB, attempt=1), ("", ""), "", id="another attempt"),
+        pytest.param(JOB, replace(JOB, restarts=1), ("", ""), "", id="another restart"),
         pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("a", "b"), "", id="without the secret"),
     ],
 )

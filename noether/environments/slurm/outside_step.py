@@ -34,7 +34,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
     """
     refuse_outside(request, process, here.host)
     local = local_placement(request, here)
-    attempt, attempt_reason = restart_count(here.environ)
+    restarts, restarts_reason = restart_count(here.environ)
     warnings = list(local.warnings)
     workers = counted(local.world_size, "worker")
     evidence = f"{process.where} of job {process.job_id}: {process.evidence}"
@@ -50,9 +50,9 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
         "world_size": f"{workers} on this node",
         "nodes": "this node alone"
         + (f" of {describe_nodes(process.nodes)}, nodes=1" if len(process.nodes) > 1 else ""),
-        "attempt": attempt_reason,
+        "restarts": restarts_reason,
     }
-    return replace(local, attempt=attempt, reasons=reasons, warnings=tuple(warnings))
+    return replace(local, restarts=restarts, reasons=reasons, warnings=tuple(warnings))
 
 
 def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:

@@ -6,7 +6,7 @@ container has none.
 A task of srun is one rank. If it is the only task on its node, it is one rank for each of its devices; on a CPU,
 `devices=N` makes it N ranks. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID and node ranks SLURM_NODEID, whatever
 the distribution. The ranks meet on the first node of the step, at port `derived_port(job, step)`, unless
-`master_addr`, MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. The attempt is SLURM_RESTART_COUNT.
+`master_addr`, MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. `restarts` is SLURM_RESTART_COUNT.
 
 Processes that are not tasks of srun are handled in `outside_step.py`.
 """
@@ -53,7 +53,7 @@ def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> 
     refuse_uneven_devices(request, environ, inventory, task)
     also = agree_with_rank_variables(environ, task, binding.world_size)
     endpoint, endpoint_reason = _endpoint(request, environ, task)
-    attempt, attempt_reason = restart_count(environ)
+    restarts, restarts_reason = restart_count(environ)
     ranks = "" if binding.world_size == task.count else f", {binding.world_size} ranks"
     return Placement(
         launcher="slurm",
@@ -62,7 +62,7 @@ def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> 
         node_rank=task.node_rank,
         workers=binding.workers,
         endpoint=endpoint,
-        attempt=attempt,
+        restarts=restarts,
         reasons={
             "launcher": step + (f"; {also} agree" if also else ""),
             "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
@@ -70,7 +70,7 @@ def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> 
             "node_rank": f"SLURM_NODEID={task.node_rank}",
             "workers": f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
-            "attempt": attempt_reason,
+            "restarts": restarts_reason,
             "local_world_size": f"{task.local_count} of node {task.node_rank} in SLURM_STEP_TASKS_PER_NODE",
         },
         local_world_size=binding.local_world_size,

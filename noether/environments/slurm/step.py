@@ -283,7 +283,7 @@ def number(environ: Mapping[str, str], name: str) -> int:
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the attempt, which is how often Slurm has requeued the job, and the reason.
+    """Return how often Slurm has requeued the job, and the reason.
 
     Raises:
         RequestError: SLURM_RESTART_COUNT is not a number.
