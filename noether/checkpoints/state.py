@@ -55,8 +55,13 @@ class TrainingState:
     task: Task
     progress: Progress
 
+    @property
+    def selected_weights(self) -> str:
+        """The weights that checkpoints are selected by, and that the run's metrics are of."""
+        return "ema" if self.ema else "raw"
+
     def evaluation_models(self) -> dict[str, nn.Module]:
-        """Returns the models to evaluate by the name of their weights; the first is the one that is selected."""
+        """Returns the models to evaluate by the name of their weights, the selected first."""
         models = {"raw": self.model}
         return {"ema": self.ema.model, **models} if self.ema else models
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noether.report.palette import BANDS
-from noether.runs.records import Row, mapping, mean_rate, number
+from noether.runs.records import Row, is_selected, mapping, mean_rate, number
 from noether.tracking.tracker import POSITION
 
 Array = NDArray[np.float64]
@@ -64,13 +64,14 @@ class Evaluation:
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). epochs,
-    seconds: over updates, the latter since 1970. recent: the last 20 training rows. hosts: of the ranks
-    that were once the slowest. rows: how many were taken. selected_by: the metric that says which evaluation is the
-    best, and 1 where lower values of it are, else −1.
+    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected: the
+    weights that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
+    1970. recent: the last 20 training rows. hosts: of the ranks that were once the slowest. rows: how many were taken.
+    selected_by: the metric that says which evaluation is the best, and 1 where lower values of it are, else −1.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
+    selected: dict[str, str] = field(default_factory=dict)
     times: dict[str, _Curve] = field(default_factory=dict)
     epochs: _Curve = field(default_factory=_Curve)
     seconds: _Curve = field(default_factory=_Curve)
@@ -83,6 +84,7 @@ class History:
     selected_by: tuple[str, float] = ("loss", 1.0)
     hosts: dict[int, str] = field(default_factory=dict)
     whole_time: Row = field(default_factory=dict)
+    _evaluated: Row | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Takes further rows, in their order."""
@@ -116,14 +118,15 @@ class History:
         metrics = mapping(row, "metrics")
         split, weights = str(row.get("split", "")), str(row.get("weights", ""))
         self._add_numbers(split, weights, row["update"], metrics)
-        this = Evaluation(row["update"], split, weights, metrics)
-        # Of one evaluation the selected weights come first (EMA weights, where there are any).
-        if self.last is None or self.last.update != this.update:
-            self.last = this
+        before, self._evaluated = self._evaluated, row
+        if not is_selected(row, before):
+            return
+        self.selected[split] = weights
+        self.last = Evaluation(row["update"], split, weights, metrics)
         name, sign = self.selected_by
-        own, before = number(metrics, name), number(self.best.metrics, name) if self.best else None
-        if own is not None and this is self.last and (before is None or sign * own < sign * before):
-            self.best = this
+        own, best = number(metrics, name), number(self.best.metrics, name) if self.best else None
+        if own is not None and (best is None or sign * own < sign * best):
+            self.best = self.last
 
     def _add_numbers(self, split: str, weights: str, update: int, values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -11,27 +11,27 @@ from noether.report.phrases import heading, in_words, weights_name
 from noether.report.run import ReportedRun
 
 TRAINING = ("training", "")
-VALIDATION = (("validation", "ema"), ("validation", "raw"))
-"""Split and weights of curves; of the validation split the weights that are selected by come first."""
+"""Split and weights of curves."""
 
 
 def training_section(run: ReportedRun) -> Markup:
     """Four charts over updates, of whatever was logged."""
     history = run.history
-    updates = {whose: history.curve(*whose, "loss")[0] for whose in (TRAINING, *VALIDATION)}
-    if not any(map(len, updates.values())):
+    losses_of = [(split, weights) for split, weights, metric in history.curves if metric == "loss"]
+    if not losses_of:
         return absent(run, "metrics.jsonl", "no line of training was written")
-    evaluated = [whose for whose in VALIDATION if len(updates[whose])]
-    chosen = evaluated[0] if evaluated else VALIDATION[-1]
+    evaluated = [whose for whose in losses_of if whose[0] == "validation"]
+    chosen = "validation", history.selected.get("validation", "")
 
     def line(whose: tuple[str, str], metric: str, colour: str, label: str = "", *, points: bool = False) -> Series:
         x, y = history.curve(*whose, metric)
         return Series(label, x, y, colour, dashed=whose not in (TRAINING, chosen), points=points)
 
     losses = [line(TRAINING, "loss", "muted", "training")]
-    for whose, colour in zip(VALIDATION, ("accent", "second"), strict=True):
-        label = f"validation, {'EMA' if whose[1] == 'ema' else whose[1]} weights"
-        losses.append(line(whose, "loss", colour, label, points=whose == chosen))
+    for whose in evaluated:
+        own = whose == chosen
+        label = f"validation, {weights_name(whose[1])}"
+        losses.append(line(whose, "loss", "accent" if own else "second", label, points=own))
     shares = [run.known[key] for key in history.names(*chosen) if run.known[key].headline]
     shares = [metric for metric in shares if metric.unit == "%"]
     relative = [
@@ -40,7 +40,7 @@ def training_section(run: ReportedRun) -> Markup:
     ]
     share_title = heading(shares[0].label) if shares else "Relative L2"
     falling = all(metric.better == "lower" for metric in shares)
-    last = float(max(own[-1] for own in updates.values() if len(own)))
+    last = float(max(history.curve(*whose, "loss")[0][-1] for whose in losses_of))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or history.updates_per_epoch()
 
     def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, ratio: bool = False) -> Chart:

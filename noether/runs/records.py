@@ -117,12 +117,18 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
 
 
 def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
-    """Returns the metrics of the last evaluation, of the weights that are selected by; empty where there is none.
-
-    Of one evaluation these come first (EMA weights, where there are any).
-    """
+    """Returns the metrics of the last evaluation, of the selected weights; empty where there is none."""
     every = [row for row in rows if row["kind"] == "evaluation"]
-    return next((mapping(row, "metrics") for row in every if row["update"] == every[-1]["update"]), {})
+    selected = [row for before, row in zip([None, *every], every, strict=False) if is_selected(row, before)]
+    return mapping(selected[-1], "metrics") if selected else {}
+
+
+def is_selected(row: Row, before: Row | None) -> bool:
+    """Whether an evaluation's row is of the weights that are selected by; `before`: the evaluation's row before it.
+
+    Rows of earlier versions do not say: of the rows of one update theirs was the first.
+    """
+    return bool(row.get("selected", before is None or before["update"] != row["update"]))
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:

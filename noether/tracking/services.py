@@ -6,7 +6,7 @@ A service never ends or slows a run: a thread calls it, and whatever it raises i
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,13 +28,15 @@ class RunFacts:
     """What a service is told about a run.
 
     `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
-    `metrics` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`.
+    `metrics` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`. `weights` are those that
+    are evaluated, the selected first: there is a group `validation (ema)` of each.
     """
 
     run_id: str
     folder: Path
     settings: Mapping[str, Any]
     metrics: Metrics
+    weights: Sequence[str] = ()
     session: str | None = None
 
 
@@ -125,17 +127,10 @@ class LeftOutTracker(Tracker):
         self._warn(self._said)
 
 
-def open_services(
-    names: Sequence[str],
-    folder: Path,
-    settings: Mapping[str, Any],
-    metrics: Metrics,
-    warn: Callable[[str], None],
-    by: Publisher,
-) -> list[Tracker]:
+def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], by: Publisher) -> list[Tracker]:
     """Returns a tracker for each name; one whose package is missing is reported, now and at the end.
 
-    `by` writes the ids of the run in the services, where it may.
+    `facts`: of the run, without a session. `by` writes the ids of the run in the services, where it may.
     """
     trackers: list[Tracker] = []
     for name in names:
@@ -144,8 +139,8 @@ def open_services(
         except RequestError as error:
             trackers.append(LeftOutTracker(name, f"{error.summary} ({error.seen})", warn))
             continue
-        facts = RunFacts(folder.resolve().name, folder, settings, metrics, sessions(folder).get(name))
-        trackers.append(ServiceTracker(name, service, facts, warn, by))
+        own = replace(facts, session=sessions(facts.folder).get(name))
+        trackers.append(ServiceTracker(name, service, own, warn, by))
     return trackers
 
 

@@ -7,7 +7,7 @@ from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
 from noether.runs.records import Row
 
-POSITION = ("kind", "update", "epoch", "samples", "split", "weights")
+POSITION = ("kind", "update", "epoch", "samples", "split", "weights", "selected")
 """What says where a row belongs, and is not one of its metrics."""
 
 

@@ -26,7 +26,7 @@ class WandbService:
         self._run.define_metric("*", step_metric="update")
         best = {"lower": "min", "higher": "max"}
         for metric in facts.metrics.values():  # The table of runs shows the best evaluation, not the last.
-            for weights in ("ema", "raw") if metric.better else ():
+            for weights in facts.weights if metric.better else ():
                 name = f"validation ({weights})/{metric.name}"
                 self._run.define_metric(name, step_metric="update", summary=best[metric.better])
         return str(self._run.id)

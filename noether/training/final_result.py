@@ -49,7 +49,8 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
 
 def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     group, folder = run.group, run.folder
-    weights, model = next(iter(run.state.evaluation_models().items()))
+    weights = run.state.selected_weights
+    model = run.state.evaluation_models()[weights]
     name = ""
     if group.is_first:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)

@@ -26,7 +26,7 @@ class Loop:
     """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
 
     `saver` is asked for checkpoints on every rank, and rank 0's writes them. `validate` evaluates the validation split:
-    on rank 0 it returns metrics by the name of the weights, the selected first. `callbacks`: the user's. `time_use`,
+    on rank 0 it returns metrics by the name of the weights. `callbacks`: the user's. `time_use`,
     once `run` has returned: what its seconds were made of.
     """
 
@@ -132,15 +132,14 @@ class Loop:
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
         """
-        metrics = self.validate()
+        metrics, selected = self.validate(), self.built.state.selected_weights
         for weights, values in metrics.items():
-            self._log("evaluation", split="validation", weights=weights, metrics=values)
-        name = self.built.config.trainer.select_by
-        known = self.built.metrics
-        own = next((selection_metric(name, values, known) for values in metrics.values()), None)
-        metric = self.built.group.from_first(own)
+            self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
+        name, own = self.built.config.trainer.select_by, metrics.get(selected)
+        metric = None if own is None else selection_metric(name, own, self.built.metrics)
+        metric = self.built.group.from_first(metric)
         self.built.state.progress.evaluation_pending = False
-        self._tell_callbacks(next(iter(metrics.values()), {}))
+        self._tell_callbacks(own or {})
         return metric
 
     def _tell_callbacks(self, metrics: Mapping[str, float]) -> None:

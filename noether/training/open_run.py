@@ -13,7 +13,7 @@ from noether.runs.lease import Lease
 from noether.runs.provenance import provenance
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
-from noether.tracking.services import open_services
+from noether.tracking.services import RunFacts, open_services
 from noether.tracking.tracker import Tracker, Trackers
 from noether.training.build import Run
 from noether.training.conditions import conditions_of
@@ -61,8 +61,9 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, began_at, run.metrics, lease))
-    settings = config.model_dump(mode="json")
-    trackers += open_services(config.tracker.services, folder.path, settings, run.metrics, console.warn, lease)
+    settings, weights = config.model_dump(mode="json"), tuple(run.state.evaluation_models())
+    facts = RunFacts(folder.path.resolve().name, folder.path, settings, run.metrics, weights)
+    trackers += open_services(config.tracker.services, facts, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
 
 

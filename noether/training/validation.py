@@ -24,7 +24,7 @@ class Validation:
         self._next_case = 0.0
 
     def __call__(self) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every kind of weights, the selected first; nothing on ranks above 0."""
+        """Returns the metrics of every kind of weights; nothing on ranks above 0."""
         problem, state, group = self.run.problem, self.run.state, self.run.group
         evaluator = self.run.evaluator(self.stop.check)
         metrics: dict[str, dict[str, float]] = {}
@@ -34,7 +34,8 @@ class Validation:
             figures = evaluator.figures(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
                 continue
-            if problem.task.fields and not metrics and time.monotonic() >= self._next_case:
+            is_due = weights == state.selected_weights and time.monotonic() >= self._next_case
+            if problem.task.fields and is_due:
                 self._keep_median(evaluator, model, figures, {"weights": weights, "updates": state.progress.updates})
                 self._next_case = time.monotonic() + CASE_PAUSE_S
             metrics[weights] = problem.task.summarise(figures)

@@ -113,7 +113,14 @@ class WatchedRun:
                 "version": version,
                 "reading": self._reading(),
                 "curves": [
-                    {"split": split, "weights": weights, "metric": name, "x": x, "y": y}
+                    {
+                        "split": split,
+                        "weights": weights,
+                        "selected": weights == self._history.selected.get(split, ""),
+                        "metric": name,
+                        "x": x,
+                        "y": y,
+                    }
                     for (split, weights, name), (x, y) in self._history.thinned(buckets, low, high).items()
                 ],
                 "metrics": self.about(name for _, _, name in self._history.curves),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from noether.report.history import MOST_CURVES, History, thinned
+from noether.runs.records import last_evaluation
 
 
 def training(update: int, **more: object) -> dict[str, object]:
@@ -65,13 +66,31 @@ def test_rows_out_of_order_and_twice_become_one_curve() -> None:
     assert history.thinned(100, 0, 99)["training", "", "loss"] == ([10, 15, 20], [7.0, 1.0, 1.0])
 
 
-def test_best_and_last_evaluation_are_of_the_selected_weights() -> None:
+OF_OLD = [evaluation(10, 0.5), evaluation(10, 0.1, "raw"), evaluation(20, 0.3), evaluation(20, 0.2, "raw"),
+          evaluation(30, 0.4)]  # fmt: skip
+SAID = [{**row, "selected": row["weights"] == "ema"} for row in OF_OLD]
+
+
+@pytest.mark.parametrize(
+    "rows", [SAID, SAID[1::-1] + SAID[3:1:-1] + SAID[4:], OF_OLD], ids=["said", "said-in-any-order", "of-an-old-run"]
+)
+def test_best_and_last_evaluation_are_of_the_selected_weights(rows: list[dict[str, object]]) -> None:
     history = History()
-    history.add([evaluation(10, 0.5), evaluation(10, 0.1, "raw"), evaluation(20, 0.3), evaluation(20, 0.2, "raw")])
-    history.add([evaluation(30, 0.4)])
+    for row in rows:
+        history.add([row])
     assert (history.best.update, history.best.weights) == (20, "ema")
     assert history.last.update == 30
+    assert history.selected == {"validation": "ema"}
+    assert last_evaluation(rows)["loss"] == 0.4
+    assert last_evaluation(rows[:-1])["loss"] == 0.3
     assert history.thinned(9, 0, 99)["validation", "raw", "loss"] == ([10, 20], [0.1, 0.2])
+
+
+def test_an_evaluation_whose_selected_row_is_lost_is_not_the_last() -> None:
+    history = History()
+    history.add([SAID[0], SAID[3]])
+    assert history.last.update == 10
+    assert last_evaluation([SAID[0], SAID[3]])["loss"] == 0.5
 
 
 def test_the_best_evaluation_is_that_of_the_metric_that_selects() -> None:

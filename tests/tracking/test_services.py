@@ -71,7 +71,7 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
 
 def test_a_service_that_cannot_be_had_is_said_again_at_the_end(tmp_path: Path) -> None:
     warned: list[str] = []
-    (tracker,) = open_services(["nowhere.Service"], tmp_path, {}, Metrics(), warned.append, UNFENCED)
+    (tracker,) = open_services(["nowhere.Service"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
     tracker.log(ROW)
     tracker.close()
     assert warned == 2 * warned[:1]
@@ -83,7 +83,7 @@ def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path)
 
     def mine(lease: Lease) -> list[Tracker]:
         with code_granted([f"{__name__}.Mine"]):
-            return open_services([f"{__name__}.Mine"], tmp_path, {}, Metrics(), warned.append, lease)
+            return open_services([f"{__name__}.Mine"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, lease)
 
     own, newer = take_lease(RunFolder(tmp_path), 0, {}), take_lease(RunFolder(tmp_path), 0, {})
     (tracker,) = mine(own)

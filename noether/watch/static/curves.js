@@ -2,6 +2,7 @@
 
 import { at, h } from "./dom.js";
 import { LineChart, RUN_COLOURS } from "./charts.js";
+import { weightsName } from "./format.js";
 
 const THEN = ["learning_rate", "samples_per_second", "gradient_norm"];
 const MACHINE = ["device_use", "cpu_cores", "memory_mib", "host_memory_mib"];
@@ -56,20 +57,18 @@ export class Curves {
     this.last = [runs, colours, view];
     const lines = new Map();
     for (const run of runs) {
-      const hasEma = run.curves.some((curve) => curve.weights === "ema");
-      const isChief = (curve) => curve.split !== "training" && (curve.weights !== "raw" || !hasEma);
+      const isChief = (curve) => curve.split !== "training" && curve.selected;
       const chief = new Set(run.curves.filter(isChief).map((curve) => curve.metric));
       for (const curve of run.curves) {
-        const { split, weights, metric, x, y } = curve;
+        const { split, weights, metric, selected, x, y } = curve;
         const isTraining = split === "training";
-        const main = weights !== "raw" || !hasEma;
         const one = runs.length === 1;
         const thin = isTraining && metric === "loss";
         const line = {
-          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights} weights` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
-          colour: one ? (thin ? "muted" : main ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
+          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weightsName(weights)}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
+          colour: one ? (thin ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
           faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
-          dash: isTraining || main ? undefined : [5, 4], points: !isTraining && x.length < 60,
+          dash: selected ? undefined : [5, 4], points: !isTraining && x.length < 60,
           unsaid: !one && chief.has(metric) && !isChief(curve), // Of several runs, one value each.
         };
         if (!lines.has(metric)) lines.set(metric, []);
@@ -104,14 +103,14 @@ export class Curves {
 
   keys(runs, colours) {
     const one = runs.length === 1;
-    const has = (weights) => runs[0].curves.some((curve) => curve.weights === weights);
-    const entries = one ? [["training", "muted", ""], ...(has("ema") ? [["validation, EMA weights", "accent", ""], ["validation, raw weights", "second", "dashed"]] : has("raw") ? [["validation", "accent", ""]] : [])]
+    const evaluated = one ? runs[0].curves.filter((curve) => curve.split !== "training" && curve.metric === "loss") : [];
+    const entries = one ? [["training", "muted", ""], ...evaluated.map(({ split, weights, selected }) => [evaluated.length > 1 ? `${split}, ${weightsName(weights)}` : split, selected ? "accent" : "second", selected ? "" : "dashed"])]
       : runs.map((run) => [run.name, RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length], ""]);
     at("keys").replaceChildren(...entries.map(([text, colour, kind]) => {
       const swatch = h("i", { class: `swatch line ${kind}` });
       swatch.style.setProperty("--key", `var(--${colour})`);
       return h("span", {}, swatch, text);
-    }), ...(one ? [] : [h("span", { class: "note" }, "thin: training loss; with points: validation; dashed: raw weights")]));
+    }), ...(one ? [] : [h("span", { class: "note" }, "thin: training loss; with points: validation; dashed: weights that are not selected")]));
   }
 
   redraw() {

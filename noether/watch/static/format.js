@@ -69,4 +69,7 @@ export function bytes(size) {
   return `${number(size, 3)} GiB`;
 }
 
+/** What a kind of weights is called. */
+export const weightsName = (kind) => `${kind === "ema" ? "EMA" : kind} weights`;
+
 export const words = (name) => String(name).replaceAll("_", " ");
