@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
@@ -74,7 +74,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.
-    console.say("", sweep_table(summary, found[runs[0]][1]), f"\nsweep  {path}", sep="\n")
+    console.say("", sweep_table(summary, [known for _, known in found.values()]), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
@@ -96,13 +96,17 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Metrics) -> Table:
-    """Returns one row for each metric of the test split, and one column for each group of runs."""
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Iterable[Metrics]) -> Table:
+    """Returns one row for each metric of the test split, and one column for each group of runs.
+
+    known: what each run knows of its metrics, which need not be those of the first.
+    """
+    of_all = Metrics({name: metric for own in known for name, metric in own.items()})
     counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
     heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
-        cells = [_cell(metrics.get(name), known[name]) for metrics in summary.values()]
+        cells = [_cell(metrics.get(name), of_all[name]) for metrics in summary.values()]
         table.add_row(name, *cells)
     return table
 
