@@ -5,9 +5,11 @@ ends the rest.
 """
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from noether.common.flags import number_of
@@ -20,9 +22,12 @@ from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_h
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
 from noether.environments.endpoint import HeldPort
-from noether.environments.placement import Device, Endpoint, Placement, Worker
-from noether.errors import ExitCode, RequestError
+from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
+from noether.environments.process_facts import read_process_facts
+from noether.environments.resolve import resolve_placement
+from noether.errors import ExitCode, NoetherError, RequestError
 from noether.planning.plan import run_info
+from noether.training.refusing import tell_other_hosts
 from noether.workers.context import DistributedSettings, RunInfo
 from noether.workers.hub import Hub
 from noether.workers.listener import RunListener, open_listener
@@ -58,8 +63,8 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     watchdog.daemon = True
     watchdog.start()
     clock.step = "the configuration"
-    config = load()
     try:
+        config = _load(load, clock)
         speaks = _examine(config, report, clock)
     finally:
         watchdog.cancel()
@@ -75,6 +80,22 @@ def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
     print_report(report, as_json)
     sys.stdout.flush()
     os._exit(ExitCode.FAILED)
+
+
+def _load(load: Callable[[], RunConfig], clock: TimeBudget) -> RunConfig:
+    """Returns the configuration; where it is wrong, the doctors of the other hosts are told so."""
+    try:
+        return load()
+    except RequestError as error:
+        # A launcher places this process whatever its devices are; asking the driver for them could hang.
+        request, facts = LaunchRequest(accelerator="cpu"), read_process_facts()
+        with suppress(NoetherError, OSError):
+            placement = resolve_placement(request, os.environ, socket.gethostname(), facts=facts)
+            info = _as_doctors(run_info(None, placement, os.environ), clock.share(JOIN_SHARE))
+            # The store that a launcher serves needs torch, which may be broken here.
+            if info.identity.is_named and not placement.endpoint.served_by:
+                tell_other_hosts(error, placement, info)
+        raise
 
 
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
@@ -123,14 +144,16 @@ def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds
 
     Its processes meet within `seconds`. A shared folder whose file system does not answer is left out.
     """
-    run = run_info(config, placement, os.environ)
+    run = _as_doctors(run_info(config, placement, os.environ), seconds)
     answers = any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path")
-    return replace(
-        run,
-        identity=replace(run.identity, launcher=f"doctor:{run.identity.launcher}"),  # A space names a job.
-        distributed=DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S),
-        shared_folder=run.shared_folder if answers else None,
-    )
+    return run if answers else replace(run, shared_folder=None)
+
+
+def _as_doctors(run: RunInfo, seconds: float) -> RunInfo:
+    """Returns what the doctor's processes are given for a run: they meet whatever their devices, which are compared."""
+    identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")  # A space names a job.
+    limits = DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S)
+    return replace(run, identity=identity, distributed=limits)
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:

@@ -5,6 +5,7 @@ The parent processes of the doctor need no torch for it, so that a host with a b
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -55,7 +56,8 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
         where = f"{host} is {meeting.address}" if meeting.address != host else host
         return [Diagnosis("names", "ok", where)]
     if verdict is not None:
-        return [refused("agreement", verdict.refusal)]
+        finding, who = refused("agreement", verdict.refusal), f"rank {verdict.rank} on {verdict.host}"
+        return [finding if verdict.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
     if meeting is None or isinstance(meeting, EndedByAnother) or getattr(meeting, "code", "") == "ranks-late":
         return []
     if isinstance(meeting, RequestError):

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from noether.common.json_lines import Unanswered
@@ -57,14 +58,21 @@ def read_host(config: RunConfig, clock: TimeBudget) -> tuple[HostFacts, list[Dia
 
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
-    """Returns this process's placement in the run, or None if the launcher refuses, and the findings."""
+    """Returns this process's placement in the run, or None if the launcher refuses, and the findings.
+
+    A host whose devices are refused takes part on its CPUs, so that rank 0 can report why.
+    """
     gpus = facts.driver.gpus if facts.driver is not None else None  # Asking the driver again could hang.
+    request, process = launch_request(config), read_process_facts()
     try:
-        placement = resolve_placement(
-            launch_request(config), os.environ, facts.host, lambda: gpus, read_process_facts()
-        )
+        placement = resolve_placement(request, os.environ, facts.host, lambda: gpus, process)
     except RequestError as error:
-        return None, [refused("launch", error)]
+        found = [refused("launch", error)]
+        try:
+            on_cpus = replace(request, accelerator="cpu")
+            return resolve_placement(on_cpus, os.environ, facts.host, facts=process), found
+        except RequestError:
+            return None, found
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
     ranks = counted(placement.world_size, "rank")
     found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]

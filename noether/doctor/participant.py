@@ -111,6 +111,7 @@ class Participant:
             built["image"] = (
                 image["digest"] or f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             )
+        built |= {"devices": self.placement.workers[0].device.kind}
         return {**self.facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
 
     def exchange_listener(self, port: int = 0) -> int:

@@ -10,7 +10,7 @@ from noether.environments.slurm.nodelist import join_ranges
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
-MUST_AGREE = ("noether", "torch", "CUDA", "NCCL")
+MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
 """Besides the settings that must agree: the link refuses ranks that differ in them."""
 
 
@@ -54,6 +54,8 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
             fix = "start every rank from one image, by its digest, or from one shared environment"
             if name == "configuration":
                 expected, fix = "the same settings on all", "start every rank with the same command line and files"
+            elif name == "devices":
+                expected, fix = "the same kind on all", "accelerator=cpu      (or see launch, driver and devices)"
             return Diagnosis("agreement", level, seen, expected, fix)
     return Diagnosis("agreement", "ok", f"the same versions and configuration on {counted(len({*versions}), 'host')}")
 

@@ -14,6 +14,7 @@ from noether.environments.resolve import resolve_placement
 from noether.errors import NoetherError, RequestError
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import Connector
+from noether.workers.context import RunInfo
 from noether.workers.listener import listener_endpoint, open_listener
 from noether.workers.worker import failure_report
 
@@ -29,7 +30,10 @@ def other_hosts_told(config: RunConfig | None) -> Iterator[None]:
         yield
     except Exception as error:
         with suppress(NoetherError, OSError):  # Whoever cannot be reached waits, as for a host that is down.
-            _tell(error, config, _placement(config))
+            placement = _placement(config)
+            info = run_info(config, placement, os.environ)
+            if config is not None or info.identity.is_named:
+                tell_other_hosts(error, placement, info)
         raise
 
 
@@ -41,11 +45,16 @@ def _placement(config: RunConfig | None) -> Placement:
         return resolve_placement(replace(request, accelerator="cpu"), os.environ, socket.gethostname(), facts=facts)
 
 
-def _tell(error: Exception, config: RunConfig | None, placement: Placement) -> None:
-    info, endpoint = run_info(config, placement, os.environ), placement.endpoint
-    if len(placement.workers) == placement.world_size or (config is None and not info.identity.is_named):
+def tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> None:
+    """Tells the other hosts of a run, if it has any, why this one refuses it.
+
+    Raises:
+        NoetherError, OSError: they cannot be told.
+    """
+    if len(placement.workers) == placement.world_size:
         return
-    limit_s, ranks = info.distributed.init_timeout_s, tuple(worker.rank for worker in placement.workers)
+    endpoint, limit_s = placement.endpoint, info.distributed.init_timeout_s
+    ranks = tuple(worker.rank for worker in placement.workers)
     listener = open_listener(placement, info)
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.

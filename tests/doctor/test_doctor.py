@@ -112,6 +112,38 @@ def test_a_rank_that_a_run_would_refuse_is_named_with_what_differs_at_once(envir
     assert (found["peers"]["level"], found["store"]["seen"]) == ("ok", "the ranks have not met")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_a_host_that_cannot_read_its_settings_is_named_by_the_other_at_once(environ, tmp_path, refusing: int) -> None:
+    words = ["seed=3", "seed=3"]
+    words[refusing] = "trainer.max_epohcs=3"
+    started = time.monotonic()
+    said = examined(environ, tmp_path / "runs", *words)
+    assert time.monotonic() - started < 30
+    assert said[refusing][0] == ""
+    assert "[unknown-key]" in said[refusing][1]
+    if refusing == 0:
+        assert f"error agreement rank 0 on {socket.gethostname()}: unknown key" in " ".join(said[1][1].split())
+        return
+    report = json.loads(said[0][0])
+    found = by_check(report)
+    assert report["seconds"] < 15, "no time limit was waited for"
+    assert "unknown key 'trainer.max_epohcs'" in found["agreement"]["seen"]
+    assert (found["agreement"]["hosts"], found["agreement"]["ranks"]) == ([socket.gethostname()], [1])
+    assert found["agreement"]["fix"] == "trainer.max_epochs=3"
+    assert found["peers"]["level"] == "ok"
+
+
+@pytest.mark.slow
+def test_a_host_whose_devices_are_refused_takes_part(environ, tmp_path: Path) -> None:
+    report = json.loads(examined(environ, tmp_path / "runs", "num_workers=0", "accelerator=gpu")[0][0])
+    found = by_check(report)
+    assert report["seconds"] < 30, "no time limit was waited for"
+    assert "no GPU is visible" in found["launch"]["seen"]
+    assert (found["launch"]["level"], found["launch"]["ranks"]) == ("error", [1])
+    assert [found[name]["level"] for name in ("peers", "store", "gloo")] == ["ok"] * 3
+
+
 @pytest.mark.nightly
 def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
