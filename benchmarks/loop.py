@@ -134,7 +134,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
             own.mkdir()
             about = {"total_updates": updates, "total_epochs": 1.0}
             shown = [
-                ConsoleTracker(console, metrics=run.metrics, start=0, **about),
+                ConsoleTracker(console, metrics=run.metrics, start_update=0, **about),
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)

@@ -11,13 +11,13 @@ from noether.runs.records import Row, append_row, is_count, read_rows, write_rec
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One start of a run: its number, the update it began after, and the last it is known to have saved.
+    """One start of a run: its number, the update it went on after (0: of a new run), and the last it has saved.
 
     `last_update` and `outcome` are None where the start was killed and the run has not been started since.
     """
 
     attempt: int
-    first_update: int
+    start_update: int
     last_update: int | None
     outcome: str | None
     host: str
@@ -25,10 +25,10 @@ class AttemptRecord:
     job: str
 
 
-def record_start(folder: RunFolder, attempt: int, first_update: int, host: str, job: str = "") -> None:
+def record_start(folder: RunFolder, attempt: int, start_update: int, host: str, job: str = "") -> None:
     """Adds a start to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    row = {"attempt": attempt, "first_update": first_update, "host": host, "started": started, "job": job}
+    row = {"attempt": attempt, "start_update": start_update, "host": host, "started": started, "job": job}
     append_row(folder.attempts, row)
 
 
@@ -43,14 +43,14 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
     for row in read_rows(folder.attempts):
         if is_count(row.get("attempt")):
             starts.setdefault(row["attempt"], {}).update(row)
-    rows = [row for row in starts.values() if is_count(row.get("first_update"))]
+    rows = [row for row in starts.values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
-        last = row.get("last_update", following and following["first_update"])
+        last = row.get("last_update", following and following["start_update"])
         outcome = row.get("outcome", following and "killed")
         record = AttemptRecord(
             attempt=row["attempt"],
-            first_update=row["first_update"],
+            start_update=row["start_update"],
             last_update=last if is_count(last) else None,
             outcome=None if outcome is None else str(outcome),
             **{name: str(row.get(name, "")) for name in ("host", "started", "job")},
@@ -76,5 +76,5 @@ def attempts_without_progress(folder: RunFolder, reached: int) -> int:
     same place each time would otherwise keep its nodes for ever. A newly submitted job counts from zero.
     """
     starts = read_attempts(folder)[::-1]
-    in_vain = takewhile(lambda start: start.first_update == reached and start.job == starts[0].job, starts)
+    in_vain = takewhile(lambda start: start.start_update == reached and start.job == starts[0].job, starts)
     return len(list(in_vain))

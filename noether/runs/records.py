@@ -24,6 +24,8 @@ Warn = Callable[[str], None]
 LARGEST_HISTORY = 2**32
 """Bytes of a file of rows that is read."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
+_OLD_KEYS = {"figures": "metrics", "first_update": "start_update"}
+"""Of rows that 0.1.0 wrote, and what they are called now."""
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -198,8 +200,7 @@ def parse_row(line: bytes) -> Row:
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != _checksum(row):
         raise ValueError("another CRC-32 than when it was written")
-    # What runs of 0.1.0 wrote.
-    return {"metrics" if key == "figures" else key: value for key, value in row.items()}
+    return {_OLD_KEYS.get(key, key): value for key, value in row.items()}
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -30,7 +30,7 @@ class ConsoleTracker(Tracker):
     """Shows the rows of a run."""
 
     def __init__(
-        self, console: Console, *, metrics: Metrics, start: int, total_updates: int, total_epochs: float
+        self, console: Console, *, metrics: Metrics, start_update: int, total_updates: int, total_epochs: float
     ) -> None:
         self._console, self._metrics = console, metrics
         self._total_updates, self._total_epochs = total_updates, total_epochs
@@ -38,7 +38,7 @@ class ConsoleTracker(Tracker):
         if console.is_live:
             columns = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
             self._progress = _Display(*columns, console=console.terminal, refresh_per_second=4, expand=True)
-            self._bar = self._progress.add_task("training", total=total_updates, completed=start, facts=())
+            self._bar = self._progress.add_task("training", total=total_updates, completed=start_update, facts=())
             self._progress.start()
 
     def advance(self, update: int) -> None:

@@ -26,7 +26,7 @@ class MetricsFile(Tracker):
     def __init__(
         self,
         path: Path,
-        resumed_from: int,
+        start_update: int,
         by: Publisher = UNFENCED,
         warn: Callable[[str], None] = lambda text: None,
         *,
@@ -39,11 +39,11 @@ class MetricsFile(Tracker):
         with suppress(OSError):
             for left in path.parent.glob(f".{path.name}.*"):
                 remove(left)  # By a start that was killed right here: a history may be large.
-        kept = [row for row in read_metrics(path, warn) if row["update"] <= resumed_from]
+        kept = [row for row in read_metrics(path, warn) if row["update"] <= start_update]
         self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
         missing = rows - sum(row["kind"] not in UNCOUNTED for row in kept)
         if missing > 0:
-            warn(f"{path} has lost {missing} of its {rows} rows up to update {resumed_from}; the run goes on without")
+            warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run goes on without")
         write_whole(path, rows_text(kept), by)
         self.file = AppendingFile(path, by, warn)
 

@@ -28,7 +28,7 @@ class TensorBoardFile(Tracker):
 
     file: AppendingFile
 
-    def __init__(self, folder: Path, resumed_from: int, metrics: Metrics, by: Publisher = UNFENCED) -> None:
+    def __init__(self, folder: Path, start_update: int, metrics: Metrics, by: Publisher = UNFENCED) -> None:
         self._metrics, self._told = metrics, set[str]()
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
@@ -39,7 +39,7 @@ class TensorBoardFile(Tracker):
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if earlier:
             start = SessionLog(status=SessionLog.START)
-            self._add(Event(wall_time=time.time(), step=resumed_from + 1, session_log=start))
+            self._add(Event(wall_time=time.time(), step=start_update + 1, session_log=start))
 
     def log(self, row: Row) -> None:
         """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""

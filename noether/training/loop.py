@@ -48,7 +48,7 @@ class Loop:
         built, group = self.built, self.built.group
         trainer, progress = built.config.trainer, built.state.progress
         updater = Updater(built.state, group, trainer, built.precision, built.plan.accumulation_steps)
-        began, clock, first = time.perf_counter(), updater.clock, progress.updates
+        began, clock, start_update = time.perf_counter(), updater.clock, progress.updates
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(group, built.plan.effective, clock)
@@ -85,7 +85,7 @@ class Loop:
         if self.profile is not None:
             clock.switch(Part.LOGGING)
             self.profile.close()
-        made, seconds = progress.updates - first, time.perf_counter() - began
+        made, seconds = progress.updates - start_update, time.perf_counter() - began
         self.time_use = {"updates": made, "seconds": seconds, **window.finish().as_dict()}
         self._log("time_use", **self.time_use)
         return 0 if built.is_over() else reason

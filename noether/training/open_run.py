@@ -40,14 +40,15 @@ class OpenRun(Run):
             self.console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
 
 
-def open_trackers(run: OpenRun, began_at: int) -> Trackers:
-    """Returns what shows the rows and, on rank 0, keeps them; began_at: the update that this start begins at."""
+def open_trackers(run: OpenRun) -> Trackers:
+    """Returns what shows the rows and, on rank 0, keeps them: those of a run that goes on after its state's update."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
+    start_update = run.state.progress.updates
     trackers: list[Tracker] = [
         ConsoleTracker(
             console,
             metrics=run.metrics,
-            start=began_at,
+            start_update=start_update,
             total_updates=length.total_updates,
             total_epochs=length.epochs,
         )
@@ -56,11 +57,11 @@ def open_trackers(run: OpenRun, began_at: int) -> Trackers:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):
         rows = run.state.progress.rows
-        trackers.append(MetricsFile(folder.metrics, began_at, lease, console.warn, rows=rows))
+        trackers.append(MetricsFile(folder.metrics, start_update, lease, console.warn, rows=rows))
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, began_at, run.metrics, lease))
+            trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.metrics, lease))
     settings, weights = config.model_dump(mode="json"), tuple(run.state.evaluation_models())
     facts = RunFacts(folder.path.resolve().name, folder.path, settings, run.metrics, weights)
     trackers += open_services(config.tracker.services, facts, console.warn, lease)

@@ -57,22 +57,22 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
         _resume(run, target.checkpoint, context.host)
-    began_at = run.state.progress.updates
-    if began_at > run.length.total_updates:
+    start_update = run.state.progress.updates
+    if start_update > run.length.total_updates:
         raise already_past(run)
     if group.is_first:
         console.say(run.summary())
         if not run.is_over():
             with refusals_told(folder.path):
                 conditions = conditions_of(group.device)
-                _record(run, {**request.plan, **run.describe(), "conditions": conditions}, began_at)
+                _record(run, {**request.plan, **run.describe(), "conditions": conditions})
     group.barrier()
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(request.deadline)
-    run.note(lambda: record_start(folder, lease.own.number, began_at, context.host, lease.own.job or ""))
+    run.note(lambda: record_start(folder, lease.own.number, start_update, context.host, lease.own.job or ""))
     try:
-        reason = _update_and_evaluate(run, stop, request.deadline, began_at, callbacks)
+        reason = _update_and_evaluate(run, stop, request.deadline, callbacks)
         stop.finish()
     except FencedError:
         raise  # A newer start owns the folder, so write nothing.
@@ -83,12 +83,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     return _leave(reason, run)
 
 
-def _update_and_evaluate(
-    run: OpenRun, stop: AgreedStop, deadline: Deadline | None, began_at: int, callbacks: list[Callback]
-) -> int:
+def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
     group, left_to_do = run.group, not run.is_over()
-    with open_trackers(run, began_at) as trackers, open_saver(run, trackers, deadline) as saver:
+    with open_trackers(run) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)
         with updates_that_fit(run.plan.micro):
@@ -157,11 +155,11 @@ def _record_failure(run: OpenRun) -> None:
     _record_outcome(run, "failed")
 
 
-def _record(run: OpenRun, plan: dict[str, Any], began_at: int) -> None:
+def _record(run: OpenRun, plan: dict[str, Any]) -> None:
     """Writes what the run is from now on; what an earlier start made after this update is of another history."""
     folder, lease = run.folder, run.lease
     mark_own(folder, run.config)
     write_whole(folder.config, dump_config(run.config), lease)
     write_record(folder.plan, plan, lease)
-    drop_checkpoints_after(folder.checkpoints, began_at, lease)
+    drop_checkpoints_after(folder.checkpoints, run.state.progress.updates, lease)
     lease.drop(folder.result)

@@ -7,6 +7,7 @@ import pytest
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
 from noether.runs.folder import RunFolder
 from noether.runs.records import (
+    append_row,
     mean_rate,
     number,
     parse_record,
@@ -111,7 +112,7 @@ def test_what_is_not_a_number_is_none(value) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"3\n", b'{"attempt": "x"}\n', b'{"attempt": 1, "first_update": null}\n']
+    "content", [b"\xff\xfe", b"3\n", b'{"attempt": "x"}\n', b'{"attempt": 1, "start_update": null}\n']
 )
 def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) -> None:
     """SIGTERM ended with 1 in place of 75, and the job was not queued again."""
@@ -121,6 +122,11 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     record_outcome(folder, 2, 6, "SIGTERM")
     assert [(row.attempt, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
     assert attempts_without_progress(folder, 6) == 0
+
+
+def test_rows_of_an_older_version_are_read_under_the_names_of_today(tmp_path) -> None:
+    append_row(tmp_path / "rows", {"figures": {"loss": 1.0}, "first_update": 4})
+    assert list(read_rows(tmp_path / "rows")) == [{"metrics": {"loss": 1.0}, "start_update": 4}]
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:

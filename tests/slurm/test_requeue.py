@@ -123,13 +123,13 @@ class Scene:
             # Rows of updates that are made again are dropped at the next start: they are counted before it.
             outcome.reached = max([outcome.reached, *(row["update"] for row in training_rows(outcome.folder))])
             return False
-        again = [row for row in training_rows(outcome.folder) if row["update"] > starts[1].first_update]
+        again = [row for row in training_rows(outcome.folder) if row["update"] > starts[1].start_update]
         if not again:
             return False
         if not outcome.seconds:
-            outcome.lost = max(0, outcome.reached - starts[1].first_update)
+            outcome.lost = max(0, outcome.reached - starts[1].start_update)
             # The time limit strikes when the last update before it has been saved.
-            last = [row["time"] for row in training_rows(outcome.folder) if row["update"] == starts[1].first_update]
+            last = [row["time"] for row in training_rows(outcome.folder) if row["update"] == starts[1].start_update]
             outcome.seconds = again[0]["time"] - (outcome.struck or last[0])
         return True
 
@@ -219,7 +219,7 @@ def test_the_job_goes_on_by_itself_and_nothing_is_lost(name, outcomes, undisturb
     assert starts[-1].outcome == "done"
     # A start that found every update made, and had only the evaluation to do, added none.
     stalled = attempts_without_progress(outcome.folder, newest_update(outcome.folder.checkpoints))
-    assert stalled == (starts[-1].first_update == UPDATES)
+    assert stalled == (starts[-1].start_update == UPDATES)
     if case.saves:
         assert outcome.lost == 0, outcome.output
         assert "everything is saved" in outcome.output or name.startswith("scancel")

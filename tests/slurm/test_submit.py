@@ -141,7 +141,7 @@ def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user
     slurm.wait(job, limit_s=280)
     assert "3 starts in a row saved nothing new; not queued again" in said(folder), said(folder)
     assert slurm.show(job)["Restarts"] == "3"
-    starts = [(start.first_update, start.last_update) for start in read_attempts(folder)]
+    starts = [(start.start_update, start.last_update) for start in read_attempts(folder)]
     assert starts == [(0, 1), (1, 1), (1, 1), (1, 1)]
 
 

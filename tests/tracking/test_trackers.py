@@ -50,7 +50,7 @@ def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
     """A start that was stopped inside an evaluation saves the same update again, and so does the next."""
     path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}
     for _ in range(2):
-        file = MetricsFile(path, resumed_from=4)
+        file = MetricsFile(path, start_update=4)
         file.log(row)
         file.log({**row, "seconds": 0.2})
         file.close()
@@ -80,14 +80,14 @@ def test_rows_that_are_missing_are_told_of(tmp_path) -> None:
 
 def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
-    first = MetricsFile(path, resumed_from=0)
+    first = MetricsFile(path, start_update=0)
     for update in (2, 4, 6):
         first.log(training(update))
     first.close()
     with path.open("a") as file:
         file.write('{"kind": "training", "upd')  # Cut off by the kill.
     (tmp_path / ".metrics.jsonl.123").touch()  # So was the start after it, while it wrote the history anew.
-    second = MetricsFile(path, resumed_from=4)
+    second = MetricsFile(path, start_update=4)
     for update in (6, 8):
         second.log(training(update, loss=2.0))
     second.close()
@@ -96,7 +96,7 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
 
 
 def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
-    file = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0)
+    file = MetricsFile(tmp_path / "metrics.jsonl", start_update=0)
     file.log({**EVALUATION, "metrics": {"loss": float("nan")}})
     file.close()
     line = (tmp_path / "metrics.jsonl").read_text()
@@ -104,12 +104,12 @@ def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
 
 
 def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(tmp_path) -> None:
-    first = TensorBoardFile(tmp_path, resumed_from=0, metrics=METRICS)
+    first = TensorBoardFile(tmp_path, start_update=0, metrics=METRICS)
     for update in (2, 4, 6):
         first.log(training(update))
     first.log(EVALUATION)
     first.close()
-    second = TensorBoardFile(tmp_path, resumed_from=4, metrics=METRICS)
+    second = TensorBoardFile(tmp_path, start_update=4, metrics=METRICS)
     second.log(training(6, loss=2.0))
     second.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -120,7 +120,7 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
 
 def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
     for loss in (1.0, 2.0):  # Both begin at 0: the second makes the same updates again, all of them.
-        file = TensorBoardFile(tmp_path, resumed_from=0, metrics=METRICS)
+        file = TensorBoardFile(tmp_path, start_update=0, metrics=METRICS)
         for update in (2, 4) if loss == 1.0 else (2, 4, 6):
             file.log(training(update, loss))
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -128,7 +128,7 @@ def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(t
 
 
 def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later(tmp_path, monkeypatch) -> None:
-    file, warnings, full = MetricsFile(tmp_path / "metrics.jsonl", resumed_from=0), [], [True]
+    file, warnings, full = MetricsFile(tmp_path / "metrics.jsonl", start_update=0), [], [True]
     write = os.write
 
     def refusing(descriptor: int, content: bytes) -> int:
@@ -187,7 +187,7 @@ def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     stream = io.StringIO()
     console = Console(tmp_path / "rank-0.log", speaks=True, stream=stream)
-    tracker = ConsoleTracker(console, metrics=METRICS, start=0, total_updates=10, total_epochs=1.0)
+    tracker = ConsoleTracker(console, metrics=METRICS, start_update=0, total_updates=10, total_epochs=1.0)
     for update in range(1, 5):
         tracker.advance(update)
     tracker.log(training(4))
@@ -223,7 +223,11 @@ def test_the_display_of_a_terminal_is_never_cut_off(width: int, monkeypatch) -> 
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     tracker = ConsoleTracker(
-        Console(None, speaks=True, stream=stream), metrics=METRICS, start=0, total_updates=2412, total_epochs=36.0
+        Console(None, speaks=True, stream=stream),
+        metrics=METRICS,
+        start_update=0,
+        total_updates=2412,
+        total_epochs=36.0,
     )
     tracker.log(training(1500))
     tracker.close()
