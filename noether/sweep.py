@@ -137,7 +137,7 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
             )
         name = config.run_id
         run_id = name if name and own_names else f"{name or base}-{index}"
-        target = find_target(config.model_copy(update={"run_id": run_id}), lambda warning: None)
+        target = find_target(config.model_copy(update={"run_id": run_id}), None)
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
         runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"

@@ -1,10 +1,18 @@
 """Decides from which checkpoint a run resumes, and in which folder. No torch here."""
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noether.checkpoints.format import META, CheckpointFolder, list_checkpoints, newest_intact, recover_replaced
+from noether.checkpoints.format import (
+    META,
+    CheckpointFolder,
+    DamagedCheckpoint,
+    Warn,
+    list_checkpoints,
+    newest_intact,
+    recover_replaced,
+)
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
@@ -39,12 +47,13 @@ class ResumeTarget:
     changes: tuple[str, ...] = ()
 
 
-def find_target(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
+def find_target(config: RunConfig, warn: Warn | None) -> ResumeTarget:
     """Decides where a run starts, and refuses to resume with settings that would change what the run learns.
 
     Args:
         config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.
-        warn: told of every damaged checkpoint that was passed over.
+        warn: told of every damaged checkpoint that was passed over. None, for whoever starts a run that will verify it
+            itself: of a checkpoint only meta.json is read, not its gigabytes.
 
     Raises:
         RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
@@ -59,7 +68,7 @@ def find_target(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
     return replace(target, changes=tuple(changes))
 
 
-def _find(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
+def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
     """Finds the folder and the checkpoint.
 
     - unset: a new run; an existing run of that name is refused, never overwritten.
@@ -109,7 +118,7 @@ def _find(config: RunConfig, warn: Callable[[str], None]) -> ResumeTarget:
     return _from_path(Path(config.resume).expanduser(), output, warn)
 
 
-def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> ResumeTarget:
+def _from_path(path: Path, output: Path, warn: Warn | None) -> ResumeTarget:
     if not path.exists():
         runs = [run.name for run in output.iterdir() if is_run(run)] if output.is_dir() else []
         near = nearest(path.name, [*runs, "auto", "latest"])
@@ -133,7 +142,8 @@ def _from_path(path: Path, output: Path, warn: Callable[[str], None]) -> ResumeT
                 fix="resume=RUN      (the run's folder)",
             )
         checkpoint = CheckpointFolder(path)
-        checkpoint.check(fix=f"resume={run}      (the newest intact one)")
+        if warn is not None:
+            checkpoint.check(fix=f"resume={run}      (the newest intact one)")
         return ResumeTarget(RunFolder(run), checkpoint)
     folder = RunFolder(existing_run(named, "resume={}").path.resolve())
     return ResumeTarget(folder, _intact(folder, warn))
@@ -145,9 +155,18 @@ def _is_led(folder: RunFolder) -> bool:
     return attempt is not None and attempt.alive() is not False
 
 
-def _intact(folder: RunFolder, warn: Callable[[str], None]) -> CheckpointFolder:
+def _readable(folder: Path) -> CheckpointFolder | None:
+    """Returns the newest checkpoint whose meta.json is as it was written."""
+    for checkpoint in reversed(list_checkpoints(folder)):
+        with suppress(DamagedCheckpoint):
+            checkpoint.meta()
+            return checkpoint
+    return None
+
+
+def _intact(folder: RunFolder, warn: Warn | None) -> CheckpointFolder:
     recover_replaced(folder.checkpoints)
-    checkpoint = newest_intact(folder.checkpoints, warn)
+    checkpoint = _readable(folder.checkpoints) if warn is None else newest_intact(folder.checkpoints, warn)
     if checkpoint is None:
         count = len(list_checkpoints(folder.checkpoints))
         raise RequestError(

@@ -6,6 +6,7 @@ from conftest import TINY
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.resume import find_target
 from noether.config.compose import load_config
+from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import take_lease
 from noether.runs.records import rows_text, write_record
@@ -52,6 +53,20 @@ def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
     folder.config.unlink()
     with refusal("run-exists"):
         start(folder)
+
+
+@pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
+def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) -> None:
+    """A sweep and a job's login node start runs that do so."""
+    words = (f"output_path={folder.path.parent}", "run_id=run", f"resume={resume.format(folder.path)}")
+    config = load_config(words, TINY)
+    meta = {"world_size": 1, "config": config.model_dump(mode="json")}
+    saved = write_checkpoint(folder.checkpoints, 2, {"weights": [b"whole"]}, meta)
+    (saved.path / "weights").write_bytes(b"other")
+    assert find_target(config, None).checkpoint == saved
+    with pytest.raises(RequestError) as refused:
+        find_target(config, lambda text: None)
+    assert refused.value.code in ("no-intact-checkpoint", "checkpoint-damaged")
 
 
 def test_without_any_meta_data_a_run_is_not_begun_anew(folder) -> None:
