@@ -17,6 +17,16 @@ RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is du
 _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
+_ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
+_LOST = {  # How a code is lost: what to say of it, and what to write.
+    "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
+    "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
+           "|| code=$?      (and exit $code at the end), or leave it out"),
+    "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
+    "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
+    "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
+             "code=$? after it and exit $code at the end, or set -e before it"),
+}  # fmt: skip
 
 
 def _works(job: Job) -> list[Launch]:
@@ -28,35 +38,25 @@ def _works(job: Job) -> list[Launch]:
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
-    own = [launch for launch in job.launches if launch.innermost.words[0].raw.startswith("./")]
-    flow, works = StatusFlow(job.script.shell), _works(job) or own
+    flow, works = StatusFlow(job.script.shell), _works(job) or job.own
+    # Of one program that is run several times, the first is told too.
+    first = next((x for x in works if x.trains and x.innermost.name == works[-1].innermost.name), None)
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
         if (read := flow.stopped_before_read(node)) is not None:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
         loss = flow.loss(node)
-        if loss is None or (loss.kind != "pipe" and launch is not works[-1]):
+        if loss is None or (loss.kind != "pipe" and launch not in (works[-1], first)):
             continue
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
-        yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, _kept(job, launch, loss))
+        edit = _kept(job, launch, loss) if launch is works[-1] or loss.kind == "pipe" else None
+        yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, edit)
     for told in _ECHOED.finditer(job.code) if works else ():
         line = job.script.first_line + job.code.count("\n", 0, told.end())
         message = f"$? is the code of {told[1]}, the command before it: it is always 0"
         yield Finding(line, "status-never-read", message, "code=$?      (right after the program)")
-
-
-_ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
-_LOST = {  # How a code is lost: what to say of it, and what to write.
-    "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
-    "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
-           "|| code=$?      (and exit $code at the end), or leave it out"),
-    "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
-    "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
-    "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
-             "code=$? after it and exit $code at the end, or set -e before it"),
-}  # fmt: skip
 
 
 def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
@@ -117,8 +117,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.code) is not None
     work = [x for x in _works(job) if not x.command.in_background]
     if servers and bare and not killed and work and bare[-1].line > work[-1].line > servers[-1].line:
-        server = f"the server of line {servers[-1].line}"
-        message = f"wait waits for {server} too, which never ends: the job runs to its time limit"
+        message = f"wait waits for the server of line {servers[-1].line} too, which runs to the job's time limit"
         fix = "server=$! after it, and kill $server in place of wait"
         yield Finding(bare[-1].line, "wait-for-server", message, fix)
 

@@ -90,6 +90,9 @@ class Job:
         self.launches, self.variables = find_launches(script)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
+        own = (x for x in self.launches if x.innermost.kind == "other")
+        self.own = [launch for launch in own if launch.innermost.words[0].raw.startswith("./")]
+        """Those of programs that lie beside the script."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for command in launch.per_task]

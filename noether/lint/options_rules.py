@@ -24,6 +24,7 @@ _NAMES = names_in("partition account qos reservation mail-user wckey constraint 
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
 _NAME_TO_FILL_IN = r"^$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_WORD_TO_FILL_IN = re.compile(r"/?\bpath/to/[^\s\"']*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -124,7 +125,7 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 def words(job: Job) -> Iterator[Finding]:
     """unknown-option, site-option, missing-value, unwanted-value, stray-word, typographic-dash; of srun too."""
-    read, given = set[int](), [option for options in job.components for option in options.given]
+    read = set[int]()
     for problem in (problem for options in job.components for problem in options.problems):
         source = job.script.source(problem.line)
         if problem.rule == "stray-word" and problem.line in read:
@@ -138,14 +139,8 @@ def words(job: Job) -> Iterator[Finding]:
         fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
         if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
             fix = f"srun {problem.word} …"
-        elif problem.rule == "stray-word" and problem.word and not problem.instead and "$" not in source:
-            instead = "" if re.search(r"\s-", source.partition(problem.word)[2]) else f"# {problem.word}"
-            before = next((option for option in reversed(given) if option.line == problem.line), None)
-            form = _FORMS.get(before.name) if before else None
-            if before and (form is None or form.read(before.value) is None):  # The word may belong to the value.
-                fix = "" if form else "quotes around a value with blanks, or # before a comment"
-            else:
-                fixed = re.sub(rf"(?<!\S){re.escape(problem.word)}", instead, source, count=1)
+        elif problem.rule == "stray-word" and problem.word and not problem.instead:
+            fix = "quotes around a value with blanks, or # before a comment"
         edit = Edit(problem.line, (fixed,)) if fixed else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit)
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
@@ -197,6 +192,15 @@ def values(job: Job) -> Iterator[Finding]:
             message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the name"
             fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
             yield Finding(option.line, "variable-in-option", message, edit=fixed)
+
+
+def unfilled(job: Job) -> Iterator[Finding]:
+    """placeholder: the first word of a command that has still to be filled in."""
+    for command in (each for each in job.script.commands if each.name not in ("echo", "printf", "[", "[[", "test")):
+        for word in (*command.words, *(value for _, value in command.assignments)):
+            if (found := _WORD_TO_FILL_IN.search(word.raw)) and not re.search(r":\?|==", word.raw):
+                yield _placeholder(word.line, found[0])
+                return
 
 
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:

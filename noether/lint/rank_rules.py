@@ -126,8 +126,9 @@ def tasks(job: Job) -> Iterator[Finding]:
         if not gpus or nested or ranks in (gpus, 1) or shares_gpus(job, launch, ranks > gpus):
             continue
         # An address alone does not show that each task is a rank: the one task of a node may spawn them.
-        addressed = "MASTER_ADDR" in job.set_names and ranks > shape.nodes and not source
-        if not job.shows_ddp(launch) and not addressed:
+        shown, many = job.shows_ddp(launch), ranks > shape.nodes and not source
+        copies = many and srun is not None and ranks > gpus and "mpi" not in job.code.lower()
+        if not shown and not copies and not (many and "MASTER_ADDR" in job.set_names):
             continue
         idle = f"{gpus - ranks} of the GPUs stay idle" if ranks < gpus else "several ranks share a GPU"
         rule, on = "one-rank-per-gpu", f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
@@ -139,8 +140,8 @@ def tasks(job: Job) -> Iterator[Finding]:
             message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
         given = total or each
         wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
-        line, edit = given.line if given else launch.line, job.script.with_option(*wanted)
-        yield Finding(line, rule, message, edit=edit, certain=ours or bool(source))
+        write = None if copies and not shown else job.script.with_option(*wanted)
+        yield Finding(given.line if given else launch.line, rule, message, edit=write, certain=ours or bool(source))
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
@@ -158,11 +159,11 @@ def reach(job: Job) -> Iterator[Finding]:
     nodes = job.shape.nodes
     if nodes < 2 or not job.shape.nodes_known or len(job.components) > 1 or job.has_driver or job.steps:
         return
-    for launch in job.trainings:
+    for launch in job.trainings or job.own:
         per_node = launch.layer("per-node")
         program = re.escape(launch.command.words[0].raw)
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", "srun --kill-on-bad-exit=1 ")
-        if per_node is None and launch is job.trainings[-1]:
+        if per_node is None and launch is (job.trainings or job.own)[-1]:
             message = f"without srun this runs once, on the first of {nodes} nodes"
             # A program that starts others by its own means is to run once.
             edit = edit if job.shows_ddp(launch) else None
@@ -201,8 +202,7 @@ def devices(job: Job) -> Iterator[Finding]:
         numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
         chosen = set(map(int, word.text.split(","))) if numbers else set()
         if max(chosen, default=0) >= gpus:
-            message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0: "
-            message += "Slurm sets CUDA_VISIBLE_DEVICES to them"
+            message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0, and Slurm sets the variable to them"
             yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")
         elif 0 < len(chosen) < gpus and len(job.launches) == 1 == job.shape.nodes and name in job.script.exported:
             message = f"{gpus - len(chosen)} of the job's {counted(gpus, 'GPU')} stay idle"

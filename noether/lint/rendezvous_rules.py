@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noether.environments.slurm.nodelist import parse_nodelist
-from noether.errors import RequestError
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job
 from noether.lint.launch import Launch
@@ -124,16 +122,10 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
     later = index != 0 and not quoted and _SHOW in array + job.variables.expand(array)
     if not c10d and (later or (_LATER_LINE.search(expanded) and "scontrol" in expanded)):
         return "master-not-first", "rank 0 runs on the first node, and this is not the first"
-    if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in _hosts(job):
+    nodes = job.options.value("nodelist") or ""
+    if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in nodes and "[" not in nodes:
         return "master-fixed", f"the job may run on other nodes than {expanded}"
     return None
-
-
-def _hosts(job: Job) -> list[str]:
-    try:
-        return list(parse_nodelist(job.options.value("nodelist") or ""))
-    except RequestError:
-        return []
 
 
 def backend(job: Job) -> Iterator[Finding]:
@@ -163,8 +155,7 @@ def too_early(job: Job) -> Iterator[Finding]:
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
         marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
         own = [setting for setting in _settings(job) if setting.launch is launch]
-        values = {setting.name: f"${setting.name}" for setting in own}
-        carried = Variables(launch.variables.values | values)
+        carried = Variables(launch.variables.values | {setting.name: f"${setting.name}" for setting in own})
         words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]
         for layer in (layer for layer in launch.layers if layer.kind in ("python", "noether")):
             words += layer.words[1:]
@@ -210,6 +201,20 @@ def port(job: Job) -> Iterator[Finding]:
             yield Finding(setting.word.line, "port-per-task", message, f"export {PORT}      (before srun)")
 
 
+def default_port(job: Job) -> Iterator[Finding]:
+    """fixed-port: that of torchrun on one node, where it is told none."""
+    for launch in job.trainings if not job.has_whole_nodes and "PET_" not in job.code else ():
+        layer, shape, c10d = launch.layer("per-node"), job.shape_at(launch), _uses_c10d(launch)
+        told = {"standalone", "rdzv_endpoint", "rdzv_conf", "" if c10d else "master_port"}
+        shares = shape and shape.nodes == 1 and shape.gpus_per_node
+        if layer and layer.name in _TORCHRUN and shares and not told & set(layer.options):
+            meets = "c10d without an endpoint meets at 29400" if c10d else "torchrun before PyTorch 2.12 meets at 29500"
+            typed = r"\b(torchrun|torch\.distributed\.run)(?=\s)"
+            edit = job.script.rewritten(launch.line, typed, r"\1 --standalone", launch.command.last_line)
+            yield Finding(layer.line, "fixed-port", f"{meets}: two jobs on one node collide", "--standalone", edit)
+            return
+
+
 def environment(job: Job) -> Iterator[Finding]:
     """export-drops: of the first step that trains."""
     of_job = job.options.last("export")
@@ -252,8 +257,7 @@ def interfaces(job: Job) -> Iterator[Finding]:
     for name, word in job.assignments:
         value, fix, nccl = word.text, "leave the line out", name == "NCCL_SOCKET_IFNAME"
         if name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
-            message = "gloo takes names of interfaces and knows no exclusions"
-            yield Finding(word.line, "gloo-interface", message, fix)
+            yield Finding(word.line, "gloo-interface", "gloo takes names of interfaces and knows no exclusions", fix)
         elif nccl and value in ("lo", "=lo") and any(_spans(job, launch) for launch in job.launches):
             yield Finding(word.line, "nccl-interface", "lo does not reach the other nodes", fix, certain=True)
         elif nccl and re.match(r"(?!.*([=,^]lo(,|$)|\$))\^", value):

@@ -10,6 +10,10 @@ from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
 
+_ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
+_SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "
+                       "mem-per-cpu mem-bind het-group exact overlap")  # fmt: skip
+
 
 def step_nodes(job: Job) -> Iterator[Finding]:
     """idle-nodes, step-too-large: a step that leaves nodes of the job idle, or asks for more than it has."""
@@ -25,17 +29,9 @@ def step_nodes(job: Job) -> Iterator[Finding]:
             yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
 
 
-def step_options(job: Job) -> Iterator[Finding]:
-    """srun-tasks-ignored, srun-cpus, gpus-per-task: options that a step takes otherwise than the job says."""
+def gpus_per_task(job: Job) -> Iterator[Finding]:
+    """gpus-per-task: each rank of a training sees one GPU."""
     for launch, srun, shape in job.known_steps:
-        each = job.number(launch, srun, "ntasks-per-node")
-        if each and srun.option("ntasks") is None and job.options.last("ntasks", "ntasks-per-node"):
-            total = each * (job.number(launch, srun, "nodes") or job.shape.nodes)
-            if job.shape.tasks > total:
-                message = f"Slurm 22.05 starts all of the job's {job.shape.tasks} tasks: "
-                message += f"--ntasks-per-node={each} does not make them {total}"
-                edit = job.script.rewritten(srun.line, r"\bsrun\s", f"srun --ntasks={total} ")
-                yield Finding(srun.line, "srun-tasks-ignored", message, edit=edit)
         option = job.options.last("gpus-per-task")
         per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
         flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
@@ -49,13 +45,11 @@ def step_options(job: Job) -> Iterator[Finding]:
 
 def step_cpus(job: Job) -> Iterator[Finding]:
     """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
-    asked, text = job.options.value("cpus-per-task"), job.code
-    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in text or job.options.last("exclusive"):
+    asked = job.options.value("cpus-per-task")
+    if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in job.code or job.options.last("exclusive"):
         return
     for launch, srun, _ in job.known_steps:
-        threads = launch.trains or launch.innermost.name == "ray"
-        shell = launch.innermost.kind == "shell"  # Another file, in which the work is done.
-        threads |= launch is job.steps[-1] and (shell or "OMP_NUM_THREADS" in text)
+        threads = launch.trains or (launch is job.steps[-1] and launch.innermost.name not in _ONE_THREAD)
         if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
             message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
@@ -73,10 +67,6 @@ def side_by_side(job: Job) -> Iterator[Finding]:
             message = f"srun without --ntasks starts all {job.shape.tasks} tasks of the job in each of these steps"
             yield Finding(srun.line, "step-takes-all", message, "srun --ntasks=1 --exact …")
             return
-
-
-_SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "
-                       "mem-per-cpu mem-bind het-group exact overlap")  # fmt: skip
 
 
 def misplaced(job: Job) -> Iterator[Finding]:

@@ -92,7 +92,6 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "separate-runs": _body(_SRUN + "torchrun --standalone --nproc_per_node=4 train.py", _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "deprecated-launcher": _body(_HEAD + _SRUN + "python -m torch.distributed.launch --use_env" + _TORCHRUN[8:], _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "mpi-count": _body("mpirun -n 16 ./solver", "mpirun -n 8 ./solver"),
-    "srun-tasks-ignored": _body(_SRUN + "--ntasks-per-node=1 ./per_node", _SRUN + "--ntasks=2 --ntasks-per-node=1 ./per_node"),
     "srun-cpus": _body("#SBATCH --cpus-per-task=8\n" + _RUN, "#SBATCH --cpus-per-task=8\n" + _EXPORT + _RUN),
     "gpus-per-task": _body("#SBATCH --gpus-per-task=1\n" + _WORLD + _RUN, "#SBATCH --gpus-per-node=4\n" + _WORLD + _RUN, head="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n"),
     "visible-devices": _body("export CUDA_VISIBLE_DEVICES=4,5,6,7\n" + _RUN, _RUN),

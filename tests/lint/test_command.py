@@ -81,11 +81,7 @@ def test_sarif_has_a_rule_and_a_place_for_each_result(job: Path, capsys) -> None
     assert place["artifactLocation"]["uri"] == job.as_posix()
 
 
-CPUS, OUTPUT, TASKS = (
-    "#SBATCH -n2 -c8\nsrun python t.py",
-    "#SBATCH -o no/such/%j.out\nhostname",
-    ("#SBATCH -n8 -N2\nsrun --ntasks-per-node=1 ./solver"),
-)
+CPUS, OUTPUT = "#SBATCH -n2 -c8\nsrun python t.py", "#SBATCH -o no/such/%j.out\nhostname"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +89,6 @@ CPUS, OUTPUT, TASKS = (
     [
         (CPUS, None, None), (CPUS, "22.05.8", "srun-cpus"), (CPUS, "23.02", "srun-cpus"), (CPUS, "23.11", None),
         (OUTPUT, None, None), (OUTPUT, "20.11", "output-folder"), (OUTPUT, "23.02", None),
-        (TASKS, None, None), (TASKS, "22.05", "srun-tasks-ignored"), (TASKS, "24.05", None),
     ],
 )  # fmt: skip
 def test_what_depends_on_slurm_s_version_is_said_of_that_version(job: Path, capsys, text, slurm, rule) -> None:
