@@ -179,10 +179,9 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
             real = mask_of(batch, field.points)
             for values, own in ((found, physical[name]), (truth, by_channel(batch[name], batched=True))):
                 values[name] = (own[0] if real is None else own[0][real[0]]).double().cpu().numpy()
-        for figure, value in numbers(task, physical, batch).items():
-            label, _, part = figure.rpartition("/")
-            if part in ("prediction", "truth"):
-                (found if part == "prediction" else truth)[label] = value.double().cpu().numpy().reshape(1, 1)
+        for label, both in numbers(task, physical, batch).items():
+            for values, part in ((found, "prediction"), (truth, "truth")):
+                values[label] = both[part].double().cpu().numpy().reshape(1, 1)
         yield found, truth
 
 

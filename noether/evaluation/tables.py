@@ -70,16 +70,16 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     table = MetricsTable(caption, ("field", *FIELD_ERRORS.values()))
     undefined = False
     for name in result["fields"]:
-        columns = {label: known[f"{name}/{key}"] for key, label in FIELD_ERRORS.items()}
+        columns = {measure: known.find(name, measure) for measure in FIELD_ERRORS}
         # Units have a line of their own: beside each value they would make the table wider than 80 columns.
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
         for part, row in known.by_part(values, name).items():
             title = part or f"{result['weights']} weights"
             table.add_row("" if part else "green", f"  {title}", *_cells(columns, row))
-            undefined |= finite(row.get("MSE")) is not None and finite(row.get("relative L2")) is None
+            undefined |= finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
         for baseline, label in BASELINES.items():
-            if own := known.by_part(mapping(mapping(result, "baselines"), baseline), name):
-                table.add_row("dim", f"  {label}", *_cells(columns, own[""]))
+            if own := known.of_whole(mapping(mapping(result, "baselines"), baseline), name):
+                table.add_row("dim", f"  {label}", *_cells(columns, own))
     lines: list[Any] = [table]
     if undefined:
         lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
@@ -110,16 +110,14 @@ def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
 
 def scalar_lines(name: str, values: Mapping[str, Any], known: Metrics, facts: Mapping[str, Any]) -> list[str]:
     """Returns what there is to say of a number of a case: scores, the floor, and what it is made with."""
-    label = name.replace("_", " ")
-    scores = {key: (known[f"{name}/{key}"], values.get(f"{name}/{key}")) for key in ("r2", "spearman", "mae")}
-    words = [f"{metric.label} {metric.text(value)}" for metric, value in scores.values() if finite(value) is not None]
+    label, own = name.replace("_", " "), known.of_whole(values, name)
+    texts = {key: known.find(name, key).text(value) for key, value in own.items() if finite(value) is not None}
+    words = [f"{known.find(name, key).label} {texts[key]}" for key in ("r2", "spearman", "mae") if key in texts]
     lines = [f"{label}: {facts['note']}"] if facts.get("note") else []
     lines += [f"{label}: {', '.join(words)}"] if words else []
-    floor = {key: finite(values.get(f"{name}/floor_{key}")) for key in ("r2", "mae")}
-    if floor["mae"] is not None:
-        floor_r2 = f"R² {scores['r2'][0].text(floor['r2'])}, " if floor["r2"] is not None else ""
-        mean_error = scores["mae"][0].text(floor["mae"])
-        lines.append(f"  the true field integrated on these points: {floor_r2}mean error {mean_error}")
+    if "floor_mae" in texts:
+        floor_r2 = f"R² {texts['floor_r2']}, " if "floor_r2" in texts else ""
+        lines.append(f"  the true field integrated on these points: {floor_r2}mean error {texts['floor_mae']}")
     if facts.get("dynamic_pressure") or facts.get("speed_of"):
         lines.append(f"  {reference_words(facts)}")
     return lines
@@ -141,7 +139,7 @@ def reference_words(score: Mapping[str, Any]) -> str:
 
 
 def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> list[str]:
-    return [metric.bare_text(row[label]) if label in row else "" for label, metric in columns.items()]
+    return [metric.bare_text(row[measure]) if measure in row else "" for measure, metric in columns.items()]
 
 
 def _pace(result: Mapping[str, Any]) -> str:

@@ -31,18 +31,18 @@ def errors_section(run: ReportedRun) -> Markup:
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
     """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
     parts = run.known.by_part(run.metrics, name)
-    beside = {label: run.known.by_part(run.baseline(key), name).get("", {}) for key, label in BASELINES.items()}
+    beside = {label: run.known.of_whole(run.baseline(key), name) for key, label in BASELINES.items()}
     rows = [(part or "this model", "part" if part else "own", row) for part, row in parts.items()]
     rows += [(label, "", row) for label, row in beside.items() if row]
     whole = [row for _, kind, row in rows if kind != "part"]
-    columns = {label: [value for row in whole if (value := finite(row.get(label))) is not None]
-               for label in FIELD_ERRORS.values()}  # fmt: skip
+    columns = {measure: [value for row in whole if (value := finite(row.get(measure))) is not None]
+               for measure in FIELD_ERRORS}  # fmt: skip
     return {
         "name": name,
-        "columns": {label: run.known[f"{name}/{key}"] for key, label in FIELD_ERRORS.items()},
+        "columns": {measure: (label, run.known.find(name, measure)) for measure, label in FIELD_ERRORS.items()},
         "rows": rows,
-        "best": {label: min(column) for label, column in columns.items() if len(column) > 1},
-        "longest": max(columns["relative L2"], default=0) or 1,
+        "best": {measure: min(column) for measure, column in columns.items() if len(column) > 1},
+        "longest": max(columns["relative_l2"], default=0) or 1,
     }
 
 
@@ -79,15 +79,16 @@ def scalars_section(run: ReportedRun) -> Markup:
 
 def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     own = [(run.known[key], value) for key, value in run.metrics.items() if run.known[key].of == name]
-    score = {metric.label: value for metric, value in own}
-    about = {"name": name, "facts": facts, "scores": own, "r2": finite(score.get("R²")), "chart": ""}
-    prediction, truth, floor = (run.figures(f"{name}/{part}") for part in SCALAR_PARTS)
+    scores = {metric.measure: finite(value) for metric, value in own}
+    r2, rank = scores.get("r2"), scores.get("spearman")
+    about = {"name": name, "facts": facts, "scores": own, "r2": r2, "floor": "floor_r2" in scores, "chart": ""}
+    prediction, truth, floor = (run.figures(name, part) for part in SCALAR_PARTS)
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about
     if floor is not None and (len(floor) != len(truth) or np.allclose(floor, truth, rtol=1e-9)):
         floor = None  # the truth is that integral: the rings would all lie on the line
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
-    lines = [f"R²  {score_text(finite(score.get('R²')))}", f"Spearman  {score_text(finite(score.get('Spearman')))}"]
+    lines = [f"R²  {score_text(r2)}", f"Spearman  {score_text(rank)}"]
     chart = parity(f"parity-{name}", truth, prediction, floor, lines)
     return {**about, "legend": [key for key in keys if floor is not None or key[2] != "ring"], "chart": chart}
 
@@ -103,7 +104,7 @@ def distributions_section(run: ReportedRun) -> Markup:
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: error of points"
             shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
-        values = run.figures(f"{name}/relative_l2")
+        values = run.figures(name, "relative_l2")
         if values is not None and np.isfinite(values).any():
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
             marks = {int(case["index"]): str(case.get("label", "")) for case in cases}

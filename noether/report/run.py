@@ -157,15 +157,15 @@ class ReportedRun:
     def unit(self, name: str) -> str:
         """A field's unit; "" where none is known."""
         about = (self.meta.get("fields") or {}).get(name) or {}
-        return str(about.get("unit") or self.known[f"{name}/mae"].unit)
+        return str(about.get("unit") or self.known.find(name, "mae").unit)
 
     def baseline(self, key: str) -> Mapping[str, Any]:
         """The metrics of a baseline; empty where there are none."""
         return mapping(mapping(self.result, "baselines"), key)
 
-    def figures(self, name: str) -> Array | None:
-        """A metric of every sample (S,), such as "surface_pressure/relative_l2"; None where there is none."""
-        values = self.arrays.get(f"figures/{name}")
+    def figures(self, of: str, measure: str) -> Array | None:
+        """A measure of a field or scalar for every sample (S,), such as its relative_l2; None where there is none."""
+        values = self.arrays.get(f"figures/{of}/{measure}")
         return None if values is None else np.asarray(values, np.float64).ravel()
 
 

@@ -23,8 +23,8 @@ def verdict(run: ReportedRun) -> Markup:
     """What the run achieved, in a sentence or two with numbers."""
     result, fields = run.result, run.result.get("fields") or []
     things = "shapes" if fields else "samples"
-    errors, beside = ({name: finite(of.get(f"{name}/relative_l2")) for name in fields}
-                      for of in (run.metrics, run.baseline("nearest_shape")))  # fmt: skip
+    errors, beside = ({name: finite(run.known.of_whole(values, name).get("relative_l2")) for name in fields}
+                      for values in (run.metrics, run.baseline("nearest_shape")))  # fmt: skip
     done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     return fill(
         "verdict.html",
@@ -44,9 +44,9 @@ def verdict(run: ReportedRun) -> Markup:
 
 def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
     """R² and Spearman of the scalars that have an R²."""
-    both = {name: tuple(finite(run.metrics.get(f"{name}/{key}")) for key in ("r2", "spearman"))
-            for name in run.result.get("scalars") or {}}  # fmt: skip
-    return {name: (r2, rank) for name, (r2, rank) in both.items() if r2 is not None}
+    scores = {name: run.known.of_whole(run.metrics, name) for name in run.result.get("scalars") or {}}
+    return {name: (r2, finite(own.get("spearman")))
+            for name, own in scores.items() if (r2 := finite(own.get("r2"))) is not None}  # fmt: skip
 
 
 def summary_tiles(run: ReportedRun) -> Markup:
@@ -56,7 +56,8 @@ def summary_tiles(run: ReportedRun) -> Markup:
     parts = mapping(mapping(run.result, "time_use"), "parts").values()
     whole = sum(finite(part, 0.0) for part in parts) if parts and run.starts <= 1 else None
     logged = max(times) - min(times) if len(times) > 1 else None
-    errors = [(name, *(of.get(f"{name}/relative_l2") for of in (run.metrics, run.baseline("nearest_shape"))))
+    errors = [(name, *(run.known.of_whole(values, name).get("relative_l2")
+                       for values in (run.metrics, run.baseline("nearest_shape"))))
               for name in run.result.get("fields") or ()]  # fmt: skip
     every = [] if errors else [(run.known[name], value) for name, value in run.metrics.items()]
     own = [(metric, value) for metric, value in every if metric.headline]

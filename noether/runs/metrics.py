@@ -5,7 +5,7 @@ console, `status`, sweeps, the report, the live page and the trackers write a va
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,6 +22,7 @@ class Metric:
     better: which way is; "": not known, or neither.
     label: what it is called beside what it is of: "relative L2".
     of, part: the field, output or scalar that it is of, and which component or part of it; "": the whole.
+    measure: which of the measures of that it is, `relative_l2`: what a reader finds it by.
     headline: whether it is shown where there is little room.
     score: whether it is a score whose best value is 1.
     """
@@ -32,6 +33,7 @@ class Metric:
     label: str = ""
     of: str = ""
     part: str = ""
+    measure: str = ""
     headline: bool = False
     score: bool = False
 
@@ -103,13 +105,22 @@ class Metrics(dict[str, Metric]):
         metric = self[name]
         return f"{metric.of} {metric.label}" if metric.of and metric.score else metric.of or name
 
-    def by_part(self, values: Mapping[str, float | None], of: str) -> dict[str, dict[str, float | None]]:
-        """Returns the values that are of one thing, by part ("" is the whole) and label."""
-        parts: dict[str, dict[str, float | None]] = {}
+    def find(self, of: str, measure: str) -> Metric:
+        """Returns the metric of a whole thing by its measure; one without a name where nobody declared it."""
+        every = (metric for metric in self.values() if (metric.of, metric.part, metric.measure) == (of, "", measure))
+        return next(every, Metric(""))
+
+    def by_part(self, values: Mapping[str, Any], of: str) -> dict[str, dict[str, Any]]:
+        """Returns the values that are of one thing, by part ("" is the whole) and measure."""
+        parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if self[name].of == of:
-                parts.setdefault(self[name].part, {})[self[name].label] = value
+                parts.setdefault(self[name].part, {})[self[name].measure] = value
         return parts
+
+    def of_whole(self, values: Mapping[str, Any], of: str) -> dict[str, Any]:
+        """Returns the values that are of a whole thing, not of a part of it, by measure."""
+        return self.by_part(values, of).get("", {})
 
 
 OF_THE_LOOP = (
@@ -124,7 +135,7 @@ OF_THE_LOOP = (
 )
 """What the loop logs of every run."""
 FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
-"""The errors of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
+"""The measures of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
 _DESCRIBED = TypeAdapter(list[Metric])
 
 
@@ -134,4 +145,10 @@ def declared_in(record: Mapping[str, Any]) -> Metrics:
         found = _DESCRIBED.validate_python(record.get("described") or [])
     except ValidationError:
         found = []
-    return Metrics.of(*OF_THE_LOOP, *found)
+    return Metrics.of(*OF_THE_LOOP, *map(_with_measure, found))
+
+
+def _with_measure(metric: Metric) -> Metric:
+    """A metric of an older version, which did not say its measure: it was the end of the name."""
+    measure = metric.measure or metric.name.rpartition("/")[2].removeprefix("weighted_")
+    return replace(metric, measure=measure) if metric.of else metric

@@ -82,4 +82,5 @@ def _guessed(name: str, fields: Mapping[str, Any], scalars: Mapping[str, Any]) -
     unit = "%" if (measure or name) in _RATIOS else ""
     better = "higher" if name == "accuracy" else "lower" if of in fields or name == "loss" else ""
     headline = name == "accuracy" or (measure == "relative_l2" and not part)
-    return Metric(name, unit, better, label or "", of if of in fields else "", part, headline)  # type: ignore[arg-type]
+    of = of if of in fields else ""
+    return Metric(name, unit, better, label or "", of, part, headline=headline)  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ from noether.data.padding import mean_of_points
 from noether.runs.metrics import FIELD_ERRORS, Metric
 
 Figures = dict[str, Tensor]
-WEIGHTED = {"weighted_relative_l2": "relative L2", "weighted_mae": "MAE"}
+WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
+"""Measures of which every point counts by its area or volume, and the measures that they are then."""
 
 
 def squared_unit(unit: str) -> str:
@@ -19,15 +20,17 @@ def squared_unit(unit: str) -> str:
 
 def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
     """Yields the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
-    units = {"mse": squared_unit(unit), "mae": unit, "weighted_mae": unit, "max": unit}
+    units = {"mse": squared_unit(unit), "mae": unit, "max": unit}
 
-    def metric(stem: str, measure: str, label: str, part: str) -> Metric:
+    def metric(key: str, measure: str, part: str) -> Metric:
+        unit, label = units.get(measure, "%"), FIELD_ERRORS[measure]
         headline = measure == "relative_l2" and not part
-        return Metric(f"{stem}/{measure}", units.get(measure, "%"), "lower", label, name, part, headline)
+        return Metric(key, unit, "lower", label, name, part, measure, headline=headline)
 
     for stem, part in {name: "", **{f"{name}/{key}": words for key, words in parts.items()}}.items():
-        yield from (metric(stem, measure, label, part) for measure, label in FIELD_ERRORS.items())
-    yield from (metric(name, measure, label, "weighted by area or volume") for measure, label in WEIGHTED.items())
+        yield from (metric(f"{stem}/{measure}", measure, part) for measure in FIELD_ERRORS)
+    for key, measure in WEIGHTED.items():
+        yield metric(f"{name}/{key}", measure, "weighted by area or volume")
 
 
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:

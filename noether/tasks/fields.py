@@ -29,7 +29,7 @@ from noether.tasks.field_statistics import (
     standard_scaling,
 )
 from noether.tasks.force_loss import ForceLoss
-from noether.tasks.physical_metrics import details, errors, numbers
+from noether.tasks.physical_metrics import details, errors, named, numbers
 from noether.tasks.scores import SCORES, scalar_scores, score_metrics
 
 POSITION_SCALE = 1000.0
@@ -252,15 +252,15 @@ class FieldsTask(Task):
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
         physical = self.to_physical(predictions)
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
-        return loss | errors(self, physical, batch) | numbers(self, physical, batch)
+        return loss | named(errors(self, physical, batch)) | named(numbers(self, physical, batch))
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what `metrics` and `details` say of physical predictions."""
-        return errors(self, physical, batch) | details(self, physical, batch) | numbers(self, physical, batch)
+        return {k: v for of in (errors, details, numbers) for k, v in named(of(self, physical, batch)).items()}
 
     def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
-        return details(self, self.to_physical(predictions), batch)
+        return named(details(self, self.to_physical(predictions), batch))
 
     def lacks(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""

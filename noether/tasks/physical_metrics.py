@@ -1,4 +1,4 @@
-"""What is kept of each sample of a batch (B,), by name, from physical predictions: a model's or a baseline's."""
+"""What is kept of each sample of a batch (B,), from physical predictions: a model's or a baseline's."""
 
 from typing import TYPE_CHECKING
 
@@ -18,24 +18,30 @@ from noether.tasks.forces import force_coefficient, true_coefficient
 if TYPE_CHECKING:
     from noether.tasks.fields import FieldsTask
 
-
-def errors(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
-    """Returns the errors of each field, `FIELD/relative_l2` and the like."""
-    found: SampleMetrics = {}
-    for name, field in task.fields.items():
-        truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
-        own = field_errors(physical[name], truth, mask)
-        found |= {f"{name}/{measure}": values for measure, values in own.items()}
-    return found
+Measured = dict[str, SampleMetrics]
+"""Of each field, output of the case or scalar: its values by measure."""
 
 
-def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
-    """Returns what only a final evaluation has.
+def named(measured: Measured) -> SampleMetrics:
+    """Returns them by the names of metrics, `FIELD/relative_l2`."""
+    return {f"{name}/{measure}": values for name, own in measured.items() for measure, values in own.items()}
 
-    `FIELD/squared_error` and `FIELD/squared_truth`, sums over points and channels; `FIELD/weighted_…` where samples
-    have areas or volumes; `FIELD/COMPONENT/…` of vector fields; `FIELD/on PART/squared_…` of each named part of a set.
+
+def errors(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured:
+    """Returns the errors of each field, relative_l2 and the like."""
+    return {
+        name: field_errors(physical[name], by_channel(batch[name], batched=True), mask_of(batch, field.points))
+        for name, field in task.fields.items()
+    }
+
+
+def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured:
+    """Returns what only a final evaluation has of each field.
+
+    squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
+    COMPONENT/… of vector fields; on PART/squared_… of each named part of a set.
     """
-    figures: SampleMetrics = {}
+    figures: Measured = {}
     for name, field in task.fields.items():
         truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
         found = squared_sums(physical[name], truth, mask)
@@ -52,27 +58,29 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMe
                 own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
                 sums = squared_sums(physical[name], own, parts == number)
                 found |= {f"on {part}/{figure}": value for figure, value in sums.items()}
-        figures |= {f"{name}/{key}": value for key, value in found.items()}
+        figures[name] = found
     return figures
 
 
-def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> SampleMetrics:
-    """Returns each output of the case and each scalar, with its truth."""
+def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured:
+    """Returns prediction and truth of each output of the case and of each scalar."""
     truth = {name: by_channel(batch[name], batched=True) for name in task.fields}
-    figures: SampleMetrics = {}
+    figures: Measured = {}
     for name in task.case_fields:
         own = with_channel(batch[name])
         for channel, label in enumerate(task.case_labels(name)):
-            figures[f"{label}/prediction"] = physical[name][:, channel]
-            figures[f"{label}/truth"] = own[:, channel]
+            figures[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
     for name, scalar in task.scalars.items():
         if any(key not in batch for key in scalar.needed_keys()):
             continue  # `lacks` says which
-        integral, figures[f"{name}/prediction"] = (
+        integral, predicted = (
             force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
             for of in (truth, physical)
         )
-        figures[f"{name}/integral_of_truth"] = integral
-        figures[f"{name}/truth"] = true_coefficient(batch, scalar) if scalar.truth else integral
-        figures[f"{name}/reference_area"] = batch[scalar.reference_area].reshape(-1)
+        figures[name] = {
+            "prediction": predicted,
+            "truth": true_coefficient(batch, scalar) if scalar.truth else integral,
+            "integral_of_truth": integral,
+            "reference_area": batch[scalar.reference_area].reshape(-1),
+        }
     return figures

@@ -26,7 +26,7 @@ def score_metrics(name: str, unit: str) -> Iterator[Metric]:
     """Yields the metrics of a number in a unit."""
     for key, score in SCORES.items():
         own = unit.removesuffix("1") if key in ("mae", "max", "floor_mae") else ""
-        yield replace(score, name=f"{name}/{key}", unit=own, of=name)
+        yield replace(score, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 
 def scalar_scores(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:

@@ -94,7 +94,7 @@ class WatchedRun:
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
-                "selected_by": history.selected_by[0],
+                "selected_by": self.about(history.selected_by[:1])[history.selected_by[0]],
                 "pictures": [] if brief else [picture.described() for picture in self.pictures.listing()],
                 "settings": {} if brief else self.settings(),
                 "environment": {} if brief else self._environment(),

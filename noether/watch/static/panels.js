@@ -1,7 +1,7 @@
 // What is known of one run: at a glance, ranks, starts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
-import { ago, bytes, clock, count, duration, number, percent, weightsName, words } from "./format.js";
+import { ago, bytes, clock, count, duration, figure, number, percent, weightsName, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
 /** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
@@ -83,8 +83,8 @@ export function ranks(run, onLog) {
 export function checkpoints(run) {
   if (!run.checkpoints.length) return;
   fill("checkpoint-table", run.checkpoints, (rows) => table(
-    ["checkpoint", { text: "epoch", kind: "n" }, { text: run.selected_by === "loss" ? "validation loss" : run.selected_by, kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
-    [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: number(row.epoch, 4), kind: "n" }, { text: number(row.metric, 4), kind: "n" },
+    ["checkpoint", { text: "epoch", kind: "n" }, { text: `validation ${run.selected_by.title}`, kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
+    [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: number(row.epoch, 4), kind: "n" }, { text: figure(run.selected_by, row.metric), kind: "n" },
       { text: bytes(row.size), kind: "n" }, clock(row.saved), [row.best ? "best" : "", row.latest ? "latest" : ""].filter(Boolean).join(", ")])));
 }
 
