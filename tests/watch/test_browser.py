@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,12 +103,26 @@ def final_figures(page: Any) -> list[list[float]]:
     return [[float(cell.get_attribute("data-value")) for cell in row.locator("td.n").all()] for row in rows.all()]
 
 
-def test_a_run_is_followed_to_its_end(place, opened, start) -> None:
+UNHURRIED = """import time
+from noether.training.callbacks import Callback
+
+class Unhurried(Callback):
+    def after_update(self, run, figures):
+        time.sleep(0.05)
+"""
+
+
+def test_a_run_is_followed_to_its_end(place, opened, start_process, tmp_path) -> None:
     page = opened(place.page.address)
-    start(
+    # However quick the machine is, the page looks at the run several times.
+    (tmp_path / "unhurried.py").write_text(UNHURRIED)
+    words = (
         *("train", "--hp", str(TINY), f"output_path={place.runs}", "run_id=live", "seed=3", "trainer.max_updates=120"),
         *("trainer.evaluate_every=40 updates", "trainer.checkpoint_every=60 updates"),
+        "trainer.callbacks=[unhurried.Unhurried]",
     )
+    own = {**place.environ, "PYTHONPATH": str(tmp_path)}
+    start_process([sys.executable, "-m", "noether", *words], env=own)
     page.get_by_role("button", name=re.compile("^live")).click()
     page.wait_for_selector('#run-state[data-state="running"]')
     page.wait_for_selector("text=/update [0-9]+ of 120/")
