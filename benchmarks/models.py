@@ -36,7 +36,7 @@ from noether.evaluation.evaluate import Evaluator
 from noether.models.build import count_parameters
 from noether.training.build import build_run
 from noether.training.update import Updater
-from noether.training.update_figures import peak_memory_mib
+from noether.training.update_metrics import peak_memory_mib
 from noether.workers.context import WorkerContext
 from noether.workers.openmp import openmp_defaults
 
@@ -90,8 +90,8 @@ class Contender:
         model = next(iter(run.state.evaluation_models().values()))
         test = run.problem.splits.test
         evaluator = Evaluator(self.config, run.problem, self.group, run.precision, usual_batch_size=run.plan.micro)
-        figures = evaluator.figures(model, test, range(len(test)))
-        summary = run.problem.task.summarise(figures)
+        sample_metrics = evaluator.sample_metrics(model, test, range(len(test)))
+        summary = run.problem.task.summarise(sample_metrics)
         errors = {name: summary[f"{name}/relative_l2"] for name in run.problem.task.fields}
         self.curve.append((run.state.progress.updates, errors))
 

@@ -48,11 +48,11 @@ class Shot:
 
 
 SHOTS = (
-    Shot("watch-one.png", ("upt-4",), part=("#glance", "#figures")),
-    Shot("watch-three.png", ("upt-4", "upt-10", "upt-15"), part=("#glance", "#figure-tables"), smoothing="0.6"),
+    Shot("watch-one.png", ("upt-4",), part=("#glance", "#metrics")),
+    Shot("watch-three.png", ("upt-4", "upt-10", "upt-15"), part=("#glance", "#metric-tables"), smoothing="0.6"),
     Shot("watch-thirty.png", ("upt-4", "upt-10", "upt-15"), part=("#all-runs", "#curves")),
-    Shot("watch-dark.png", ("upt-4", "upt-10", "upt-15"), dark=True, part=("#curves", "#figure-tables")),
-    Shot("watch-400px.png", ("upt-4",), width=400, part=("#glance", "#figures")),
+    Shot("watch-dark.png", ("upt-4", "upt-10", "upt-15"), dark=True, part=("#curves", "#metric-tables")),
+    Shot("watch-400px.png", ("upt-4",), width=400, part=("#glance", "#metrics")),
 )
 
 
@@ -114,7 +114,7 @@ def watch_pictures(chromium: Browser, folder: Path, out: Path) -> None:
             for label in set(ticked) - set(wanted):
                 page.get_by_label(label, exact=True).uncheck()
             page.locator("#smoothing").fill(shot.smoothing)
-            page.wait_for_selector("#figure-tables td")
+            page.wait_for_selector("#metric-tables td")
             page.wait_for_timeout(4000)
             photograph(page, out / shot.name, shot.part)
             page.close()

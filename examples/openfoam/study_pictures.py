@@ -54,8 +54,8 @@ def draw_coefficients(arrays: Mapping[str, np.ndarray], model: str, path: Path) 
         ways = {"integrated from the fields": f"{what}_of_the_fields", "predicted directly": f"{what}_coefficient"}
         every = []
         for way, name in ways.items():
-            if f"figures/{name}/truth" in arrays:
-                truth, predicted = (arrays[f"figures/{name}/{side}"] for side in ("truth", "prediction"))
+            if f"metrics/{name}/truth" in arrays:
+                truth, predicted = (arrays[f"metrics/{name}/{side}"] for side in ("truth", "prediction"))
                 axis.plot(truth, predicted, "o", label=way, alpha=0.7)
                 every += [truth, predicted]
         if every:

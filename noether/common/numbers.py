@@ -1,4 +1,4 @@
-"""One precision for one figure, wherever it is written: percentages with two decimals, others with four digits."""
+"""One precision for one number, wherever it is written: percentages with two decimals, others with four digits."""
 
 from collections.abc import Sequence
 from math import isfinite

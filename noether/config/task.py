@@ -123,7 +123,7 @@ class FieldsTaskConfig(ComponentSection):
         None, gt=0, description="Length of the domain in m, scaled to 1000; null: from the training split's box."
     )
     scalars: dict[str, ForceCoefficientConfig] = Field(
-        default_factory=dict, description="Figures derived from the fields, by name."
+        default_factory=dict, description="Coefficients derived from the fields, by name."
     )
 
     force_weight: float = Field(

@@ -95,7 +95,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         for key, about in split["arrays"].items():
             for channel, row in enumerate(about["channels"]):
                 head = [key, about["shape"], about["dtype"]] if channel == 0 else ["", "", ""]
-                numbers = [f"{row[figure]:.6g}" for figure in ("min", "max", "mean", "std")]
+                numbers = [f"{row[name]:.6g}" for name in ("min", "max", "mean", "std")]
                 table.add_row(*head, str(channel) if len(about["channels"]) > 1 else "", *numbers)
         console.say("", table, sep="\n")
     for note in notes:

@@ -75,5 +75,5 @@ class _Columns(Moments):
 
     def rows(self) -> list[dict[str, float]]:
         """One row a column."""
-        figures = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
-        return [{name: float(of[column]) for name, of in figures.items()} for column in range(len(self.mean))]
+        columns = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
+        return [{name: float(of[column]) for name, of in columns.items()} for column in range(len(self.mean))]

@@ -53,7 +53,7 @@ class Group:
     def sum(self, tensor: Tensor) -> Tensor:
         """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
-            with self.parent.waiting("all_reduce of figures"):
+            with self.parent.waiting("all_reduce of numbers"):
                 dist.all_reduce(tensor)
         return tensor
 

@@ -90,11 +90,11 @@ def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
 
 def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
     """Checks the bandwidth measured by the slowest rank."""
-    slowest = min(measured, key=lambda figures: figures["bus_mb_per_s"])
+    slowest = min(measured, key=lambda answer: answer["bus_mb_per_s"])
     seen = (
         f"{backend}: a sum of {slowest['large_bytes'] >> 20} MiB at {slowest['mb_per_s']:.0f} MB/s "
         f"(bus {slowest['bus_mb_per_s']:.0f} MB/s), a small one in "
-        f"{max(figures['small_us'] for figures in measured):.0f} µs"
+        f"{max(answer['small_us'] for answer in measured):.0f} µs"
     )
     enough = SLOW_MB_PER_S[backend]
     if hosts > 1 and slowest["bus_mb_per_s"] < enough:

@@ -1,1 +1,1 @@
-"""Weights → figures in physical units, pictures, report."""
+"""Weights → metrics in physical units, pictures, report."""

@@ -187,5 +187,5 @@ def _few(points: Tensor) -> Tensor:
 
 
 def _columns(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, np.ndarray]:
-    """Figures of all samples, (S,) by name."""
-    return {figure: np.array([float(row[figure]) for row in rows]) for figure in rows[0]}
+    """Metrics of each sample, (S,) by name."""
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}

@@ -12,7 +12,7 @@ from torch import Tensor
 from noether.common.whole_file import UNFENCED, Publisher, written_whole
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
-from noether.evaluation.evaluate import Figures
+from noether.evaluation.evaluate import SplitMetrics
 from noether.evaluation.vtk_output import field_arrays, write_fields
 from noether.tasks.base import Predictions, Task
 from noether.tasks.field_errors import by_channel
@@ -65,7 +65,7 @@ def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
 def write_cases(
     path: Path,
     task: Task,
-    figures: Figures,
+    sample_metrics: SplitMetrics,
     *,
     errors: Mapping[str, Sequence[np.ndarray]],
     shown: Sequence[ShownCase],
@@ -77,13 +77,13 @@ def write_cases(
     """Writes what the report draws, as one compressed npz file of plain arrays.
 
     Args:
-        figures, names: of every sample.
+        sample_metrics, names: of every sample.
         errors: of points, by field, in its unit.
         shown: the cases whose fields are written.
         about: what else the report says of the evaluation.
         most_points: of each set of a case, about evenly chosen (None: all).
     """
-    arrays: dict[str, np.ndarray] = {f"figures/{name}": values for name, values in figures.items()}
+    arrays: dict[str, np.ndarray] = {f"metrics/{name}": values for name, values in sample_metrics.items()}
     for name, parts in errors.items():
         values = np.concatenate(parts)
         # Symmetric, and wide enough for all but one point in 200: what is beyond counts in the outermost bins.
@@ -93,7 +93,7 @@ def write_cases(
         arrays[f"histogram/{name}/counts"] = np.histogram(np.clip(values, -limit, limit), edges)[0]
     cases = []
     for number, (label, index, physical, batch) in enumerate(shown):
-        relative = {name: float(figures[f"{name}/relative_l2"][index]) for name in task.fields}
+        relative = {name: float(sample_metrics[f"{name}/relative_l2"][index]) for name in task.fields}
         cases.append({"sample": names[index], "label": label, "index": index, "relative_l2": relative})
         for name, field in task.fields.items():
             prefix = f"case/{number}/{name}"

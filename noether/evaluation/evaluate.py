@@ -1,4 +1,4 @@
-"""Weights → figures of every sample of a split, each counted once whatever the world size."""
+"""Weights → metrics of every sample of a split, each counted once whatever the world size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -19,8 +19,8 @@ from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
 from noether.tasks.base import Predictions, SampleMetrics
 
-Figures = dict[str, np.ndarray]
-"""Figures of all samples of a split, (S,) by name, in the order of the samples."""
+SplitMetrics = dict[str, np.ndarray]
+"""Metrics of each sample of a split, (S,) by name, in the order of the samples."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,25 @@ class Evaluator:
         return self.config.trainer.evaluation_batch_size or self.usual_batch_size
 
     @torch.no_grad()
-    def figures(
+    def sample_metrics(
         self,
         model: nn.Module,
         dataset: Dataset,
         indices: Sequence[int],
         *,
         measure: Callable[[Predictions, Batch], SampleMetrics] | None = None,
-    ) -> Figures:
+    ) -> SplitMetrics:
         """Evaluates the given samples of a data set over all ranks.
 
-        Each rank evaluates every world_size-th sample; nothing is dropped. The figures are gathered by sample and
+        Each rank evaluates every world_size-th sample; nothing is dropped. The metrics are gathered by sample and
         returned in order, so that their sums do not depend on the number of ranks.
 
         Args:
             model, dataset, indices: the weights, and the samples of the data set.
-            measure: makes the figures of a batch of this rank from predictions in the model's units (None: `metrics`).
+            measure: makes the metrics of a batch of this rank from predictions in the model's units (None: `metrics`).
 
         Returns:
-            On rank 0 the figures of all samples; on the others an empty dict.
+            On rank 0 the metrics of each sample; on the others an empty dict.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
         own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
@@ -78,8 +78,8 @@ class Evaluator:
             for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
-                figures = (measure or self.problem.task.metrics)(self._predict(model, batch), batch)
-                rows.append({name: value.detach().double().cpu().numpy() for name, value in figures.items()})
+                found = (measure or self.problem.task.metrics)(self._predict(model, batch), batch)
+                rows.append({name: value.detach().double().cpu().numpy() for name, value in found.items()})
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
         return _in_order(group.gather(rows), len(indices))
@@ -117,12 +117,12 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
     return predictions
 
 
-def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> Figures:
+def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMetrics:
     """Undoes the dealing: rank r holds samples r, r + world_size, …"""
     if not ranks or not samples:
         return {}
     names = next(rows[0] for rows in ranks if rows).keys()
-    ordered: Figures = {name: np.empty(samples) for name in names}
+    ordered: SplitMetrics = {name: np.empty(samples) for name in names}
     for rank, rows in enumerate(ranks):
         for name in names if rows else ():
             ordered[name][rank :: len(ranks)] = np.concatenate([row[name] for row in rows])

@@ -1,4 +1,4 @@
-"""The figures of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
+"""The metrics of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from noether.data.loader import Batch, Dataset
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
 from noether.evaluation.cases import ShownCase, choose_cases, point_errors, write_case_files, write_cases
-from noether.evaluation.evaluate import Evaluator, Figures
+from noether.evaluation.evaluate import Evaluator, SplitMetrics
 from noether.evaluation.start import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.learning.precision import choose_precision
@@ -59,12 +59,12 @@ class RunEvaluation:
         errors: list[dict[str, np.ndarray]] = []
 
         def measure(predictions: Predictions, batch: Batch) -> SampleMetrics:
-            figures = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
+            found = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
             # Behind the metrics, which check what the model returned.
             errors.append(point_errors(task, predictions, batch))
-            return figures
+            return found
 
-        figures = self.evaluator.figures(model, dataset, indices, measure=measure)
+        sample_metrics = self.evaluator.sample_metrics(model, dataset, indices, measure=measure)
         gathered = group.gather(errors)
         if not group.is_first:
             return {}
@@ -73,12 +73,12 @@ class RunEvaluation:
             "split": split,
             "samples": len(indices),
             **self.about,
-            "metrics": task.summarise(figures),
+            "metrics": task.summarise(sample_metrics),
             "described": Metrics.of(*task.describe_metrics()).described(),
             "parameters": count_parameters(model),
             **mean_pace(self.folder),
             "report_parts": list(task.report_parts),
-            **task.results(figures),
+            **task.results(sample_metrics),
         }
         if task.baselines and task.fields:
             from noether.evaluation.baselines import score_baselines  # with SciPy, at the end and on rank 0 alone
@@ -91,7 +91,7 @@ class RunEvaluation:
             )
         if task.fields:
             of_all = {name: [batch[name] for rank in gathered for batch in rank] for name in task.fields}
-            result |= self._write_cases(model, result, figures, of_all)
+            result |= self._write_cases(model, result, sample_metrics, of_all)
         return result
 
     def _samples(self, split: str) -> tuple[Dataset, list[int]]:
@@ -102,21 +102,25 @@ class RunEvaluation:
         return problem.splits.train, problem.validation_indices if split == "validation" else problem.train_indices
 
     def _write_cases(
-        self, model: nn.Module, result: Mapping[str, Any], figures: Figures, errors: Mapping[str, Sequence[np.ndarray]]
+        self,
+        model: nn.Module,
+        result: Mapping[str, Any],
+        sample_metrics: SplitMetrics,
+        errors: Mapping[str, Sequence[np.ndarray]],
     ) -> dict[str, Any]:
         """Writes the fields of a few telling cases; returns what result.json says of the files for ParaView."""
         task, split = self.evaluator.problem.task, result["split"]
         dataset, indices = self._samples(split)
         shown = [
             ShownCase(label, position, *self.evaluator.fields(model, dataset, indices[position]))
-            for label, position in choose_cases(figures[f"{next(iter(task.fields))}/relative_l2"])
+            for label, position in choose_cases(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
         ]
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         path = self.folder.evaluation / f"{split}.npz"
         with refusals_told(self.folder.path):
-            write_cases(path, task, figures, errors=errors, shown=shown, names=names, about=about, by=self.by)
+            write_cases(path, task, sample_metrics, errors=errors, shown=shown, names=names, about=about, by=self.by)
         if not self.vtk:
             return {}
         faces_of = getattr(dataset, "faces", None)

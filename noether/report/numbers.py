@@ -1,4 +1,4 @@
-"""Numbers as the report writes them: figures, percentages, counts, scores, durations, and the labels of an axis."""
+"""Numbers as the report writes them: values, percentages, counts, scores, durations, and the labels of an axis."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -47,7 +47,7 @@ def percent(value: Any, digits: int | None = None) -> str:
 
 
 def count_text(value: Any) -> str:
-    """A whole number with thousands separated; any other as a figure."""
+    """A whole number with thousands separated; any other to four digits."""
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 

@@ -82,7 +82,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
     scores = {metric.measure: finite(value) for metric, value in own}
     r2, rank = scores.get("r2"), scores.get("spearman")
     about = {"name": name, "facts": facts, "scores": own, "r2": r2, "floor": "floor_r2" in scores, "chart": ""}
-    prediction, truth, floor = (run.figures(name, part) for part in SCALAR_PARTS)
+    prediction, truth, floor = (run.sample_metric(name, part) for part in SCALAR_PARTS)
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about
     if floor is not None and (len(floor) != len(truth) or np.allclose(floor, truth, rtol=1e-9)):
@@ -104,7 +104,7 @@ def distributions_section(run: ReportedRun) -> Markup:
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: error of points"
             shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
-        values = run.figures(name, "relative_l2")
+        values = run.sample_metric(name, "relative_l2")
         if values is not None and np.isfinite(values).any():
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
             marks = {int(case["index"]): str(case.get("label", "")) for case in cases}

@@ -163,9 +163,9 @@ class ReportedRun:
         """The metrics of a baseline; empty where there are none."""
         return mapping(mapping(self.result, "baselines"), key)
 
-    def figures(self, of: str, measure: str) -> Array | None:
+    def sample_metric(self, of: str, measure: str) -> Array | None:
         """A measure of a field or scalar for every sample (S,), such as its relative_l2; None where there is none."""
-        values = self.arrays.get(f"figures/{of}/{measure}")
+        values = self.arrays.get(f"metrics/{of}/{measure}")
         return None if values is None else np.asarray(values, np.float64).ravel()
 
 
@@ -233,4 +233,7 @@ def _last_calibration(evaluation: Path) -> dict[str, Any]:
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
-        return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}
+        arrays = {key: file[key] for key in file.files if key != "meta"}
+        # 0.1.0 wrote figures/NAME.
+        now = {key: f"metrics/{key[8:]}" if key.startswith("figures/") else key for key in arrays}
+        return json.loads(str(file["meta"])), {now[key]: array for key, array in arrays.items()}

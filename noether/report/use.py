@@ -19,7 +19,7 @@ def use_section(run: ReportedRun) -> Markup:
     """What it gives, the ranges of what it was trained on, its worst errors; the seeds; the command."""
     trained = run.result.get("trained_on") or {}
     points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
-    errors = {name: run.figures(name, "relative_l2") for name in run.fields}
+    errors = {name: run.sample_metric(name, "relative_l2") for name in run.fields}
     worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
     return fill(

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from noether.data.padding import mean_of_points
 from noether.runs.metrics import FIELD_ERRORS, Metric
+from noether.tasks.base import SampleMetrics
 
-Figures = dict[str, Tensor]
 WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
 """Measures of which every point counts by its area or volume, and the measures that they are then."""
 
@@ -48,7 +48,7 @@ def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, 
     return found
 
 
-def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> Figures:
+def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
     """Returns each sample's errors of a field (B, N, C) in its own unit, over its real points.
 
     relative_l2: norm of the error over norm of the truth, over all points and channels.
@@ -65,7 +65,7 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
     }
 
 
-def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> Figures:
+def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
     """Returns the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
 
     prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
@@ -74,7 +74,7 @@ def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
     return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
 
 
-def weighted_errors(prediction: Tensor, truth: Tensor, measure: Tensor, mask: Tensor | None = None) -> Figures:
+def weighted_errors(prediction: Tensor, truth: Tensor, measure: Tensor, mask: Tensor | None = None) -> SampleMetrics:
     """Returns each sample's errors in which every point counts by its area or volume, `measure` (B, N).
 
     weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).

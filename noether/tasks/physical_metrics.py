@@ -41,7 +41,7 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
     squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
     COMPONENT/… of vector fields; on PART/squared_… of each named part of a set.
     """
-    figures: Measured = {}
+    measured: Measured = {}
     for name, field in task.fields.items():
         truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
         found = squared_sums(physical[name], truth, mask)
@@ -57,19 +57,19 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
             for number, part in enumerate(task.parts.get(prefix, ())):
                 own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
                 sums = squared_sums(physical[name], own, parts == number)
-                found |= {f"on {part}/{figure}": value for figure, value in sums.items()}
-        figures[name] = found
-    return figures
+                found |= {f"on {part}/{measure}": value for measure, value in sums.items()}
+        measured[name] = found
+    return measured
 
 
 def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured:
     """Returns prediction and truth of each output of the case and of each scalar."""
     truth = {name: by_channel(batch[name], batched=True) for name in task.fields}
-    figures: Measured = {}
+    measured: Measured = {}
     for name in task.case_fields:
         own = with_channel(batch[name])
         for channel, label in enumerate(task.case_labels(name)):
-            figures[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
+            measured[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
     for name, scalar in task.scalars.items():
         if any(key not in batch for key in scalar.needed_keys()):
             continue  # `lacks` says which
@@ -77,10 +77,10 @@ def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
             force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
             for of in (truth, physical)
         )
-        figures[name] = {
+        measured[name] = {
             "prediction": predicted,
             "truth": true_coefficient(batch, scalar) if scalar.truth else integral,
             "integral_of_truth": integral,
             "reference_area": batch[scalar.reference_area].reshape(-1),
         }
-    return figures
+    return measured

@@ -29,7 +29,7 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         with restored_afterwards(run.state.model, device), flop_counter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
-        return None  # Some operations cannot be counted; a run must not fail for a figure.
+        return None  # Some operations cannot be counted; a run must not fail for one number.
     finally:
         run.state.model.zero_grad()
     per_sample = counter.get_total_flops() / run.plan.micro

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from noether.common.dotted_path import load_object
 from noether.errors import RequestError
 from noether.training.build import Run
-from noether.training.update_figures import UpdateFigures
+from noether.training.update_metrics import UpdateMetrics
 
 
 class Callback:
@@ -19,8 +19,8 @@ class Callback:
     def begin(self, run: Run) -> None:
         """Called once in each start, before its first update, with the weights that it begins with."""
 
-    def after_update(self, run: Run, figures: UpdateFigures) -> None:
-        """Called after each update. Reading a value of `figures` waits for the device."""
+    def after_update(self, run: Run, metrics: UpdateMetrics) -> None:
+        """Called after each update. Reading a value of `metrics` waits for the device."""
 
     def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> bool | None:
         """Called after each evaluation of the validation split.

@@ -19,7 +19,7 @@ from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
 from noether.training.update import Updater
-from noether.training.update_figures import peak_memory_mib
+from noether.training.update_metrics import peak_memory_mib
 from noether.workers.context import WorkerContext
 
 
@@ -40,7 +40,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     test = run.problem.splits.test
     started = time.perf_counter()
     one_batch = range(min(len(test), evaluator.batch_size * group.world_size))
-    figures = evaluator.figures(run.state.model, test, one_batch)
+    sample_metrics = evaluator.sample_metrics(run.state.model, test, one_batch)
     evaluation = time.perf_counter() - started
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
     if not group.is_first:
@@ -56,7 +56,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "seconds_per_evaluation_batch": evaluation,
         "estimated_training_seconds": seconds[-1] * run.length.total_updates,
         "loss": loss,
-        "metrics": run.problem.task.summarise(figures),
+        "metrics": run.problem.task.summarise(sample_metrics),
         "torch": torch.__version__,
     }
     if request.target is not None:
@@ -78,8 +78,8 @@ def _try_updates(run: Run) -> tuple[list[float], float]:
     updater = Updater(run.state, group, run.config.trainer, run.precision, run.plan.accumulation_steps)
     moments, loss = [time.perf_counter()], 0.0
     for batches in update_batches(run, updater.clock, 2):
-        figures = updater.update(batches, run.schedule(0))
-        loss = float(group.sum(figures.loss / group.world_size))
+        measured = updater.update(batches, run.schedule(0))
+        loss = float(group.sum(measured.loss / group.world_size))
         moments.append(time.perf_counter())
     updater.close()
     return [end - begin for begin, end in pairwise(moments)], loss

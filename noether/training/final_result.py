@@ -76,7 +76,7 @@ def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
 
 
 def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) -> None:
-    """Writes the report and says where it is; a run whose weights and figures are saved does not fail for its page."""
+    """Writes the report and says where it is; a run whose weights and metrics are saved does not fail for its page."""
     from noether.report.page import write_report
 
     try:

@@ -18,7 +18,7 @@ from noether.training.profile import UpdateProfile
 from noether.training.selection import selection_metric
 from noether.training.time_use import Clock, Part
 from noether.training.update import Updater
-from noether.training.update_figures import EpochFigures, LogWindow
+from noether.training.update_metrics import EpochMetrics, LogWindow
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Loop:
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(group, built.plan.effective, clock)
-        epoch = EpochFigures(group, built.plan.per_rank)
+        epoch = EpochMetrics(group, built.plan.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates
@@ -60,8 +60,8 @@ class Loop:
             callback.begin(built)
         for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
             group.parent.begin_update(progress.updates + 1)
-            window.add(figures := updater.update(batches, built.schedule(progress.updates)))
-            epoch.add(figures)
+            window.add(measured := updater.update(batches, built.schedule(progress.updates)))
+            epoch.add(measured)
             group.expect_steady_pace()
             update, last = progress.updates, progress.updates == last_update
             self.trackers.advance(update)
@@ -69,9 +69,9 @@ class Loop:
             if self.profile is not None:
                 self.profile.after_update()
             for callback in self.callbacks:
-                callback.after_update(built, figures)
-            if figures.skipped:
-                self._log("note", text=figures.skipped)
+                callback.after_update(built, measured)
+            if measured.skipped:
+                self._log("note", text=measured.skipped)
             if due_log(update) or last:
                 self._log("training", learning_rate=built.schedule(update - 1), **window.read())
             if update % built.length.updates_per_epoch == 0 and (means := epoch.read()):

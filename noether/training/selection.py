@@ -45,11 +45,13 @@ def check_selection(run: Run) -> None:
         )
     if trainer.select_by == "loss" or not validation:
         return
-    figures = run.evaluator().figures(run.state.model, run.problem.splits.train, validation[: run.group.world_size])
+    sample_metrics = run.evaluator().sample_metrics(
+        run.state.model, run.problem.splits.train, validation[: run.group.world_size]
+    )
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
-            selection_metric(trainer.select_by, run.problem.task.summarise(figures), run.metrics)
+            selection_metric(trainer.select_by, run.problem.task.summarise(sample_metrics), run.metrics)
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:

@@ -20,7 +20,7 @@ from noether.learning.precision import Precision
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part
-from noether.training.update_figures import UpdateFigures
+from noether.training.update_metrics import UpdateMetrics
 
 
 class Updater:
@@ -72,7 +72,7 @@ class Updater:
             self._last_gradient.close()
         del self.forward, self.ddp
 
-    def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateFigures:
+    def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateMetrics:
         """Makes one update from this rank's micro-batches, already on the device.
 
         Raises:
@@ -122,7 +122,7 @@ class Updater:
         clock.switch(Part.OTHER)
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
-        return UpdateFigures(loss, norm, skipped, counts)
+        return UpdateMetrics(loss, norm, skipped, counts)
 
     def _wait_begins(self) -> None:
         if self._reducing:

@@ -7,7 +7,7 @@ from torch import nn
 from noether.data.about import about_data, sample_name
 from noether.distributed.stop import AgreedStop
 from noether.evaluation.cases import ShownCase, median_sample, write_cases
-from noether.evaluation.evaluate import Evaluator, Figures
+from noether.evaluation.evaluate import Evaluator, SplitMetrics
 from noether.training.open_run import OpenRun
 
 CASE_PAUSE_S = 10.0
@@ -31,29 +31,31 @@ class Validation:
         for weights, model in state.evaluation_models().items():
             # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
             group.copy_from_first(model.buffers())
-            figures = evaluator.figures(model, problem.splits.train, problem.validation_indices)
+            sample_metrics = evaluator.sample_metrics(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
                 continue
             is_due = weights == state.selected_weights and time.monotonic() >= self._next_case
             if problem.task.fields and is_due:
-                self._keep_median(evaluator, model, figures, {"weights": weights, "updates": state.progress.updates})
+                self._keep_median(
+                    evaluator, model, sample_metrics, {"weights": weights, "updates": state.progress.updates}
+                )
                 self._next_case = time.monotonic() + CASE_PAUSE_S
-            metrics[weights] = problem.task.summarise(figures)
+            metrics[weights] = problem.task.summarise(sample_metrics)
         return metrics
 
     def _keep_median(
-        self, evaluator: Evaluator, model: nn.Module, figures: Figures, about: dict[str, str | int]
+        self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics, about: dict[str, str | int]
     ) -> None:
         """Writes the fields of the median case in place of those of the evaluation before."""
         problem, folder = self.run.problem, self.run.folder
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
-        position = median_sample(figures[f"{next(iter(task.fields))}/relative_l2"])
+        position = median_sample(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
         shown = ShownCase("median", position, *evaluator.fields(model, dataset, indices[position]))
         told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         self.run.note(
             lambda: write_cases(
-                folder.latest_case, task, figures, errors={}, shown=[shown], names=names, about=told,
+                folder.latest_case, task, sample_metrics, errors={}, shown=[shown], names=names, about=told,
                 most_points=MOST_POINTS, by=self.run.lease,
             )
         )  # fmt: skip

@@ -86,7 +86,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
             {
                 "runs": [{"key": run.key, "name": run.name} for run in found],
                 "settings": differing([run.settings() for run in found]),
-                "figures": beside([run.final_metrics() for run in found]),
+                "final": beside([run.final_metrics() for run in found]),
                 "latest": _latest(found),
                 "metrics": _about(found),
             }
@@ -166,7 +166,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     told = [f"{one.split} split, {one.weights} weights, update {one.update:,}" if one else "" for one in evaluations]
     alike = len(set(told)) == 1
     of = told[:1] if alike else [f"{run.name}: {one}" for run, one in zip(runs, told, strict=True) if one]
-    return {"of": of, "figures": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
+    return {"of": of, "values": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
 
 
 def _about(runs: list[WatchedRun]) -> dict[str, Any]:

@@ -57,6 +57,6 @@ def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | Non
 
 
 def beside(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
-    """Returns settings or figures by name, with each run's value; None where a run does not have it."""
+    """Returns settings or metrics by name, with each run's value; None where a run does not have it."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

@@ -17,7 +17,7 @@ from noether.errors import NoetherError
 COLLECTIVES = (
     "",
     "all_reduce of the gradients",
-    "all_reduce of figures",
+    "all_reduce of numbers",
     "broadcast from rank 0",
     "gather on rank 0",
     "barrier",

@@ -105,7 +105,7 @@ def test_a_damaged_best_checkpoint_is_named_and_the_next_best_selected(file, tmp
     assert [file in warning and "update-000000002" in warning for warning in warnings] == [True]
 
 
-def test_a_damaged_best_checkpoint_is_refused_where_another_would_give_other_figures(tmp_path) -> None:
+def test_a_damaged_best_checkpoint_is_refused_where_another_would_give_other_metrics(tmp_path) -> None:
     folder = tmp_path / "checkpoints"
     for updates, metric in ((1, 0.5), (2, 0.1), (3, 0.3)):
         write(folder, updates, metric)

@@ -16,7 +16,7 @@ def run(train_in, tmp_path_factory) -> RunFolder:
 
 
 @pytest.mark.slow
-def test_the_test_split_again_gives_the_same_figures(run: RunFolder, noether) -> None:
+def test_the_test_split_again_gives_the_same_metrics(run: RunFolder, noether) -> None:
     before = parse_record(run.result)
     done = noether("evaluate", str(run.path), "--json")
     assert done.code == 0, done.err

@@ -70,11 +70,11 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     group = one_rank()
     problem = Problem(None, [], [], PointSampler(0, {"surface": 6, "volume": 6}), task, model, {})
 
-    def figures(*settings):
+    def metrics(*settings):
         evaluator = Evaluator(load_config(settings), problem, group, Precision("float64", "cpu"), usual_batch_size=3)
-        return evaluator.figures(model, samples, range(5))
+        return evaluator.sample_metrics(model, samples, range(5))
 
-    expected, found = figures(), figures(*way)
+    expected, found = metrics(), metrics(*way)
     assert expected.keys() == found.keys()
     assert {"loss", "surface_pressure/relative_l2", "volume_velocity/max"} <= expected.keys()
     for name, values in expected.items():
@@ -89,7 +89,7 @@ class ComplexModel(nn.Module):
         return {"wave": wave.to(torch.complex128), "count": torch.ones(1, 13, dtype=torch.int64)}
 
 
-def test_figures_and_fields_are_of_the_same_predictions() -> None:
+def test_metrics_and_fields_are_of_the_same_predictions() -> None:
     """Complex values keep their imaginary part, and counts stay counts."""
     measured: list[dict[str, torch.Tensor]] = []
     task = SimpleNamespace(prepare=lambda batch: batch, to_physical=lambda predictions: predictions)
@@ -100,7 +100,7 @@ def test_figures_and_fields_are_of_the_same_predictions() -> None:
         measured.append(predictions)
         return {}
 
-    evaluator.figures(problem.model, samples, [0], measure=measure)
+    evaluator.sample_metrics(problem.model, samples, [0], measure=measure)
     fields, _ = evaluator.fields(problem.model, samples, 0)
     assert {name: value.dtype for name, value in fields.items()} == {"wave": torch.complex64, "count": torch.int64}
     for name, value in fields.items():

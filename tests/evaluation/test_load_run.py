@@ -24,7 +24,7 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_predicts_and_has_its_figures_and_history(run_folder: Path) -> None:
+def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> None:
     run = package.load_run(run_folder)
     rng = np.random.default_rng(0)
     points, air = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (64, 3)), rng.uniform([-1, 1.5, -3], [1, 3, 3], (50, 3))

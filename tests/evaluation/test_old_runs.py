@@ -1,4 +1,4 @@
-"""Runs written before fields came from the task still load: they evaluate to their old figures, resume and predict."""
+"""Runs written before fields came from the task still load: they evaluate to their old metrics, resume and predict."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def old_run(request, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("old_run", KINDS, indirect=True)
-def test_an_old_run_evaluates_to_its_old_figures(old_run: Path, noether) -> None:
+def test_an_old_run_evaluates_to_its_old_metrics(old_run: Path, noether) -> None:
     before = read_result(old_run / "result.json")
     done = noether("evaluate", str(old_run), "--json")
     assert done.code == 0, done.err

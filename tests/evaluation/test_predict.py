@@ -211,7 +211,7 @@ def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, 
 
 
 @pytest.mark.slow
-def test_the_test_split_predicted_from_its_own_files_has_the_figures_of_evaluate(
+def test_the_test_split_predicted_from_its_own_files_has_the_metrics_of_evaluate(
     shapenet_run, raw_archive, noether, tmp_path: Path
 ) -> None:
     evaluated = json.loads((shapenet_run.folder / "result.json").read_text())

@@ -1,4 +1,4 @@
-"""The figures of a run in the terminal: what is undefined is said to be."""
+"""The metrics of a run in the terminal: what is undefined is said to be."""
 
 import io
 from typing import Any
@@ -13,9 +13,9 @@ from noether.tasks.field_errors import field_metrics
 DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).described()
 
 
-def text_of(*, width: int = 160, described: list[dict[str, Any]] | None = None, **figures: float) -> str:
+def text_of(*, width: int = 160, described: list[dict[str, Any]] | None = None, **metrics: float) -> str:
     errors = {"p/relative_l2": 0.5, "p/mse": 2.0, "p/mae": 1.0, "p/max": 3.0}
-    given = {f"p/{name}": value for name, value in figures.items()}
+    given = {f"p/{name}": value for name, value in metrics.items()}
     result: dict[str, Any] = {
         "split": "test", "samples": 2, "weights": "raw", "parameters": 1, "updates": 1, "samples_per_second": None,
         "world_size": 1, "metrics": {**errors, **given}, "fields": ["p"], "scalars": {},
@@ -38,7 +38,7 @@ def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -
 
 
 @pytest.mark.parametrize(
-    ("figures", "words"),
+    ("metrics", "words"),
     [
         ({}, "50.00%"),
         (dict.fromkeys(("relative_l2", "mse", "mae", "max"), float("nan")), "–"),
@@ -46,15 +46,15 @@ def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -
     ],
     ids=["a-number", "a-model-that-predicts-none", "as-result.json-has-it"],
 )
-def test_a_figure_is_a_number_or_a_dash(figures, words: str) -> None:
-    text = text_of(**figures)
+def test_a_metric_is_a_number_or_a_dash(metrics, words: str) -> None:
+    text = text_of(**metrics)
     assert words in text
     assert "undefined" not in text
     assert "nan" not in text
 
 
 @pytest.mark.parametrize("width", [60, 44])
-def test_a_narrow_terminal_shows_the_same_figures_in_several_tables(width: int) -> None:
+def test_a_narrow_terminal_shows_the_same_metrics_in_several_tables(width: int) -> None:
     text = text_of(width=width, relative_l2=0.12345, pooled_relative_l2=0.23456, mse=1234.5, mae=0.001234, max=0.01234)
     assert "…" not in text
     for figure in ("12.35%", "23.46%", "1234", "0.001234", "0.01234"):

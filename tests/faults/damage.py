@@ -4,7 +4,7 @@
 
 A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run that was killed in the
 middle, one that was stopped with everything saved, one that is done. It fails where a command ends in a traceback, or
-where the damage makes a difference that nobody is told of: other weights, other rows of the history, other figures.
+where the damage makes a difference that nobody is told of: other weights, other rows of the history, other metrics.
 With --record, each case that is done adds a line to FILE, and a later call goes on after the last one.
 """
 
@@ -208,7 +208,7 @@ class Scene(Room):
             self.start(f"stage-{name}", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
         else:
             self._stop(f"stage-{name}")
-        said = {word: self.figures(folder, word)[1] for word in ("evaluate",)}
+        said = {word: self.metrics(folder, word)[1] for word in ("evaluate",)}
         return Stage(name, folder, said)
 
     def _stop(self, name: str) -> None:
@@ -225,17 +225,17 @@ class Scene(Room):
         victim.kill(signal.SIGTERM)
         return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
 
-    def figures(self, folder: Path, name: str) -> tuple[int, str, str]:
-        """Evaluates a run; returns the exit code, the figures, and all that was said."""
+    def metrics(self, folder: Path, name: str) -> tuple[int, str, str]:
+        """Evaluates a run; returns the exit code, the metrics, and all that was said."""
         log = self.folder / f"{name}.log"
         log.unlink(missing_ok=True)
         code = run_command(["evaluate", str(folder), "--json", "--split", "validation"], log, self.environ)
         said = log.read_text(errors="replace")
         try:
-            figures = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
+            metrics = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
         except (ValueError, KeyError):
-            figures = ""
-        return code, figures, said
+            metrics = ""
+        return code, metrics, said
 
     def cases(self) -> list[Case]:
         found = []
@@ -260,12 +260,12 @@ class Scene(Room):
         names = set(Path(case.file).parts) - {"checkpoints", "logs", "evaluation", "tensorboard"}
         names |= {Path(case.file).name} | ({COPY} if case.way in CHECKPOINT_WAYS else set())
 
-        code, figures, said = 0, stage.said["evaluate"], ""
+        code, metrics, said = 0, stage.said["evaluate"], ""
         if number % 2 or case.file.startswith(("checkpoints", "config")):
-            code, figures, said = self.figures(run.path, "evaluated")
+            code, metrics, said = self.metrics(run.path, "evaluated")
             self._judge("evaluate", code, said, wrong)
-        if code == 0 and figures != stage.said["evaluate"] and not any(name in said for name in names):
-            wrong.append(f"evaluate: other figures, unsaid\n{said}")
+        if code == 0 and metrics != stage.said["evaluate"] and not any(name in said for name in names):
+            wrong.append(f"evaluate: other metrics, unsaid\n{said}")
         for words in (["status", "--output-path", str(self.folder)], ["checkpoints", str(run.path), "--verify"],
                       ["report", str(run.path)], ["logs", str(run.path)]):  # fmt: skip
             # A page takes seconds to draw, and most damages are to files that it does not read.

@@ -107,8 +107,8 @@ def test_no_update_waits_for_the_gpu(problem: str, precision: str, settings, mon
         batches = [run.on_device(batch) for batch in run.batches]
         updater.update(batches[:1], 1e-3)
         gpu.waits.clear()  # The first update places what every later one uses.
-        figures = updater.update(batches[1:], 1e-3)
-        assert figures.loss.device == run.device
+        measured = updater.update(batches[1:], 1e-3)
+        assert measured.loss.device == run.device
     assert dict(gpu.waits) == {}
 
 
@@ -125,16 +125,16 @@ def test_no_step_of_an_optimiser_waits_for_the_gpu(optimizer: str, settings, mon
 
 # Of classes, the true ones are read first: a GPU answers a wrong one with an assertion that ends the process.
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "classes"])
-def test_an_evaluation_waits_for_its_figures_alone(problem: str, settings, monkeypatch) -> None:
+def test_an_evaluation_waits_for_its_metrics_alone(problem: str, settings, monkeypatch) -> None:
     run = placed(settings, *PROBLEMS[problem])
     with run.gpu.running(monkeypatch) as gpu, torch.no_grad(), evaluation_mode(run.model):
         batch = run.on_device(run.test)
         for _ in range(2):
             gpu.waits.clear()
             predictions = predict(run.model, run.task.prepare(batch), None)
-            figures = run.task.metrics(predictions, batch)
+            metrics = run.task.metrics(predictions, batch)
             run.task.to_physical(predictions)
-        assert {value.device for value in figures.values()} == {run.device}
+        assert {value.device for value in metrics.values()} == {run.device}
     assert dict(gpu.waits) == {}
 
 
@@ -144,8 +144,8 @@ def test_everything_stays_on_the_gpu_of_its_rank(device: str, settings, monkeypa
     run = placed(settings, "model=upt_small", POINTS, "trainer.ema_decay=0.99", device=device)
     with run.gpu.running(monkeypatch):
         state = run.state()
-        figures = run.updater(state, monkeypatch).update([run.on_device(run.batches[0])], 1e-3)
-        tensors = [*state.model.state_dict().values(), *state.ema.model.state_dict().values(), figures.loss]
+        measured = run.updater(state, monkeypatch).update([run.on_device(run.batches[0])], 1e-3)
+        tensors = [*state.model.state_dict().values(), *state.ema.model.state_dict().values(), measured.loss]
         tensors += [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
     assert {str(tensor.device) for tensor in tensors} == {device}
 

@@ -83,16 +83,16 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
         pairs = [(predicted[name], truth) for predicted, truth in zip(predictions, truths, strict=True)]
         rows = [errors_of(*pair) for pair in pairs]
         for figure in rows[0]:
-            arrays[f"figures/{name}/{figure}"] = np.array([row[figure] for row in rows])
+            arrays[f"metrics/{name}/{figure}"] = np.array([row[figure] for row in rows])
         error = np.concatenate([(predicted - truth).ravel() for predicted, truth in pairs])
         limit = float(np.quantile(np.abs(error), 0.995))
         edges = np.linspace(-limit, limit, 81)
         arrays[f"histogram/{name}/edges"] = edges
         arrays[f"histogram/{name}/counts"] = np.histogram(np.clip(error, -limit, limit), edges)[0]
     for part in ("prediction", "truth", "integral_of_truth"):
-        arrays[f"figures/lift_coefficient/{part}"] = np.array([predicted[part] for predicted in predictions])
+        arrays[f"metrics/lift_coefficient/{part}"] = np.array([predicted[part] for predicted in predictions])
 
-    order = np.argsort(arrays["figures/surface_pressure/relative_l2"])
+    order = np.argsort(arrays["metrics/surface_pressure/relative_l2"])
     chosen = {"best": order[0], "median": order[shapes // 2], "worst": order[-1]}
     chosen |= {f"{rank}. worst": order[-rank] for rank in (2, 3) if shapes >= 5}
     cases: dict[int, str] = {}
@@ -117,7 +117,7 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
                 "sample": f"test-{index:04d}",
                 "label": label,
                 "index": index,
-                "relative_l2": {name: float(arrays[f"figures/{name}/relative_l2"][index]) for name in UNITS},
+                "relative_l2": {name: float(arrays[f"metrics/{name}/relative_l2"][index]) for name in UNITS},
             }
             for index, label in cases.items()
         ],
@@ -143,7 +143,7 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
 
 def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
     metrics = {
-        f"{name}/{measure}": float((np.max if measure == "max" else np.mean)(arrays[f"figures/{name}/{measure}"]))
+        f"{name}/{measure}": float((np.max if measure == "max" else np.mean)(arrays[f"metrics/{name}/{measure}"]))
         for name in UNITS
         for measure in ("relative_l2", "mse", "mae", "max")
     }
@@ -158,7 +158,7 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         *(metric for name in UNITS for metric in field_metrics(name, UNITS[name], COMPONENTS.get(name, {}))),
         *score_metrics("lift_coefficient", ""),
     ]
-    lift, true_lift = (arrays[f"figures/lift_coefficient/{part}"] for part in ("prediction", "truth"))
+    lift, true_lift = (arrays[f"metrics/lift_coefficient/{part}"] for part in ("prediction", "truth"))
     spread = float(np.sum((true_lift - true_lift.mean()) ** 2))
     scores = {
         "r2": 1 - float(np.sum((lift - true_lift) ** 2)) / spread if spread else None,
@@ -230,12 +230,12 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
         rows.append({**position, "kind": "training", **values, **more})
         for weights, factor in (("ema", 1.0), ("raw", 1.22)) if update % 100 == 0 else ():
             loss = factor * (level + 0.003)
-            figures = {
+            metrics = {
                 "loss": loss,
                 **{f"{name}/relative_l2": 0.5 * loss**0.5 / (1 + k) for k, name in enumerate(UNITS)},
             }
             kind = {"kind": "evaluation", "split": "validation", "weights": weights}
-            rows.append({**position, **kind, "metrics": figures})
+            rows.append({**position, **kind, "metrics": metrics})
     return rows
 
 

@@ -12,8 +12,8 @@ def training(update: int, **more: object) -> dict[str, object]:
 
 
 def evaluation(update: int, loss: float, weights: str = "ema") -> dict[str, object]:
-    figures = {"loss": loss, "pressure/mae": 3 * loss}
-    return {"kind": "evaluation", "update": update, "split": "validation", "weights": weights, "metrics": figures}
+    metrics = {"loss": loss, "pressure/mae": 3 * loss}
+    return {"kind": "evaluation", "update": update, "split": "validation", "weights": weights, "metrics": metrics}
 
 
 def test_a_spike_in_a_million_rows_is_still_seen() -> None:

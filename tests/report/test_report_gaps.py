@@ -77,12 +77,12 @@ def no_validation(run: ReportedRun) -> ReportedRun:
     return replace(run, rows=[row for row in run.rows if row["kind"] == "training"])
 
 
-def null_figures(run: ReportedRun) -> ReportedRun:
+def null_metrics(run: ReportedRun) -> ReportedRun:
     rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
     rows = [{**row, "metrics": dict.fromkeys(row["metrics"])} if "metrics" in row else row for row in rows]
     facts = {"lift_coefficient": {"note": "the truth does not vary"}}
     metrics = {name: float("inf") if "/max" in name else None for name in run.metrics}
-    arrays = {key: value * np.nan if key.startswith("figures/") else value for key, value in run.arrays.items()}
+    arrays = {key: value * np.nan if key.startswith("metrics/") else value for key, value in run.arrays.items()}
     result = {**run.result, "metrics": metrics, "scalars": facts}
     return replace(run, result=result, rows=rows, arrays=arrays)
 
@@ -105,7 +105,7 @@ def classification(run: ReportedRun) -> ReportedRun:
         ),
         (resumed, [("plan", "restarts2")]),
         (
-            null_figures,
+            null_metrics,
             [
                 ("", "The error of the surface pressure and volume velocity is not finite."),
                 ("scalars", "The truth does not vary."),
@@ -214,6 +214,13 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
     assert run.result == {}
     assert "of another kind" in run.troubles["result.json"]
     assert "of another kind" in render_report(run)
+
+
+def test_the_metrics_of_samples_that_0_1_0_wrote_are_read(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.evaluation.mkdir()
+    np.savez(folder.evaluation / "test.npz", meta=np.array("{}"), **{"figures/p/mae": [1.0]})  # type: ignore[arg-type]
+    assert read_run(folder).sample_metric("p", "mae") == [1.0]
 
 
 def test_a_resumed_run_shows_what_was_made_anew(run: ReportedRun) -> None:

@@ -95,7 +95,7 @@ def test_a_job_that_nothing_is_known_of_names_its_run_in_its_comment(comment, jo
         assert [found.path for found in runs_under(folder.parent, queued)] == [folder]
 
 
-def test_progress_and_figures_are_the_newest(tmp_path: Path) -> None:
+def test_progress_and_metrics_are_the_newest(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"plan.json": {"length": {"total_updates": 20}}, "attempt.json": OF_JOB})
     now = time.time()
     rows = [

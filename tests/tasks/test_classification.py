@@ -13,7 +13,7 @@ LABELS = torch.tensor([0, 2, 0, 1])
 PREDICTIONS, BATCH = {"logits": LOGITS}, {"label": LABELS, "index": torch.arange(4)}
 
 
-def figures(task: ClassificationTask) -> dict[str, np.ndarray]:
+def metrics(task: ClassificationTask) -> dict[str, np.ndarray]:
     return {name: value.double().numpy() for name, value in task.metrics(PREDICTIONS, BATCH).items()}
 
 
@@ -26,17 +26,17 @@ def test_loss_is_the_mean_of_the_samples_losses() -> None:
 
 def test_accuracy_and_confusion_count_each_sample_once() -> None:
     task = ClassificationTask(3, names=("a", "b", "c"))
-    assert task.summarise(figures(task)) == pytest.approx(
+    assert task.summarise(metrics(task)) == pytest.approx(
         {"accuracy": 0.5, "loss": F.cross_entropy(LOGITS, LABELS).item()}
     )
-    assert task.confusion(figures(task)).tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
-    assert task.results(figures(task))["classes"]["names"] == ["a", "b", "c"]
+    assert task.confusion(metrics(task)).tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert task.results(metrics(task))["classes"]["names"] == ["a", "b", "c"]
 
 
 def test_label_smoothing_is_in_the_training_loss_alone() -> None:
     task = ClassificationTask(3, label_smoothing=0.1)
     assert task.loss(PREDICTIONS, BATCH) == F.cross_entropy(LOGITS, LABELS, label_smoothing=0.1)
-    assert np.mean(figures(task)["loss"]) == pytest.approx(F.cross_entropy(LOGITS, LABELS).item())
+    assert np.mean(metrics(task)["loss"]) == pytest.approx(F.cross_entropy(LOGITS, LABELS).item())
 
 
 def test_logits_in_half_precision_are_scored_in_single() -> None:

@@ -63,10 +63,10 @@ def test_a_mean_predictor_costs_one_per_unit_of_weight() -> None:
 def test_the_truth_as_prediction_scores_exactly_zero() -> None:
     task, batch = make_task(), stack(make_samples())
     prepared = task.prepare(batch)
-    figures = task.metrics({name: prepared[name] for name in FIELDS}, batch)
-    assert float(figures["loss"].max()) == 0
+    metrics = task.metrics({name: prepared[name] for name in FIELDS}, batch)
+    assert float(metrics["loss"].max()) == 0
     for name in FIELDS:
-        assert float(figures[f"{name}/max"].max()) == pytest.approx(0, abs=1e-9)
+        assert float(metrics[f"{name}/max"].max()) == pytest.approx(0, abs=1e-9)
 
 
 def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
@@ -210,7 +210,7 @@ def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> No
         task.loss(predictions({name: prepared[name] for name in FIELDS}), prepared)
 
 
-def test_padding_counts_nothing_in_loss_and_figures() -> None:
+def test_padding_counts_nothing_in_loss_and_metrics() -> None:
     """A batch of samples with differing numbers of points scores what they score alone."""
     areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
     task = make_task(scalars=LIFT)

@@ -26,8 +26,8 @@ class Notes(Callback):
     def begin(self, run):
         self.lines.append(["begin", run.state.progress.updates])
 
-    def after_update(self, run, figures):
-        self.lines.append(["update", run.state.progress.updates, figures.loss.item() > 0])
+    def after_update(self, run, metrics):
+        self.lines.append(["update", run.state.progress.updates, metrics.loss.item() > 0])
 
     def after_evaluation(self, run, metrics):
         self.evaluations += 1
@@ -38,7 +38,7 @@ class Notes(Callback):
 
 
 class NotDerived:
-    def after_update(self, run, figures):
+    def after_update(self, run, metrics):
         pass
 
 
@@ -46,12 +46,12 @@ class WithArguments(Callback):
     def __init__(self, every):
         self.every = every
 
-    def after_update(self, run, figures):
+    def after_update(self, run, metrics):
         pass
 
 
 class MisspeltMethod(Callback):
-    def after_updates(self, run, figures):
+    def after_updates(self, run, metrics):
         pass
 
 

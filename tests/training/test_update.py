@@ -72,9 +72,9 @@ def test_accumulation_is_one_large_batch(sizes) -> None:
     """Micro-batches of unequal size: a mean of means would weigh the last sample more (transformers #34191)."""
     batch = make_batch(7)
     whole, parts = make(CONFIG, 1), make(CONFIG, len(sizes))
-    figures = [whole.update([batch], 0.1), parts.update(cut(batch, *sizes), 0.1)]
-    torch.testing.assert_close(figures[0].loss, figures[1].loss, rtol=1e-12, atol=0)
-    torch.testing.assert_close(figures[0].gradient_norm, figures[1].gradient_norm, rtol=1e-12, atol=0)
+    measured = [whole.update([batch], 0.1), parts.update(cut(batch, *sizes), 0.1)]
+    torch.testing.assert_close(measured[0].loss, measured[1].loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(measured[0].gradient_norm, measured[1].gradient_norm, rtol=1e-12, atol=0)
     torch.testing.assert_close(whole.state.model.layer.weight, parts.state.model.layer.weight, rtol=1e-12, atol=1e-14)
     assert (parts.state.progress.updates, parts.state.progress.samples) == (1, 7)
 
@@ -173,10 +173,10 @@ def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
     norm = single.update([batch], 0.1).gradient_norm
     # The scaler starts high: overflowing updates leave the weights alone and halve the scale until one fits.
     for _ in range(8):
-        figures = half.update([batch], 0.1)
+        measured = half.update([batch], 0.1)
         if half.state.progress.skipped_in_a_row == 0:
             break
-    assert float(figures.gradient_norm) == pytest.approx(float(norm), rel=0.01)
+    assert float(measured.gradient_norm) == pytest.approx(float(norm), rel=0.01)
     torch.testing.assert_close(half.state.model.layer.weight, single.state.model.layer.weight, rtol=0.02, atol=0.002)
 
 

@@ -16,7 +16,7 @@ def test_the_median_case_is_kept_while_the_run_trains(noether, tmp_path) -> None
     assert done.code == 0, done.err
     meta, arrays = read_evaluation(tmp_path / "kept" / "evaluation" / "latest.npz")
     assert (meta["split"], meta["updates"], [case["label"] for case in meta["cases"]]) == ("validation", 2, ["median"])
-    errors = arrays["figures/surface_pressure/relative_l2"]
+    errors = arrays["metrics/surface_pressure/relative_l2"]
     assert meta["cases"][0]["index"] == np.argsort(errors, kind="stable")[len(errors) // 2]
     assert arrays["case/0/surface_pressure/prediction"].shape == arrays["case/0/surface_pressure/truth"].shape
 

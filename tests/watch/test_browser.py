@@ -97,9 +97,9 @@ def painted(page: Any, curve: str) -> int:
     return int(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate(PAINTED))
 
 
-def final_figures(page: Any) -> list[list[float]]:
-    """The values of each line of the table of final figures, as they are written beside the shown texts."""
-    rows = page.locator("#figure-tables table.figures").first.locator("tbody tr")
+def final_metrics(page: Any) -> list[list[float]]:
+    """The values of each line of the table of final metrics, as they are written beside the shown texts."""
+    rows = page.locator("#metric-tables table.metrics").first.locator("tbody tr")
     return [[float(cell.get_attribute("data-value")) for cell in row.locator("td.n").all()] for row in rows.all()]
 
 
@@ -134,12 +134,12 @@ def test_a_run_is_followed_to_its_end(place, opened, start_process, tmp_path) ->
     page.wait_for_selector('#run-state[data-state="done"]')
     assert page.locator("#run-state").inner_text() == "done"
     expect(page.locator("#log")).to_contain_text("evaluated in")
-    page.wait_for_selector("#figure-tables td[data-value]")
+    page.wait_for_selector("#metric-tables td[data-value]")
     result = json.loads((place.runs / "live" / "result.json").read_text())
     for name in ("first", "second"):
         page.get_by_label(f"Overlay {name}").uncheck()
-    expect(page.locator("#figure-tables th.run-1")).to_have_count(0)
-    assert [row[0] for row in final_figures(page)] == list(result["metrics"].values())
+    expect(page.locator("#metric-tables th.run-1")).to_have_count(0)
+    assert [row[0] for row in final_metrics(page)] == list(result["metrics"].values())
     best = result["metrics"]["surface_pressure/relative_l2"]
     assert page.locator("#tile-best").inner_text().replace("\u202f", "") == f"{best:.2%}"
     assert "update 120 of 120" in page.locator("#progress-text").inner_text()
@@ -181,14 +181,14 @@ def test_two_runs_are_compared_and_a_picture_is_opened(width: int, scheme: str, 
         page.get_by_label(f"Overlay {name}").check()
     if page.get_by_label("Overlay live").count():
         page.get_by_label("Overlay live").uncheck()
-    heads = page.locator("#figure-tables table.figures").first.locator("th.n")
+    heads = page.locator("#metric-tables table.metrics").first.locator("th.n")
     wait_until(page, lambda: sorted(heads.all_inner_texts()) == ["first", "second"])
     differing = page.locator("#settings-differ tbody tr").all_inner_texts()
     assert [text.split("\t")[0] for text in differing] == ["seed"]
     names = heads.all_inner_texts()
-    figures = [json.loads(run.result.read_text())["metrics"] for run in place.ended]
-    by_name = dict(zip(("first", "second"), figures, strict=True))
-    assert final_figures(page) == [[by_name[name][key] for name in names] for key in figures[0]]
+    metrics = [json.loads(run.result.read_text())["metrics"] for run in place.ended]
+    by_name = dict(zip(("first", "second"), metrics, strict=True))
+    assert final_metrics(page) == [[by_name[name][key] for name in names] for key in metrics[0]]
     for curve in ("loss", "learning_rate", "samples_per_second", "surface_pressure/relative_l2"):
         assert painted(page, curve) > 500, curve
     assert no_sideways_scrolling(page)
@@ -272,7 +272,7 @@ def test_of_three_runs_nothing_is_cut_at_1280_pixels(place, opened, tmp_path) ->
         shown = opened(page.address, 1280)
         for number in (1, 2, 3):
             shown.get_by_label(f"Overlay ellipsoid-{number}").check()
-        expect(shown.locator("#figure-tables th.run-2").first).to_be_visible()
+        expect(shown.locator("#metric-tables th.run-2").first).to_be_visible()
         wait_until(shown, lambda: shown.locator('[data-curve="loss"] .at-cursor span').count() == 3)
         assert shown.evaluate(WIDER) == []
     finally:
@@ -308,14 +308,14 @@ def hostile(tmp_path: Path, environ) -> Iterator[Page]:
 
 
 def test_a_stranger_s_texts_stay_texts(hostile: Page, opened) -> None:
-    """Markup in names, settings, log lines, figures, the plan and file names is shown as it was written."""
+    """Markup in names, settings, log lines, metrics, the plan and file names is shown as it was written."""
     page = opened(hostile.address)
-    page.wait_for_selector("#figure-tables td[data-value]")
+    page.wait_for_selector("#metric-tables td[data-value]")
     page.locator("#more summary").click()
     page.locator("#settings summary").click()
     page.wait_for_selector(".picture img")
     assert page.locator('img[src="x"], main script, h1 b').count() == 0
     assert RUN in page.locator("#run-name").inner_text()
-    for part in ("#log", "#figure-tables", "#settings-table", "#trouble", "#ranks", "#picture-groups"):
+    for part in ("#log", "#metric-tables", "#settings-table", "#trouble", "#ranks", "#picture-groups"):
         expect(page.locator(part)).to_contain_text(MARKUP)
     assert no_sideways_scrolling(page)

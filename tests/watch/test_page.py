@@ -30,8 +30,8 @@ def write_run(path: Path, seed: int = 1) -> RunFolder:
     plan = {"world_size": 2, "nodes": [MARKUP], "length": {"total_updates": 100}, "warnings": [MARKUP]}
     write_record(folder.plan, {**plan, "workers": [{"rank": 0, "node_rank": 0, "device": MARKUP}]})
     rows = [{"kind": "training", "update": n, "time": 1e9 + n, "loss": seed / n, MARKUP: 1.0} for n in range(1, 51)]
-    figures = {"loss": 0.5 * seed, f"{MARKUP}/mae": 2.0}
-    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "metrics": figures})
+    metrics = {"loss": 0.5 * seed, f"{MARKUP}/mae": 2.0}
+    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "metrics": metrics})
     folder.metrics.write_text("".join(map(row_line, rows)))
     write_record(folder.result, {"metrics": {"loss": 0.25 * seed, MARKUP: 3.0}, "split": "test"})
     for rank in range(2):
@@ -211,7 +211,7 @@ def test_runs_compared(place) -> None:
     answer = place.page.json(f"api/compare?runs={','.join(keys)}")
     assert [run["name"] for run in answer["runs"]] == [RUN, "other"]
     assert answer["settings"] == {"seed": ["1", "2"]}
-    assert answer["figures"]["loss"] == [0.25, 0.5]
+    assert answer["final"]["loss"] == [0.25, 0.5]
     curves = place.page.json(f"api/curves?runs={','.join(keys)}&buckets=10&low=10&high=20")["runs"]
     assert [run["key"] for run in curves] == keys
     assert next(one["x"] for one in curves[0]["curves"] if one["metric"] == "loss") == list(range(9, 22))

@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { count, figure, number, percent, tickText, tickTime, titled } from "./format.js";
+import { count, number, percent, tickText, tickTime, titled, valueText } from "./format.js";
 
 const HEIGHT = 208;
 const SYNC = "updates";
@@ -120,7 +120,7 @@ export class LineChart {
     }).filter(Boolean);
     const where = index === null || index === undefined ? "" : `${places(this.along).text(this.plot.data[0][index])}: `;
     this.value.replaceChildren(where, ...parts.slice(0, 6).map(([line, value]) => {
-      const part = h("span", { title: line.label }, figure(this.metric, value));
+      const part = h("span", { title: line.label }, valueText(this.metric, value));
       part.style.setProperty("--key", `var(--${line.colour})`);
       if (line.faded) part.classList.add("faded");
       return part;

@@ -1,7 +1,7 @@
-// The figures of the runs that are ticked, beside each other, and the settings in which they differ.
+// The metrics of the runs that are ticked, beside each other, and the settings in which they differ.
 
 import { fill, h, table } from "./dom.js";
-import { figure, titled } from "./format.js";
+import { titled, valueText } from "./format.js";
 
 function best(metric, values) {
   const known = values.filter((value) => typeof value === "number");
@@ -9,21 +9,21 @@ function best(metric, values) {
   return metric.better === "lower" ? Math.min(...known) : Math.max(...known);
 }
 
-function figuresTable(title, runs, figures, metrics, note) {
-  const rows = Object.entries(figures).map(([name, values]) => {
+function metricsTable(title, runs, values, metrics, note) {
+  const rows = Object.entries(values).map(([name, ofEach]) => {
     const metric = metrics[name] ?? { title: name, unit: "", better: "" };
-    const winner = best(metric, values);
-    return [{ text: titled(metric), title: name }, ...values.map((value) => ({
-      text: figure(metric, value), value: value ?? "", title: value === null ? "not known" : String(value),
+    const winner = best(metric, ofEach);
+    return [{ text: titled(metric), title: name }, ...ofEach.map((value) => ({
+      text: valueText(metric, value), value: value ?? "", title: value === null ? "not known" : String(value),
       kind: `n${value !== null && value === winner ? " best" : ""}`,
     }))];
   });
   return h("div", {}, h("h3", {}, title), note ? h("p", { class: "note" }, note) : null,
-    table(["", ...runs.map((run, number) => ({ text: run.name, title: run.name, kind: `n run-${number}` }))], rows, "figures"));
+    table(["", ...runs.map((run, number) => ({ text: run.name, title: run.name, kind: `n run-${number}` }))], rows, "metrics"));
 }
 
 export function compare(answer) {
-  const { runs, settings, figures, latest, metrics } = answer;
+  const { runs, settings, final, latest, metrics } = answer;
   fill("settings-differ", [runs, settings], () => {
     if (runs.length < 2) return [];
     const rows = Object.entries(settings).map(([name, values]) => [{ text: name, kind: "mono" }, ...values.map((value) => ({ text: value ?? "–", kind: "mono n" }))]);
@@ -31,11 +31,11 @@ export function compare(answer) {
       ? table(["setting", ...runs.map((run) => ({ text: run.name, title: run.name, kind: "n" }))], rows, "differ")
       : h("p", { class: "absent" }, "These runs have the same settings.")];
   });
-  fill("figure-tables", [runs, figures, latest], () => {
+  fill("metric-tables", [runs, final, latest], () => {
     const parts = [];
     const mark = runs.length > 1 ? "Bold: the better of each line, where one is known to be." : "";
-    if (Object.keys(figures).length) parts.push(figuresTable("Final metrics", runs, figures, metrics, mark));
-    if (Object.keys(latest.figures).length) parts.push(figuresTable("Last evaluation while training", runs, latest.figures, metrics, latest.of.filter(Boolean).join("; ")));
+    if (Object.keys(final).length) parts.push(metricsTable("Final metrics", runs, final, metrics, mark));
+    if (Object.keys(latest.values).length) parts.push(metricsTable("Last evaluation while training", runs, latest.values, metrics, latest.of.filter(Boolean).join("; ")));
     return parts.length ? parts : h("p", { class: "absent" }, "No evaluation yet.");
   });
 }

@@ -38,11 +38,11 @@ export function smoothed(values, weight) {
 }
 
 /** The charts, those at the top first: loss, what says most, learning rate, pace; the machine's; then all others. */
-function order(figures, metrics) {
-  const has = (names) => names.filter((name) => figures.has(name));
-  const top = [...has(["loss"]), ...[...figures].filter((name) => metrics[name]?.headline), ...has(THEN)];
+function order(names, metrics) {
+  const has = (wanted) => wanted.filter((name) => names.has(name));
+  const top = [...has(["loss"]), ...[...names].filter((name) => metrics[name]?.headline), ...has(THEN)];
   const machine = has(MACHINE);
-  return { top, machine, rest: [...figures].filter((name) => !top.includes(name) && !machine.includes(name)).slice(0, MOST_CHARTS) };
+  return { top, machine, rest: [...names].filter((name) => !top.includes(name) && !machine.includes(name)).slice(0, MOST_CHARTS) };
 }
 
 export class Curves {

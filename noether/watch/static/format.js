@@ -3,7 +3,7 @@
 const EN_DASH = "–";
 const plain = new Intl.NumberFormat("en-GB");
 
-/** A figure with so many significant digits, the zeros at its end left out beyond the `least`. */
+/** A number with so many significant digits, the zeros at its end left out beyond the `least`. */
 export function number(value, digits = 4, least = 1) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const size = Math.abs(value);
@@ -22,7 +22,7 @@ export function share(value) {
 }
 
 /** A metric's value as precise as any other, without its unit but for the sign of a percentage; a score is never rounded up to 1. */
-export function figure(metric, value) {
+export function valueText(metric, value) {
   if (metric.score && value >= 0.99995 && value < 1) return Math.min(value, 1 - 1e-6).toFixed(6);
   return metric.unit === "%" ? share(value) : number(value, 4, 4);
 }

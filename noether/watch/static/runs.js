@@ -1,7 +1,7 @@
 // The table of all runs: sorted by a setting or a metric, filtered by words and comparisons, and as CSV.
 
 import { at, fill, h, put } from "./dom.js";
-import { count, figure, titled } from "./format.js";
+import { count, titled, valueText } from "./format.js";
 
 const state = { rows: [], metrics: {}, listed: [], by: "", down: false, look: () => {} };
 const COMPARED = /^(.+?)(<=|>=|!=|=|<|>)(.*)$/;
@@ -13,7 +13,7 @@ function columns() {
   return [
     { name: "name", title: "run", of: (row) => row.name }, { name: "state", title: "state", of: (row) => row.state },
     { name: "update", title: "update", of: (row) => row.update, text: count, n: true },
-    ...there.map((metric) => ({ name: metric.name, title: titled(metric), of: (row) => row.metrics[metric.name], text: (value) => figure(metric, value), n: true })),
+    ...there.map((metric) => ({ name: metric.name, title: titled(metric), of: (row) => row.metrics[metric.name], text: (value) => valueText(metric, value), n: true })),
     ...Object.keys(state.rows[0]?.settings ?? {}).map((name) => ({ name, title: name, of: (row) => row.settings[name], n: true })),
   ];
 }

@@ -47,7 +47,7 @@ def test_every_parameter_gets_a_gradient() -> None:
     task.loss(predictions, batch).backward()
     assert predictions["later"].shape == batch["later"].shape
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
-    assert {len(figure) for figure in task.metrics(predictions, batch).values()} == {4}
+    assert {len(values) for values in task.metrics(predictions, batch).values()} == {4}
 
 
 def test_a_short_training_is_better_than_to_predict_no_change(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from noether.training.time_use import TRAINING, Clock, Part, TimeTable
 
 
 @dataclass(frozen=True)
-class UpdateFigures:
+class UpdateMetrics:
     """What one update measured, still on the device: reading them is a synchronisation.
 
     loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
@@ -47,10 +47,10 @@ class LogWindow:
         self._updates = 0
         self._started, self._started_busy = time.perf_counter(), time.process_time()
 
-    def add(self, figures: UpdateFigures) -> None:
+    def add(self, metrics: UpdateMetrics) -> None:
         """Counts one update."""
-        self._loss = self._loss + figures.loss
-        self._norm = figures.gradient_norm
+        self._loss = self._loss + metrics.loss
+        self._norm = metrics.gradient_norm
         self._updates += 1
 
     def read(self) -> dict[str, Any]:
@@ -82,12 +82,12 @@ class LogWindow:
         return self.total
 
     def _device_use(self) -> float | None:
-        """Share of the time since the last line that this device computed, 0 to 1: the driver's figure, or CPU time."""
+        """Share of the time since the last line that this device computed, 0 to 1: by the driver, or CPU time."""
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
             except Exception:
-                # NVML's errors are of their own kind; it has no such figure for MIG, nor without its library.
+                # NVML's errors are of their own kind; it says nothing for MIG, nor without its library.
                 return None
         return min(1.0, self._cores() / torch.get_num_threads())
 
@@ -96,7 +96,7 @@ class LogWindow:
         return (time.process_time() - self._started_busy) / (time.perf_counter() - self._started)
 
 
-class EpochFigures:
+class EpochMetrics:
     """Sums up the updates of an epoch without reading the device in between.
 
     Each sample counts once, as the model was when it learned from it. An update that was skipped counts nothing.
@@ -111,11 +111,11 @@ class EpochFigures:
         self._sums: dict[str, Tensor] = {}
         self._samples = 0
 
-    def add(self, figures: UpdateFigures) -> None:
+    def add(self, metrics: UpdateMetrics) -> None:
         """Counts one update of a task that counts anything."""
-        if figures.skipped or not figures.counts:
+        if metrics.skipped or not metrics.counts:
             return
-        sums = {"loss": figures.loss * self._per_update, **figures.counts}
+        sums = {"loss": metrics.loss * self._per_update, **metrics.counts}
         for name, value in sums.items():
             value = value if value.device.type == "mps" else value.double()
             self._sums[name] = self._sums[name] + value if name in self._sums else value

@@ -9,7 +9,7 @@ import torch
 from noether.distributed.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
-from noether.training.update_figures import EpochFigures, UpdateFigures
+from noether.training.update_metrics import EpochMetrics, UpdateMetrics
 
 OWN = """
 import torch
@@ -72,21 +72,21 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
     assert one[0]["accuracy"] < one[1]["accuracy"]
 
 
-def figures(loss: float, right: int, skipped: str | None = None) -> UpdateFigures:
-    return UpdateFigures(torch.tensor(loss), torch.tensor(0.0), skipped, {"accuracy": torch.tensor(right)})
+def measured(loss: float, right: int, skipped: str | None = None) -> UpdateMetrics:
+    return UpdateMetrics(torch.tensor(loss), torch.tensor(0.0), skipped, {"accuracy": torch.tensor(right)})
 
 
 def test_a_skipped_update_counts_nothing() -> None:
     # Ranks of a group, as far as the sums are asked for.
     alone: Group = SimpleNamespace(table=lambda row: [list(row), [4.0, 8.0, 4.0]])  # type: ignore[assignment]
-    epoch = EpochFigures(alone, 4)
-    epoch.add(figures(0.5, 3))
-    epoch.add(figures(float("nan"), 0, skipped="the gradient is not finite"))
+    epoch = EpochMetrics(alone, 4)
+    epoch.add(measured(0.5, 3))
+    epoch.add(measured(float("nan"), 0, skipped="the gradient is not finite"))
     assert epoch.read() == {"epoch_samples": 8, "metrics": {"loss": 10 / 8, "accuracy": 7 / 8}}
     assert epoch.read() == {}
 
 
 def test_a_task_that_counts_nothing_has_no_line() -> None:
-    epoch = EpochFigures(SimpleNamespace(), 4)  # type: ignore[arg-type]
-    epoch.add(UpdateFigures(torch.tensor(1.0), torch.tensor(0.0)))
+    epoch = EpochMetrics(SimpleNamespace(), 4)  # type: ignore[arg-type]
+    epoch.add(UpdateMetrics(torch.tensor(1.0), torch.tensor(0.0)))
     assert epoch.read() == {}
