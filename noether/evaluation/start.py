@@ -187,7 +187,7 @@ def run_here(target: str, request: Request) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
-    return run_placement(plan.placement, target, request, request.chosen.folder.logs)
+    return run_placement(plan.placement, target, request, request.chosen.folder.logs / "evaluation")
 
 
 def _warn(text: str) -> None:

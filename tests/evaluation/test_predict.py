@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,7 @@ def test_a_finer_mesh_of_another_program_and_points_in_the_air(noether, tmp_path
 @pytest.mark.slow
 def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     write_car(tmp_path / "car", seed=3)
+    run = shutil.copytree(OLD_RUN, tmp_path / "run")
     torn = tmp_path / "torn.stl"
     torn.write_bytes(b"solid nothing")
     np.save(tmp_path / "one.npy", np.zeros(1))
@@ -271,6 +273,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
             r"shape \(3682, 3\)",
         ),
     ):
-        done = noether("predict", str(OLD_RUN), *words)
+        done = noether("predict", str(run), *words)
         assert (done.code, "Traceback" in done.err) == (2, False), done.err
         assert re.search(message, done.err), done.err
+    assert not list((run / "logs").glob("rank-*")), "the logs of its training are left alone"
