@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from noether.errors import RequestError
 from noether.planning.plan import plan_run
 from noether.runs.folder import RunFolder, existing_run, split_checkpoint
 from noether.runs.trust import approved_code
+from noether.workers.context import RunInfo
 from noether.workers.run import run_placement
 
 
@@ -187,7 +189,9 @@ def run_here(target: str, request: Request) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
-    return run_placement(plan.placement, target, request, request.chosen.folder.logs / "evaluation")
+    # The run's own logs stay as they are, and its folder may be one that can only be read.
+    with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
+        return run_placement(plan.placement, target, request, Path(scratch), RunInfo(logs_stay=False))
 
 
 def _warn(text: str) -> None:

@@ -276,4 +276,4 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         done = noether("predict", str(run), *words)
         assert (done.code, "Traceback" in done.err) == (2, False), done.err
         assert re.search(message, done.err), done.err
-    assert not list((run / "logs").glob("rank-*")), "the logs of its training are left alone"
+    assert not (run / "logs").exists(), "the logs of its training are left alone"
