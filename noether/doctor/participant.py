@@ -111,8 +111,11 @@ class Participant:
             built["image"] = (
                 image["digest"] or f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             )
-        built |= {"devices": self.placement.workers[0].device.kind}
-        return {**self.facts.versions, **built, "configuration": sha256(text.encode()).hexdigest()[:12]}
+        own = {
+            "devices": self.placement.workers[0].device.kind,
+            "configuration": sha256(text.encode()).hexdigest()[:12],
+        }
+        return {**self.facts.versions, **built, **own}
 
     def exchange_listener(self, port: int = 0) -> int:
         """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there; returns it.

@@ -256,7 +256,8 @@ class FieldsTask(Task):
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what `metrics` and `details` say of physical predictions."""
-        return {k: v for of in (errors, details, numbers) for k, v in named(of(self, physical, batch)).items()}
+        pooled = named(details(self, physical, batch))
+        return named(errors(self, physical, batch)) | pooled | named(numbers(self, physical, batch))
 
     def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
