@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments[:1] == ["train"]:
             leave_when_told()
         set_process_defaults()
-        code = dispatch(arguments)
+        code = _answer(arguments)
     except NoetherError as error:
         _show(as_typed_here(error))
         code = error.exit_code
@@ -52,6 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         code = ExitCode.FAILED
     _leave(int(code))
+
+
+def _answer(arguments: list[str]) -> int:
+    """Runs one command line; a signal that asked to leave while a class was being made leaves as itself.
+
+    Python 3.11 raises a RuntimeError in place of what comes out of `__set_name__`, which every dataclass field has, so
+    also of a signal's SystemExit or KeyboardInterrupt during an import.
+    """
+    try:
+        return dispatch(arguments)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, SystemExit | KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
 def _open_closed_streams() -> None:

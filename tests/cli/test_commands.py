@@ -10,6 +10,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 import noether as package
+from noether.cli import entry
 
 HELP = {
     "submit-names-its-own-settings": (["submit", "--help"], ["slurm.gpus_per_node"], ["trainer.max_epochs "]),
@@ -210,6 +211,19 @@ def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> No
         assert "did you mean 'accelerator'?" in done.stderr
     else:
         assert json.loads(done.stdout)["world_size"] >= 1
+
+
+@pytest.mark.parametrize("signal", [SystemExit(140), KeyboardInterrupt()], ids=["told to save", "Ctrl-C"])
+def test_a_signal_that_comes_while_a_class_is_made_leaves_as_itself(signal, monkeypatch) -> None:
+    """As it did in the middle of an import: the job got a traceback and code 1."""
+
+    class Field:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise signal
+
+    monkeypatch.setattr(entry, "dispatch", lambda arguments: type("Settings", (), {"field": Field()}))
+    with pytest.raises(type(signal)):
+        entry._answer(["train"])
 
 
 @pytest.mark.slow
