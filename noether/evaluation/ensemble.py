@@ -106,7 +106,7 @@ def calibrate(
             floors.setdefault(label, []).append(np.abs(own - truth[label]).mean(axis=0))
     floor = {label: np.maximum(np.mean(own, axis=0), np.finfo(np.float32).tiny) for label, own in floors.items()}
     held, unseen = (
-        _scores(members, dataset, indices, floor)
+        scores_of(members, dataset, indices, floor)
         for dataset, indices in ((splits.train, validation), (splits.test, test))
     )
     outputs = {}
@@ -143,7 +143,8 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
     return splits
 
 
-def _scores(
+@torch.no_grad()
+def scores_of(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
 ) -> dict[str, list[list[np.ndarray]]]:
     """Returns by label, case and component the scores |y − mean| / (spread + floor) of its points."""
