@@ -44,12 +44,13 @@ class DamagedCheckpoint(RequestError):
 class CheckpointFolder:
     """One checkpoint on disk. Whatever is read from it is verified first.
 
-    hashed: the files that were read whole, and their SHA-256. It is handed on with the checkpoint, to other processes
-        too, so that each host reads each file once; a file that has changed since is read again.
+    known: the files that were read, with the content of meta.json and the SHA-256 of the others. It is handed on with
+        the checkpoint, to other processes too, so that each host reads each file once; one that has changed since is
+        read again.
     """
 
     path: Path
-    hashed: dict[str, tuple[StampedFile, str]] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[str, tuple[StampedFile, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def updates(self) -> int:
@@ -62,13 +63,21 @@ class CheckpointFolder:
         Raises:
             DamagedCheckpoint: it cannot be read, or is not as it was written.
         """
-        try:
-            return self._checked_meta()
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{META} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return dict(self._once(META, self._checked_meta)[1])
 
-    def _checked_meta(self) -> dict[str, Any]:
-        meta = parse_object(read_plain(self.path / META))
+    def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
+        """Returns one of its files and what `read` makes of it, which is called where the file is not known yet."""
+        if name not in self.known or not self.known[name][0].is_unchanged():
+            try:
+                before = stamped(self.path / name)  # First: a change while it is read shows later.
+                self.known[name] = before, read(before.path)
+            except (OSError, ValueError) as error:
+                seen = getattr(error, "strerror", None) or error
+                raise self._damaged(f"{name} cannot be read: {seen}") from None
+        return self.known[name]
+
+    def _checked_meta(self, path: Path) -> dict[str, Any]:
+        meta = parse_object(read_plain(path))
         if meta.get("format") != FORMAT:
             raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}, the one this version reads")
         if meta.get("meta_sha256") != _meta_digest(meta):
@@ -83,11 +92,15 @@ class CheckpointFolder:
             raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
         return meta
 
-    def damage(self) -> str | None:
-        """Returns what is wrong with the checkpoint, or None where every file is as it was written."""
+    def damage(self, whole: bool = True) -> str | None:
+        """Returns what is wrong with the checkpoint, or None where every file is as it was written.
+
+        whole: False reads meta.json alone, not the gigabytes that it names.
+        """
         try:
             for name in self.meta()["sha256"]:
-                self.verified(name)
+                if whole:
+                    self.verified(name)
         except DamagedCheckpoint as damage:
             return damage.seen
         return None
@@ -106,16 +119,15 @@ class CheckpointFolder:
         expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
-        if name not in self.hashed or not self.hashed[name][0].is_unchanged():
-            try:
-                before = stamped(self.path / name)  # First: a change while it is read shows later.
-                with open_plain(before.path) as file:
-                    self.hashed[name] = before, file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
-        if self.hashed[name][1] != expected:
+
+        def digest(path: Path) -> str:
+            with open_plain(path) as opened:
+                return file_digest(opened, "sha256").hexdigest()
+
+        file, found = self._once(name, digest)
+        if found != expected:
             raise self._damaged(f"{name} has another SHA-256 than when it was written")
-        return self.hashed[name][0]
+        return file
 
     @property
     def world_size(self) -> int:
@@ -160,27 +172,37 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     return sorted(found, key=lambda checkpoint: checkpoint.updates)
 
 
-def newest_intact(folder: Path, warn: Warn) -> CheckpointFolder | None:
-    """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over."""
+def newest_intact(folder: Path, warn: Warn | None) -> CheckpointFolder | None:
+    """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over.
+
+    warn: None for whoever leaves it to another process to verify the files: only meta.json is read.
+    """
     return _first_intact(reversed(list_checkpoints(folder)), warn)
 
 
-def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn) -> CheckpointFolder | None:
+def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn | None) -> CheckpointFolder | None:
     for checkpoint in checkpoints:
-        damage = checkpoint.damage()
+        damage = checkpoint.damage(whole=warn is not None)
         if damage is None:
             return checkpoint
-        warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
+        if warn is not None:
+            warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
     return None
 
 
-def _metrics(folder: Path) -> dict[CheckpointFolder, float | None]:
-    """The selection metric of each checkpoint that can be read, oldest first; None where it has none that is finite."""
-    metrics = {}
+def _ranked(folder: Path) -> dict[CheckpointFolder, float]:
+    """A run's checkpoints and their selection metrics: the best first, then those without one (inf), the newest first.
+
+    Before them come those that cannot be read (-inf): each may have been the best.
+    """
+    metrics: dict[CheckpointFolder, float] = {}
     for checkpoint in list_checkpoints(folder):
+        metrics[checkpoint] = -math.inf
         with suppress(DamagedCheckpoint):
-            metrics[checkpoint] = number(checkpoint.meta(), "metric")
-    return metrics
+            metric = number(checkpoint.meta(), "metric")
+            metrics[checkpoint] = math.inf if metric is None else metric
+    ranks = {one: (metric, -one.updates if metric == math.inf else one.updates) for one, metric in metrics.items()}
+    return {one: metrics[one] for one in sorted(ranks, key=ranks.__getitem__)}
 
 
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
@@ -188,8 +210,7 @@ def best_checkpoint(folder: Path) -> CheckpointFolder | None:
 
     Only meta.json is verified, so that listing is cheap: the user of a checkpoint verifies its files.
     """
-    measured = {checkpoint: metric for checkpoint, metric in _metrics(folder).items() if metric is not None}
-    return min(measured, key=measured.__getitem__, default=None)
+    return next((one for one, metric in _ranked(folder).items() if math.isfinite(metric)), None)
 
 
 def newest_update(folder: Path) -> int:
@@ -206,13 +227,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     Raises:
         RequestError: where the run has no intact checkpoint.
     """
-    metrics = _metrics(folder)
-
-    def place(checkpoint: CheckpointFolder) -> tuple[float, int]:
-        metric = metrics.get(checkpoint, -math.inf)  # One that cannot be read may have been the best: it is named.
-        return (math.inf, -checkpoint.updates) if metric is None else (metric, checkpoint.updates)
-
-    ordered = sorted(list_checkpoints(folder), key=place)
+    ordered = _ranked(folder)
     chosen = _first_intact(ordered, warn)
     if chosen is None:
         raise RequestError(
@@ -222,36 +237,13 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
             expected="a checkpoint whose files are as they were written",
             fix=f"noether checkpoints {folder.parent} --verify",
         )
-    there, best = {checkpoint.updates for checkpoint in ordered}, metrics.get(chosen)
+    there = {checkpoint.updates for checkpoint in ordered}
     for row in read_metrics(RunFolder(folder.parent).metrics):
         metric = number(row, "metric")
         if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
             continue
-        if best is None or metric < best:
+        if metric < ordered[chosen]:
             warn(f"checkpoint {_PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
-    return chosen
-
-
-def best_or_refused(folder: Path, fix: str) -> CheckpointFolder:
-    """Returns the checkpoint that stands for a run, as `selected_checkpoint` does, but never another in its place.
-
-    Args:
-        folder: the run's checkpoints folder.
-        fix: the line that names another checkpoint, with {} for its name.
-
-    Raises:
-        RequestError: the best one is damaged or gone, with the line that names the next.
-    """
-    passed_over: list[str] = []
-    chosen = selected_checkpoint(folder, passed_over.append)
-    if passed_over:
-        raise DamagedCheckpoint(
-            "best-checkpoint-damaged",
-            f"the best checkpoint of {folder.parent} is not there as it was written",
-            seen="\n".join(passed_over),
-            expected="the checkpoint that the run was evaluated with",
-            fix=f"{fix.format(chosen.path.name)}      (the best that is intact)",
-        )
     return chosen
 
 

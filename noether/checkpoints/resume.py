@@ -1,13 +1,11 @@
 """Decides from which checkpoint a run resumes, and in which folder. No torch here."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noether.checkpoints.format import (
     META,
     CheckpointFolder,
-    DamagedCheckpoint,
     Warn,
     list_checkpoints,
     newest_intact,
@@ -97,13 +95,7 @@ def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
                 expected="the name that the first start used as well",
                 fix="run_id=NAME      (or resume=latest)",
             )
-        folder = RunFolder(output / config.run_id)
-        recover_replaced(folder.checkpoints)
-        # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
-        has_saved = bool(list_checkpoints(folder.checkpoints)) or any(
-            row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)
-        )
-        return ResumeTarget(folder, _intact(folder, warn) if has_saved else None)
+        return _newest(RunFolder(output / config.run_id), warn, may_begin=True)
     if config.resume == "latest":
         newest = newest_run(output)
         if newest is None:
@@ -114,7 +106,7 @@ def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
                 expected="an earlier run",
                 fix="resume=null      (or output_path=FOLDER)",
             )
-        return ResumeTarget(newest, _intact(newest, warn))
+        return _newest(newest, warn)
     return _from_path(Path(config.resume).expanduser(), output, warn)
 
 
@@ -145,8 +137,7 @@ def _from_path(path: Path, output: Path, warn: Warn | None) -> ResumeTarget:
         if warn is not None:
             checkpoint.check(fix=f"resume={run}      (the newest intact one)")
         return ResumeTarget(RunFolder(run), checkpoint)
-    folder = RunFolder(existing_run(named, "resume={}").path.resolve())
-    return ResumeTarget(folder, _intact(folder, warn))
+    return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn)
 
 
 def _is_led(folder: RunFolder) -> bool:
@@ -155,27 +146,22 @@ def _is_led(folder: RunFolder) -> bool:
     return attempt is not None and attempt.alive() is not False
 
 
-def _readable(folder: Path) -> CheckpointFolder | None:
-    """Returns the newest checkpoint whose meta.json is as it was written."""
-    for checkpoint in reversed(list_checkpoints(folder)):
-        with suppress(DamagedCheckpoint):
-            checkpoint.meta()
-            return checkpoint
-    return None
-
-
-def _intact(folder: RunFolder, warn: Warn | None) -> CheckpointFolder:
+def _newest(folder: RunFolder, warn: Warn | None, *, may_begin: bool = False) -> ResumeTarget:
+    """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
     recover_replaced(folder.checkpoints)
-    checkpoint = _readable(folder.checkpoints) if warn is None else newest_intact(folder.checkpoints, warn)
-    if checkpoint is None:
-        count = len(list_checkpoints(folder.checkpoints))
-        raise RequestError(
-            "no-intact-checkpoint",
-            f"{folder.path} has no intact checkpoint",
-            seen=f"{count} in {folder.checkpoints}, none of them intact"
-            if count
-            else f"none in {folder.checkpoints}, though the run has written some",
-            expected="a checkpoint whose files are as they were written",
-            fix="resume=null run_id=ANOTHER_NAME",
-        )
-    return checkpoint
+    checkpoint = newest_intact(folder.checkpoints, warn)
+    if checkpoint is not None:
+        return ResumeTarget(folder, checkpoint)
+    count = len(list_checkpoints(folder.checkpoints))
+    # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
+    if may_begin and not count and not any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)):
+        return ResumeTarget(folder, None)
+    raise RequestError(
+        "no-intact-checkpoint",
+        f"{folder.path} has no intact checkpoint",
+        seen=f"{count} in {folder.checkpoints}, none of them intact"
+        if count
+        else f"none in {folder.checkpoints}, though the run has written some",
+        expected="a checkpoint whose files are as they were written",
+        fix="resume=null run_id=ANOTHER_NAME",
+    )

@@ -9,7 +9,6 @@ from noether.checkpoints.format import (
     CheckpointFolder,
     DamagedCheckpoint,
     best_checkpoint,
-    best_or_refused,
     list_checkpoints,
     newest_intact,
     prune_checkpoints,
@@ -17,6 +16,7 @@ from noether.checkpoints.format import (
     selected_checkpoint,
     write_checkpoint,
 )
+from noether.checkpoints.named import best_or_refused
 from noether.runs.records import rows_text
 
 
