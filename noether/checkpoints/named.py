@@ -33,32 +33,19 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str) -> Checkpoin
         )
     name = one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
-        return best_or_refused(folder.checkpoints, fix)
+        passed_over: list[str] = []
+        best = selected_checkpoint(folder.checkpoints, passed_over.append)
+        if passed_over:
+            raise DamagedCheckpoint(
+                "best-checkpoint-damaged",
+                f"the best checkpoint of {folder.path} is not there as it was written",
+                seen="\n".join(passed_over),
+                expected="the checkpoint that the run was evaluated with",
+                fix=f"{fix.format(best.path.name)}      (the best that is intact)",
+            )
+        return best
     chosen = {"latest": list(found.values())[-1], **found}[name]
     chosen.check(f"{fix.format('best')}      (the best that is intact)")
-    return chosen
-
-
-def best_or_refused(folder: Path, fix: str) -> CheckpointFolder:
-    """Returns the checkpoint that stands for a run, as `selected_checkpoint` does, but never another in its place.
-
-    Args:
-        folder: the run's checkpoints folder.
-        fix: the line that names another checkpoint, with {} for its name.
-
-    Raises:
-        RequestError: the best one is damaged or gone, with the line that names the next.
-    """
-    passed_over: list[str] = []
-    chosen = selected_checkpoint(folder, passed_over.append)
-    if passed_over:
-        raise DamagedCheckpoint(
-            "best-checkpoint-damaged",
-            f"the best checkpoint of {folder.parent} is not there as it was written",
-            seen="\n".join(passed_over),
-            expected="the checkpoint that the run was evaluated with",
-            fix=f"{fix.format(chosen.path.name)}      (the best that is intact)",
-        )
     return chosen
 
 

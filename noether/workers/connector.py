@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
@@ -144,8 +144,10 @@ class Connector(AddressLookup):
             nonce, met = str(answer.get("nonce")), RunIdentity.from_text(str(answer["run"]))
         except (KeyError, ValueError, AttributeError):
             raise Garbled("it sent JSON that does not describe a run") from None
-        refusal: Exception | None = self._stranger(met) if met != run_info.identity else None
-        self._has_found = met.is_of_same_start(run_info.identity)
+        own = run_info.identity
+        differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
+        refusal: Exception | None = self._stranger(met, differ) if differ else None
+        self._has_found = met.is_of_same_start(own)
         if self._has_found:
             self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
             if self.verdict is not None:
@@ -154,7 +156,7 @@ class Connector(AddressLookup):
             if refusal is not None:
                 report = failure_report(refusal, self._ranks[0], self._host)
                 line = refusal_line(report, run_info.start_key, nonce, caller.nonce)
-                if report.code != "settings-differ":
+                if self.own_refusal is not None or differ != ["configuration"]:
                     connection.send(line)
                 else:  # No other secret of this run, which ends now; rank 0's parent process answers what differs.
                     connection.send({**line, "settings": dict(run_info.settings)})
@@ -207,10 +209,9 @@ class Connector(AddressLookup):
             fix=f"{asked_by or 'master_port'}={port + 1}      (on every host)",
         )
 
-    def _stranger(self, met: RunIdentity) -> RequestError:
+    def _stranger(self, met: RunIdentity, differ: Sequence[str]) -> RequestError:
         """Returns how a parent process is refused that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
-        differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
         name = endpoint.asked_by or "master_port"
         fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
         fix += "(in one of the two runs, on all of its ranks)"
@@ -220,7 +221,7 @@ class Connector(AddressLookup):
             summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
             fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
         elif differ == ["configuration"]:
-            code, summary = "settings-differ", "the ranks of this run were given different settings"
+            code, summary = "hosts-differ", "the ranks of this run were given different settings"
             fix = f"the same settings on every host, which `noether settings` lists; or, for two runs, {fix}"
         elif differ == ["device_kind"]:
             code, summary = (

@@ -16,7 +16,8 @@ from noether.checkpoints.format import (
     selected_checkpoint,
     write_checkpoint,
 )
-from noether.checkpoints.named import best_or_refused
+from noether.checkpoints.named import named_checkpoint
+from noether.runs.folder import RunFolder
 from noether.runs.records import rows_text
 
 
@@ -109,10 +110,10 @@ def test_a_damaged_best_checkpoint_is_refused_where_another_would_give_other_met
     folder = tmp_path / "checkpoints"
     for updates, metric in ((1, 0.5), (2, 0.1), (3, 0.3)):
         write(folder, updates, metric)
-    assert best_or_refused(folder, "--checkpoint {}").updates == 2
+    assert named_checkpoint(RunFolder(tmp_path), None, "--checkpoint {}").updates == 2
     (folder / "update-000000002" / "model.bin").write_bytes(b"other")
     with pytest.raises(DamagedCheckpoint) as refused:
-        best_or_refused(folder, "--checkpoint {}")
+        named_checkpoint(RunFolder(tmp_path), None, "--checkpoint {}")
     assert "update-000000002" in refused.value.seen
     assert refused.value.fix.startswith("--checkpoint update-000000003 ")
 
