@@ -1,7 +1,5 @@
 """An update, an evaluation, a prediction and a snapshot on a GPU that does not exist: nothing waits, nothing mixes."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,11 +11,14 @@ from noether.config.compose import load_config
 from noether.data.build import prepare_data
 from noether.data.loader import evaluation_batches, to_device, training_batches
 from noether.data.order import GlobalOrder, RankOrder
+from noether.distributed.group import Group
+from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import predict
 from noether.learning.precision import choose_precision, evaluation_mode
 from noether.learning.setup import build_problem
 from noether.training.optimizers import build_optimizer
 from noether.training.update import Updater
+from noether.workers.context import WorkerContext
 from tests.gpu.fake_gpu import FakeGPU, needs_cuda_build
 
 pytestmark = [needs_cuda_build, pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")]
@@ -80,8 +81,8 @@ class OnFakeGPU:
         return self.gpu.place(to_device(batch, torch.device("cpu"), self.precision.weights), str(self.device))
 
     def updater(self, state: TrainingState, patch: pytest.MonkeyPatch) -> Updater:
-        group = SimpleNamespace(world_size=1, rank=0, device=self.device)
-        group.line = SimpleNamespace(waiting=lambda what: torch.no_grad())
+        worker = Worker(0, 0, 0, Device("cpu"))
+        group = Group(WorkerContext(worker, 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1), self.device)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
         def made_by_hand(loss: Tensor) -> None:
