@@ -92,8 +92,10 @@ class FakeGPU(TorchDispatchMode):
             "_lazy_init": lambda: None,
             "Event": _Event,
             "current_stream": lambda *one: _Event(),
+            "is_bf16_supported": lambda *one: True,
         }.items():
             patch.setattr(torch.cuda, name, stand_in)
+        patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # Else autocast is off.
         make = torch.tensor
 
         def new_tensor(like: Tensor, data: Any, dtype: torch.dtype | None = None) -> Tensor:

@@ -21,7 +21,11 @@ from noether.training.update import Updater
 from noether.workers.context import WorkerContext
 from tests.gpu.fake_gpu import FakeGPU, needs_cuda_build
 
-pytestmark = [needs_cuda_build, pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")]
+pytestmark = [
+    needs_cuda_build,
+    pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor"),
+    pytest.mark.filterwarnings("error:.*Disabling autocast"),
+]
 
 POINTS = "dataset.points_per_update={surface: 256, volume: 256}"
 PROBLEMS = {
