@@ -16,7 +16,7 @@ class AttemptRecord:
     `last_update` and `outcome` are None where the start was killed and the run has not been started since.
     """
 
-    attempt: int
+    number: int
     start_update: int
     last_update: int | None
     outcome: str | None
@@ -25,31 +25,31 @@ class AttemptRecord:
     job: str
 
 
-def record_start(folder: RunFolder, attempt: int, start_update: int, host: str, job: str = "") -> None:
+def record_start(folder: RunFolder, number: int, start_update: int, host: str, job: str = "") -> None:
     """Adds a start to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    row = {"attempt": attempt, "start_update": start_update, "host": host, "started": started, "job": job}
+    row = {"number": number, "start_update": start_update, "host": host, "started": started, "job": job}
     append_row(folder.attempts, row)
 
 
-def record_outcome(folder: RunFolder, attempt: int, last_update: int, outcome: str) -> None:
+def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
     """Adds how a start ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
-    append_row(folder.attempts, {"attempt": attempt, "last_update": last_update, "outcome": outcome})
+    append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
     """Returns the starts of a run that trained, oldest first; one that was killed came as far as the next began."""
     starts: dict[int, Row] = {}
     for row in read_rows(folder.attempts):
-        if is_count(row.get("attempt")):
-            starts.setdefault(row["attempt"], {}).update(row)
+        if is_count(row.get("number")):
+            starts.setdefault(row["number"], {}).update(row)
     rows = [row for row in starts.values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
         last = row.get("last_update", following and following["start_update"])
         outcome = row.get("outcome", following and "killed")
         record = AttemptRecord(
-            attempt=row["attempt"],
+            number=row["number"],
             start_update=row["start_update"],
             last_update=last if is_count(last) else None,
             outcome=None if outcome is None else str(outcome),

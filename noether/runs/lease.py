@@ -185,7 +185,7 @@ def take_lease(
     write_record(folder.attempt, asdict(own))
     # Twice, so that no single damaged file makes an older start believe that the run is still its own.
     with suppress(OSError):
-        append_row(folder.attempts, {"attempt": own.number, "id": own.id})
+        append_row(folder.attempts, {"number": own.number, "id": own.id})
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
         doomed = earlier.with_name(f".removed-{secrets.token_hex(4)}")
         with suppress(OSError):
@@ -233,7 +233,7 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
 
 def newest_start(folder: RunFolder) -> int:
     """Returns the highest number that a start of the run has had, by attempts.jsonl; 0 where none is known."""
-    return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("attempt"))), default=0)
+    return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("number"))), default=0)
 
 
 def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:

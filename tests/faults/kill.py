@@ -170,7 +170,7 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     assert history(folder) == calm[ranks].rows, f"{story}\nother rows than the undisturbed run"
     assert not list(folder.checkpoints.glob(".*")), f"{story}\nsomething is left behind"
     starts = read_attempts(folder)
-    assert [row.attempt for row in starts] == sorted({row.attempt for row in starts}), story
+    assert [row.number for row in starts] == sorted({row.number for row in starts}), story
     return story
 
 

@@ -92,9 +92,9 @@ def test_starts_are_told_with_how_far_each_came(folder) -> None:
     record_outcome(folder, 2, 9, "SIGTERM")
     record_start(folder, 3, 9, "n1")
     with folder.attempts.open("a") as file:
-        file.write('{"attempt": 3, "last')  # Killed in the middle of its last words.
+        file.write('{"number": 3, "last')  # Killed in the middle of its last words.
     record_start(folder, 4, 9, "n1")
-    rows = [(row.attempt, row.start_update, row.last_update, row.outcome) for row in read_attempts(folder)]
+    rows = [(row.number, row.start_update, row.last_update, row.outcome) for row in read_attempts(folder)]
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
 
 

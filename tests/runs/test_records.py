@@ -112,7 +112,7 @@ def test_what_is_not_a_number_is_none(value) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe", b"3\n", b'{"attempt": "x"}\n', b'{"attempt": 1, "start_update": null}\n']
+    "content", [b"\xff\xfe", b"3\n", b'{"number": "x"}\n', b'{"number": 1, "start_update": null}\n']
 )
 def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) -> None:
     """SIGTERM ended with 1 in place of 75, and the job was not queued again."""
@@ -120,7 +120,7 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     folder.attempts.write_bytes(content)
     record_start(folder, 2, 4, "n1")
     record_outcome(folder, 2, 6, "SIGTERM")
-    assert [(row.attempt, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
+    assert [(row.number, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
     assert attempts_without_progress(folder, 6) == 0
 
 

@@ -75,7 +75,7 @@ export function ranks(run, onLog) {
   if (run.attempts.length) {
     fill("attempts", run.attempts, (attempts) => table(
       ["start", "host", "job", "began", { text: "from update", kind: "n" }, { text: "to", kind: "n" }, "ended by"],
-      attempts.map((one) => [one.attempt, one.host, one.job || "–", one.started.replace("T", " "), { text: count(one.start_update), kind: "n" },
+      attempts.map((one) => [one.number, one.host, one.job || "–", one.started.replace("T", " "), { text: count(one.start_update), kind: "n" },
         { text: count(one.last_update), kind: "n" }, one.outcome ?? (run.state === "running" ? "still running" : "unknown")])));
   }
 }
