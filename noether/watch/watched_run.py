@@ -25,7 +25,8 @@ from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.logs import log_part, rank_logs
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
-from noether.workers.failure import ABORTED
+from noether.workers.failure import is_echo
+from noether.workers.link import report_from
 from noether.workers.worker import error_file
 
 READ_S = 0.4
@@ -230,9 +231,11 @@ class WatchedRun:
         """A run's state for each of its ranks: of one that failed, those failed that report it of themselves."""
         if state not in (FAILED, LOST) or not has_log:
             return state if has_log or state != RUNNING else "no log yet"
-        report = self._record(error_file(self.folder.logs, rank))
-        is_own = bool(report) and not report.get("follows") and report.get("exit_code") != ABORTED
-        return FAILED if is_own else "ended"
+        try:
+            report = report_from(self._record(error_file(self.folder.logs, rank)))
+        except (KeyError, TypeError, ValueError):  # It has written none.
+            return "ended"
+        return "ended" if is_echo(report) else FAILED
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         """The newest checkpoints; looked at again once the folder's entries have changed."""

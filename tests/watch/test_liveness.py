@@ -1,6 +1,5 @@
 """A run's state as its folder alone tells, on this host and on another."""
 
-import json
 import os
 import socket
 import time
@@ -15,6 +14,8 @@ from noether.runs.lease import Attempt
 from noether.runs.records import write_record
 from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
 from noether.watch.watched_run import WatchedRun
+from noether.workers.context import WorkerReport
+from noether.workers.worker import write_error_file
 
 NOW = time.time()
 
@@ -110,19 +111,23 @@ def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
 TRACEBACK = "Traceback (most recent call last):\nValueError: caught and printed by the user's own code\n"
 
 
+def report(kind: str, exit_code: int, follows: str = "") -> WorkerReport:
+    return WorkerReport(1, "n1", kind, "it ended", exit_code, follows=follows)
+
+
 @pytest.mark.parametrize(
-    ("log", "report", "state"),
+    ("log", "said", "state"),
     [
-        pytest.param("", {"kind": "failed", "exit_code": 1, "follows": ""}, "failed", id="its own failure"),
-        pytest.param("", {"kind": "died", "exit_code": 137, "follows": ""}, "failed", id="killed"),
-        pytest.param(TRACEBACK, {}, "ended", id="a traceback that was printed"),
-        pytest.param(TRACEBACK, {"kind": "failed", "exit_code": 1, "follows": "lost-peer"}, "ended", id="an echo"),
-        pytest.param(TRACEBACK, {"kind": "died", "exit_code": 134, "follows": ""}, "ended", id="aborted by torch"),
+        pytest.param("", report("failed", 1), "failed", id="its own failure"),
+        pytest.param("", report("died", 137), "failed", id="killed"),
+        pytest.param(TRACEBACK, None, "ended", id="a traceback that was printed"),
+        pytest.param(TRACEBACK, report("failed", 1, "lost-peer"), "ended", id="an echo"),
+        pytest.param(TRACEBACK, report("died", 134), "ended", id="aborted by torch"),
     ],
 )
-def test_the_rank_that_failed_is_the_one_whose_report_says_so(folder: RunFolder, log, report, state: str) -> None:
+def test_the_rank_that_failed_is_the_one_whose_report_says_so(folder: RunFolder, log, said, state: str) -> None:
     elsewhere_failed(folder)
     (folder.logs / "rank-1.log").write_text(log)
-    if report:
-        (folder.logs / "rank-1.error.json").write_text(json.dumps(report))
+    if said:
+        write_error_file(said, folder.logs)
     assert [rank["state"] for rank in WatchedRun(folder).detail()["ranks"]] == [state]
