@@ -5,11 +5,9 @@ ends the rest.
 """
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from noether.common.flags import number_of
@@ -22,12 +20,10 @@ from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_h
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
 from noether.environments.endpoint import HeldPort
-from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.process_facts import read_process_facts
-from noether.environments.resolve import resolve_placement
-from noether.errors import ExitCode, NoetherError, RequestError
+from noether.environments.placement import Device, Endpoint, Placement, Worker
+from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
-from noether.training.refusing import tell_other_hosts
+from noether.training.refusing import other_hosts_told
 from noether.workers.context import DistributedSettings, RunInfo
 from noether.workers.hub import Hub
 from noether.workers.listener import RunListener, open_listener
@@ -64,7 +60,8 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     watchdog.start()
     clock.step = "the configuration"
     try:
-        config = _load(load, clock)
+        with other_hosts_told(None, lambda run: _as_doctors(run, clock.share(JOIN_SHARE))):
+            config = load()
         speaks = _examine(config, report, clock)
     finally:
         watchdog.cancel()
@@ -80,22 +77,6 @@ def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
     print_report(report, as_json)
     sys.stdout.flush()
     os._exit(ExitCode.FAILED)
-
-
-def _load(load: Callable[[], RunConfig], clock: TimeBudget) -> RunConfig:
-    """Returns the configuration; where it is wrong, the doctors of the other hosts are told so."""
-    try:
-        return load()
-    except RequestError as error:
-        # A launcher places this process whatever its devices are; asking the driver for them could hang.
-        request, facts = LaunchRequest(accelerator="cpu"), read_process_facts()
-        with suppress(NoetherError, OSError):
-            placement = resolve_placement(request, os.environ, socket.gethostname(), facts=facts)
-            info = _as_doctors(run_info(None, placement, os.environ), clock.share(JOIN_SHARE))
-            # The store that a launcher serves needs torch, which may be broken here.
-            if info.identity.is_named and not placement.endpoint.served_by:
-                tell_other_hosts(error, placement, info)
-        raise
 
 
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:

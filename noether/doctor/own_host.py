@@ -5,7 +5,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from noether.common.json_lines import Unanswered
@@ -18,7 +17,7 @@ from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
 from noether.environments.endpoint import HeldPort
 from noether.environments.placement import Placement, Worker
 from noether.environments.process_facts import read_process_facts
-from noether.environments.resolve import resolve_placement
+from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import RequestError
 from noether.planning.plan import launch_request
 from noether.workers.openmp import openmp_defaults
@@ -65,14 +64,11 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
     gpus = facts.driver.gpus if facts.driver is not None else None  # Asking the driver again could hang.
     request, process = launch_request(config), read_process_facts()
     try:
-        placement = resolve_placement(request, os.environ, facts.host, lambda: gpus, process)
+        placement, refusal = resolve_or_on_cpus(request, os.environ, facts.host, lambda: gpus, process)
     except RequestError as error:
-        found = [refused("launch", error)]
-        try:
-            on_cpus = replace(request, accelerator="cpu")
-            return resolve_placement(on_cpus, os.environ, facts.host, facts=process), found
-        except RequestError:
-            return None, found
+        return None, [refused("launch", error)]
+    if refusal is not None:
+        return placement, [refused("launch", refusal)]
     nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
     ranks = counted(placement.world_size, "rank")
     found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]

@@ -1,6 +1,8 @@
 """Lists the launchers and asks each in turn whether it started this process."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 from noether.environments.devices import GpuDriver, find_devices
 from noether.environments.driver import nvml_gpus
@@ -59,3 +61,21 @@ def resolve_placement(
         if placement is not None:
             return placement
     raise AssertionError("the last launcher accepts every environment")
+
+
+def resolve_or_on_cpus(
+    request: LaunchRequest, environ: Mapping[str, str], host: str, nvml: GpuDriver, facts: ProcessFacts
+) -> tuple[Placement, RequestError | None]:
+    """Return what `resolve_placement` does; where the devices are refused, that on CPUs, and why they are.
+
+    Where the ranks meet does not depend on their devices.
+
+    Raises:
+        RequestError: as `resolve_placement`, where CPUs are refused too.
+    """
+    try:
+        return resolve_placement(request, environ, host, nvml, facts), None
+    except RequestError as refusal:
+        with suppress(RequestError):
+            return resolve_placement(replace(request, accelerator="cpu"), environ, host, nvml, facts), refusal
+        raise

@@ -3,15 +3,15 @@
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from noether.config.schema import RunConfig
+from noether.environments.driver import nvml_gpus
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import read_process_facts
-from noether.environments.resolve import resolve_placement
-from noether.errors import NoetherError, RequestError
+from noether.environments.resolve import resolve_or_on_cpus
+from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import Connector
 from noether.workers.context import RunInfo
@@ -20,37 +20,29 @@ from noether.workers.worker import failure_report
 
 
 @contextmanager
-def other_hosts_told(config: RunConfig | None) -> Iterator[None]:
+def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[None]:
     """Tells them of an error that comes before this process's ranks have started; leaves once they know.
 
     At the latest after distributed.init_timeout_s. Without a valid `config`, the job's name is all that proves that
     this process belongs to the run; there is none where it was started by hand or as a pod, and nobody is told.
+    `adapt` makes what the processes of the command are given of what a run's are.
     """
+    # A launcher places this process whatever its devices are; asking the driver for them could hang.
+    request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
     try:
         yield
     except Exception as error:
-        with suppress(NoetherError, OSError):  # Whoever cannot be reached waits, as for a host that is down.
-            placement = _placement(config)
-            info = run_info(config, placement, os.environ)
+        # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
+        with suppress(NoetherError, OSError, ImportError):
+            host, facts = socket.gethostname(), read_process_facts()
+            placement = resolve_or_on_cpus(request, os.environ, host, nvml_gpus, facts)[0]
+            info = adapt(run_info(config, placement, os.environ))
             if config is not None or info.identity.is_named:
-                tell_other_hosts(error, placement, info)
+                _tell_other_hosts(error, placement, info)
         raise
 
 
-def _placement(config: RunConfig | None) -> Placement:
-    request, facts = launch_request(config) if config is not None else LaunchRequest(), read_process_facts()
-    try:
-        return resolve_placement(request, os.environ, socket.gethostname(), facts=facts)
-    except RequestError:  # Its devices may be what is wrong here; where the ranks meet does not depend on them.
-        return resolve_placement(replace(request, accelerator="cpu"), os.environ, socket.gethostname(), facts=facts)
-
-
-def tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> None:
-    """Tells the other hosts of a run, if it has any, why this one refuses it.
-
-    Raises:
-        NoetherError, OSError: they cannot be told.
-    """
+def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> None:
     if len(placement.workers) == placement.world_size:
         return
     endpoint, limit_s = placement.endpoint, info.distributed.init_timeout_s

@@ -13,6 +13,7 @@ import pytest
 from conftest import REPOSITORY, Finished
 from processes import free_port, run_to_end
 from sharing import in_every_push
+from torch.distributed import TCPStore
 
 LIMIT_S = 60
 """The promise; the default of --timeout leaves room for a slow start."""
@@ -67,14 +68,18 @@ def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> 
     assert re.match(r"1 error, ", lines[-1])
 
 
-def examined(environ, folder: Path, *words: str) -> list[tuple[str, str]]:
-    """Returns what ranks of one job say, on both streams, each given words of its own; the last starts first."""
-    port = free_port()
+def examined(environ, folder: Path, *words: str, store: int = 0) -> list[tuple[str, str]]:
+    """Returns what ranks of one job say, on both streams, each given words of its own; the last starts first.
+
+    `store` is the port of a store that is served already, as torchrun's agent does; 0: there is none.
+    """
+    port = store or free_port()
+    elastic = {"TORCHELASTIC_RUN_ID": "a job", **({"TORCHELASTIC_USE_AGENT_STORE": "True"} if store else {})}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "noether", "doctor", "--json", "accelerator=cpu", f"output_path={folder}", word],
             cwd=REPOSITORY,
-            env={**environ, **ranks_environ(rank, len(words), port), "TORCHELASTIC_RUN_ID": "a job"},
+            env={**environ, **ranks_environ(rank, len(words), port), **elastic},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -112,13 +117,19 @@ def test_a_rank_that_a_run_would_refuse_is_named_with_what_differs_at_once(envir
     assert (found["peers"]["level"], found["store"]["seen"]) == ("ok", "the ranks have not met")
 
 
+UNREADABLE = {"rank-0": (0, False), "rank-1": (1, False), "torchrun-rank-0": (0, True), "torchrun-rank-1": (1, True)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("refusing", [0, 1])
-def test_a_host_that_cannot_read_its_settings_is_named_by_the_other_at_once(environ, tmp_path, refusing: int) -> None:
+@pytest.mark.parametrize(("refusing", "served"), in_every_push(UNREADABLE, "rank-0", "rank-1", "torchrun-rank-1"))
+def test_a_host_that_cannot_read_its_settings_is_named_by_the_other_at_once(
+    environ, tmp_path, refusing: int, served: bool
+) -> None:
     words = ["seed=3", "seed=3"]
     words[refusing] = "trainer.max_epohcs=3"
     started = time.monotonic()
-    said = examined(environ, tmp_path / "runs", *words)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if served else None
+    said = examined(environ, tmp_path / "runs", *words, store=store.port if store is not None else 0)
     assert time.monotonic() - started < 30
     assert said[refusing][0] == ""
     assert "[unknown-key]" in said[refusing][1]
