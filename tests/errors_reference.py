@@ -90,9 +90,9 @@ def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
 
 def _raises(function: ast.expr) -> bool:
     name = ast.unparse(function)
-    return name.endswith(("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError")) or name in (
-        *("refuse", "_choice_error", "_refusal", "wrong"),
-    )
+    return name.endswith(
+        ("RequestError", "SettingError", "SettingProblem", "DamagedCheckpoint", "DiskRefusal", "JoinError")
+    ) or name in (*("refuse", "_choice_error", "_refusal", "wrong"),)
 
 
 def _template(node: ast.AST) -> str:

@@ -185,31 +185,28 @@ def _unknown_flag(
     typed, has_value, value = word.lstrip("-").partition("=")
     if not has_value and following and not following[0].startswith("-") and "=" not in following[0]:
         has_value, value = " ", following[0]
-    meant = _flag_meant(typed, value, own, settings)
-    near, fix = "", f"noether {verb} --help"
-    if meant is not None:
-        near = meant.partition("=")[0].lstrip("'") if "=" in meant else flag_of(meant)
-        is_switch = meant in own and own[meant].annotation is bool
-        fix = meant if "=" in meant else flag_of(meant) + ("" if is_switch or not has_value else has_value + value)
+    name, line = _flag_meant(typed, value, own, settings)
+    is_switch = name in own and own[name].annotation is bool
+    given = has_value + value if name and not is_switch else ""
+    near = flag_of(name) if name and not line else name
     return RequestError(
         "unknown-flag",
         f"noether {verb} has no flag {word.partition('=')[0]}" + (f", did you mean {near}?" if near else ""),
-        seen=word + (f" {value}" if has_value == " " and fix.endswith(value) else ""),
+        seen=word + (given if has_value == " " else ""),
         expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
-        fix=fix,
+        fix=line or (near + given if near else f"noether {verb} --help"),
     )
 
 
-def _flag_meant(typed: str, value: str, own: Mapping[str, Parameter], settings: Sequence[str]) -> str | None:
-    """Returns the name of the flag or setting that was meant, or a whole setting=value of a section."""
+def _flag_meant(typed: str, value: str, own: Mapping[str, Parameter], settings: Sequence[str]) -> tuple[str, str]:
+    """Returns the flag or setting that was meant, and where it is no flag, the line to type; "" for none."""
     key = typed.replace("-", "_")
     if OTHER_FLAGS.get(key) in own:
-        return OTHER_FLAGS[key]
+        return OTHER_FLAGS[key], ""
     if settings and len(key) > 1:
         from noether.config.other_names import setting_meant
 
         found = setting_meant(key, value)
         if found is not None:
-            name = found.lstrip("'").partition("=")[0]
-            return name if name in settings and "      " not in found else found
-    return nearest(key, [*own, *settings])
+            return found.setting, "" if found.setting in settings and not found.remark else str(found)
+    return nearest(key, [*own, *settings]) or "", ""

@@ -67,7 +67,8 @@ def setting_help(name: str) -> str:
         return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}", *uses])
     having = [section for section in sections() if name in dict(_kinds(section))]
     near = having[0] if having else nearest(name, (*VERBS, *GROUPS, *sections(), *known))
-    meant = near or (setting_meant(name, "") or "").lstrip("'").partition("=")[0]
+    other = setting_meant(name, "")
+    meant = near or (other.setting if other else "")
     raise RequestError(
         "no-help-for-that",
         f"no command, section or setting {name!r}" + (f", did you mean {meant!r}?" if meant else ""),

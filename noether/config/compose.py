@@ -1,10 +1,9 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import reduce
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.plain_file import read_plain
-from noether.config.explain import validation_error
+from noether.config.explain import SettingProblem, problems_of, refusal_of
 from noether.config.interpolation import interpolated
 from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested
-from noether.config.other_names import SECTIONS, fields_of
+from noether.config.other_names import SECTIONS, Suggestion
 from noether.config.overrides import chosen_options, parse_overrides, setting_value
 from noether.config.recipe import with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
@@ -111,30 +110,28 @@ def validate(settings: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        refusal = validation_error(error, settings)
-    raise _with_value_corrected(refusal, settings) if refusal.code == "unknown-key" else refusal
+        problems = problems_of(error, settings)
+    raise refusal_of([_with_value_corrected(key, problem, settings) for key, problem in problems.items()])
 
 
-def _with_value_corrected(refusal: RequestError, settings: Mapping[str, Any]) -> RequestError:
+def _with_value_corrected(key: str, problem: SettingProblem, settings: Mapping[str, Any]) -> SettingProblem:
     """Tries the fix of an unknown key: where the setting that it names refuses the value, one line corrects both."""
-    first, *others = refusal.fix.split("\n")
-    typed = shlex.split(first.partition("      ")[0])
-    if len(typed) != 1 or typed[0].partition("=")[0] in SECTIONS:  # "leave KEY out", or an option of a group.
-        return refusal
-    unknown, tried = refusal.seen.partition("=")[0], deepcopy(dict(settings))
-    parents = accumulate(unknown.split("."), "{}.{}".format)
-    _take(tried, next((key for key in parents if not fields_of(key)), unknown))
+    meant, tried = problem.fix, deepcopy(dict(settings))
+    if not isinstance(meant, Suggestion) or meant.setting in SECTIONS:  # The latter: an option of a group.
+        return problem
+    _take(tried, key)
     try:
-        override = parse_override(typed[0])
-        validate(_merged(tried, nested(override.key_or_group, setting_value(override))))
-    except HydraException:
-        return refusal
-    except RequestError as second:
-        if second.seen.startswith(f"{override.key_or_group}="):
-            fix = second.fix.partition("\n")[0]
-            fix = "\n".join([f"leave {unknown} out" if fix.startswith("leave ") else fix, *others])
-            return RequestError(**refusal.parts | {"expected": second.expected, "fix": fix})
-    return refusal
+        override = parse_override(meant.override)
+        tried = _merged(tried, nested(meant.setting, setting_value(override)))
+        RunConfig.model_validate(tried)
+    except (HydraException, RequestError):
+        return problem
+    except ValidationError as error:
+        for key, second in problems_of(error, tried).items():
+            if f"{meant.setting}.".startswith(f"{second.setting}."):
+                second = _with_value_corrected(key, second, tried)
+                return replace(problem, expected=second.expected, fix=second.fix)
+    return problem
 
 
 def read_dumped(path: Path) -> RunConfig:

@@ -51,7 +51,7 @@ class EllipsoidDatasetConfig(_Dataset):
                     f"points_per_update.{prefix}",
                     ": this data set has surface and volume points",
                     value=wanted,
-                    meant=f"points_per_update.{nearest(prefix, have) or 'surface'}",
+                    fix=f"dataset.points_per_update.{nearest(prefix, have) or 'surface'}={wanted}",
                 )
             if wanted > have[prefix]:
                 problem = f" is more than {prefix}_points={have[prefix]}"

@@ -3,12 +3,13 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import nearest
-from noether.config.other_names import fields_of, setting_meant
+from noether.config.other_names import Suggestion, fields_of, setting_meant
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.setting_error import SettingError
@@ -17,30 +18,56 @@ from noether.config.sweep import override_value
 from noether.errors import RequestError
 
 
-def validation_error(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
-    """Turns the schema's problems with `settings` into one error: the first in full, and a line for each other one."""
+@dataclass(frozen=True)
+class SettingProblem:
+    """A setting that the schema refuses, in the parts of a RequestError.
+
+    `fix` is a line, "" for none, or None for leaving the setting out.
+    """
+
+    code: str
+    summary: str
+    setting: str
+    seen: str = ""
+    expected: str = ""
+    fix: Suggestion | str | None = None
+
+    @property
+    def line(self) -> str:
+        """The fix as it is shown."""
+        return f"leave {self.setting} out" if self.fix is None else str(self.fix)
+
+
+def problems_of(error: ValidationError, settings: Mapping[str, Any]) -> dict[str, SettingProblem]:
+    """Returns what the schema refuses of `settings`, by the key that it refuses."""
     kinds = {name: str(part["kind"]) for name, part in settings.items() if isinstance(part, dict) and "kind" in part}
-    problems: dict[str, RequestError] = {}
+    problems: dict[str, SettingProblem] = {}
     for problem in error.errors(include_url=False):
         key, section = _locate(problem["loc"])
         # A union (int, auto or null) reports a problem for each member; the first is enough.
         problems.setdefault(key, _describe(problem, key, section, kinds))
-    first, *others = problems.values()
-    more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
-    fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
-    return RequestError(**first.parts | {"fix": fix})
+    return problems
 
 
-def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[str, str]) -> RequestError:
-    """Turns one of the schema's problems into a RequestError, with the key as the user writes it."""
+def refusal_of(problems: Sequence[SettingProblem]) -> RequestError:
+    """Returns one error for all problems: the first in full, and a line for each other one."""
+    first, *others = problems
+    more = [other.summary + (f"   → {other.line}" if other.line else "") for other in others]
+    fix = "\n".join([first.line, f"and {len(others)} more:", *more]).lstrip() if others else first.line
+    return RequestError(first.code, first.summary, seen=first.seen, expected=first.expected, fix=fix)
+
+
+def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[str, str]) -> SettingProblem:
+    """Returns one of the schema's problems, with the key as the user writes it."""
     kind, value, default = problem["type"], problem["input"], _default(key, section)
     if kind == "extra_forbidden":
         return _unknown_key(key, value, list(section.model_fields), kinds)
     if kind == "missing":
         options = sorted(file.stem for file in (configs_folder() / key).glob("*.yaml"))
-        return RequestError(
+        return SettingProblem(
             "setting-missing",
             f"{key} is not set",
+            key,
             expected=f"one of {', '.join(options)}" if options else f"a value for {key}",
             fix=f"{key}={('default' if 'default' in options else options[0]) if options else 'VALUE'}",
         )
@@ -49,7 +76,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[s
     shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
     expected = _expected(kind, problem.get("ctx", {}))
     has_default = default not in ("VALUE", {}, ()) and not isinstance(default, BaseModel)
-    fix = f"{key}={shlex.quote(as_override(default))}" if has_default else f"leave {key} out"
+    fix = f"{key}={shlex.quote(as_override(default))}" if has_default else None
     if kind in ("string_type", "path_type") and is_number(value):
         shown, expected = (
             f"the number {shown}",
@@ -67,7 +94,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[s
         given = (override_value(value),) if isinstance(value, str) else ()
         elements = default if isinstance(default, tuple) and default else given
         fix = f"{key}={shlex.quote('[' + ','.join(map(str, elements)) + ']')}"
-    return RequestError("invalid-value", f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
+    return SettingProblem("invalid-value", f"{key} cannot be {shown}", key, seen, expected, fix=fix)
 
 
 _KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number")
@@ -91,51 +118,42 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
     return _KINDS.get(kind, "a value of another type").format(**context)
 
 
-def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str, str]) -> RequestError:
+def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str, str]) -> SettingProblem:
     parent, _, name = key.rpartition(".")
-    near = nearest(name, known)
+    near, is_group = nearest(name, known), isinstance(value, dict)
     typed, leaf = _first_setting(key, value)
-    named = f"{parent}.{near}".lstrip(".") + typed.removeprefix(key)
-    if near and isinstance(value, dict):
-        line = None if fields_of(named) else setting_meant(named, as_override(leaf), (), kinds)
-    else:
-        line = setting_meant(typed, as_override(leaf), known, kinds)
-    if line is None and isinstance(value, dict) and (meant := setting_meant(key, "", (), kinds)):
-        there = meant.partition("=")[0]  # A group of settings that another section has.
-        line = shlex.quote(f"{there}{typed.removeprefix(key)}={as_override(leaf)}")
-    if line is None and near:
-        line = shlex.quote(f"{named}={as_override(leaf)}")
-    meant = line.lstrip("'").partition("=")[0].removesuffix(typed.removeprefix(key)) if line else ""
-    return RequestError(
+    rest, given = typed.removeprefix(key), as_override(leaf)
+    named = Suggestion(f"{parent}.{near}".lstrip(".") + rest, given) if near else None
+    meant = None
+    if named is None or not is_group:
+        meant = setting_meant(typed, given, known, kinds)
+    elif not fields_of(named.setting):
+        meant = setting_meant(named.setting, given, (), kinds)
+    if meant is None and is_group and (other := setting_meant(key, "", (), kinds)):
+        meant = Suggestion(other.setting + rest, given)  # A group of settings that another section has.
+    meant = meant or named
+    return SettingProblem(
         "unknown-key",
-        f"unknown key {key!r}" + (f", did you mean {meant!r}?" if line else ""),
+        f"unknown key {key!r}" + (f", did you mean {meant.setting.removesuffix(rest)!r}?" if meant else ""),
+        typed if meant else key,
         seen=f"{typed}={_short(leaf)}",
-        expected="" if line else f"a key of {parent or 'the configuration'}: {', '.join(known)}",
-        fix=line or f"leave {key} out",
+        expected="" if meant else f"a key of {parent or 'the configuration'}: {', '.join(known)}",
+        fix=meant,
     )
 
 
-def _refused_by_section(problem: Any, key: str) -> RequestError:
+def _refused_by_section(problem: Any, key: str) -> SettingProblem:
     """Explains a check of the schema itself, whose message already says what was seen and what was expected."""
     error, value = problem["ctx"]["error"], problem["input"]
     if not isinstance(error, SettingError):  # Of pydantic's own.
         error = SettingError("setting-refused", "", str(error))
     if error.setting:
-        if error.meant:
-            expected = f"{key}.{error.meant}".lstrip(".")
-            given = error.given or "=VALUE"
-            return RequestError(
-                error.code,
-                f"{key}.{error.setting}{error.problem}".lstrip("."),
-                seen=f"{key}.{error.setting}{given}".lstrip("."),
-                fix=f"{expected}{given}",
-            )
         full = key if key.rpartition(".")[2] == error.setting else f"{key}.{error.setting}".lstrip(".")
-        seen, fix = (f"{full}{error.given}", f"leave {full} out") if error.given else ("", "")
-        return RequestError(error.code, f"{full}{error.given}{error.problem}", seen=seen, fix=fix)
-    fix = shlex.quote(f"{key}={error.instead}") if error.instead else f"leave {key} out"
+        seen, fix = (f"{full}{error.given}", error.fix or None) if error.given else ("", error.fix)
+        return SettingProblem(error.code, f"{full}{error.given}{error.problem}", full, seen, error.expected, fix)
+    fix = shlex.quote(f"{key}={error.instead}") if error.instead else None
     seen = f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
-    return RequestError(error.code, f"{key}: {error}" if key else str(error), seen=seen, fix=fix)
+    return SettingProblem(error.code, f"{key}: {error.problem}" if key else error.problem, key, seen, fix=fix)
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:

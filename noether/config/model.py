@@ -5,21 +5,22 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.config.section import ComponentSection, chosen_by_kind, dotted_path_or
-from noether.errors import RequestError
+from noether.config.setting_error import SettingError
 
 
 def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
-    """Raises RequestError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
+    """Raises SettingError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
 
     RoPE rotates pairs of channels on three axes, so a head needs an even number of channels, and at least 6.
     """
     step, smallest = (2 * heads, 6 * heads) if rotary else (heads, heads)
     if dim % step or dim < smallest:
         why = " (2 × heads: rotary positions rotate pairs of channels on three axes)" if rotary else ""
-        raise RequestError(
+        raise SettingError(
             "heads-do-not-divide",
-            "model.heads does not divide model.dim" + (" into heads that can be rotated" if rotary else ""),
-            seen=f"model.dim={dim}, model.heads={heads}",
+            "dim",
+            f" cannot be divided by model.heads={heads}" + (" into heads that can be rotated" if rotary else ""),
+            value=dim,
             expected=f"a multiple of {step}{why}, at least {smallest}",
             fix=f"model.dim={max(smallest, round(dim / step) * step)}",
         )

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -12,121 +12,87 @@ from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 
-# As Lightning, Hugging Face's Trainer, timm, Hydra and argparse scripts write them. {} is the value that was typed.
-# After six spaces comes a remark, which is not part of the line to type.
-OTHER_NAMES = {
-    "lr": "optimizer.learning_rate={}",
-    "base_lr": "optimizer.learning_rate={}",
-    "max_lr": "optimizer.learning_rate={}",
-    "min_lr": "schedule.final_learning_rate={}",
-    "eta_min": "schedule.final_learning_rate={}",
-    "wd": "optimizer.weight_decay={}",
-    "adam_epsilon": "optimizer.eps={}",
-    "optim": "optimizer={}",
-    "opt": "optimizer={}",
-    "sched": "schedule={}",
-    "lr_scheduler": "schedule={}",
-    "lr_scheduler_type": "schedule={}",
-    "warmup_steps": "schedule.warmup={} updates",
-    "num_warmup_steps": "schedule.warmup={} updates",
-    "warmup_epochs": "schedule.warmup={} epochs",
-    "batch_size": "trainer.effective_batch_size={}",
-    "global_batch_size": "trainer.effective_batch_size={}",
-    "train_batch_size": "trainer.effective_batch_size={}",
-    "per_device_train_batch_size": "trainer.effective_batch_size={}      (samples per update over all ranks)",
-    "per_device_eval_batch_size": "trainer.evaluation_batch_size={}",
-    "eval_batch_size": "trainer.evaluation_batch_size={}",
-    "micro_batch_size": "trainer.max_batch_size={}",
-    "accumulate_grad_batches": "trainer.max_batch_size=1      (samples at once; the rest of an update accumulates)",
-    "gradient_accumulation_steps": "trainer.max_batch_size=1      (samples at once; the rest of an update accumulates)",
-    "epochs": "trainer.max_epochs={}",
-    "num_epochs": "trainer.max_epochs={}",
-    "n_epochs": "trainer.max_epochs={}",
-    "num_train_epochs": "trainer.max_epochs={}",
-    "steps": "trainer.max_updates={}",
-    "max_steps": "trainer.max_updates={}",
-    "num_steps": "trainer.max_updates={}",
-    "iterations": "trainer.max_updates={}",
-    "max_iters": "trainer.max_updates={}",
-    "amp": "trainer.precision=bf16",
-    "mixed_precision": "trainer.precision={}",
-    "fp16": "trainer.precision=fp16",
-    "bf16": "trainer.precision=bf16",
-    "grad_clip": "trainer.clip_gradient_norm={}",
-    "clip_grad": "trainer.clip_gradient_norm={}",
-    "max_grad_norm": "trainer.clip_gradient_norm={}",
-    "gradient_clip_val": "trainer.clip_gradient_norm={}",
-    "ema": "trainer.ema_decay={}",
-    "torch_compile": "trainer.compile={}",
-    "gradient_checkpointing": "trainer.recompute={}",
-    "early_stopping_patience": "trainer.stop_after={}",
-    "patience": "trainer.stop_after={}",
-    "monitor": "trainer.select_by={}",
-    "metric_for_best_model": "trainer.select_by={}",
-    "save_total_limit": "trainer.keep_checkpoints={}",
-    "save_top_k": "trainer.keep_checkpoints={}",
-    "log_every_n_steps": "trainer.log_every={} updates",
-    "logging_steps": "trainer.log_every={} updates",
-    "log_interval": "trainer.log_every={} updates",
-    "eval_every": "trainer.evaluate_every={} updates",
-    "eval_steps": "trainer.evaluate_every={} updates",
-    "eval_interval": "trainer.evaluate_every={} updates",
-    "val_check_interval": "trainer.evaluate_every={} updates",
-    "check_val_every_n_epoch": "trainer.evaluate_every={} epochs",
-    "save_every": "trainer.checkpoint_every={} updates",
-    "save_steps": "trainer.checkpoint_every={} updates",
-    "save_interval": "trainer.checkpoint_every={} updates",
-    "checkpoint_interval": "trainer.checkpoint_every={} updates",
-    "max_time": "trainer.timeout_min={}",
-    "gpus": "devices={}",
-    "gpu_ids": "devices={}",
-    "num_gpus": "devices={}",
-    "device": "accelerator={}",
-    "num_nodes": "slurm.nodes={}      (noether submit; without a scheduler: nodes, node_rank and master_addr)",
-    "nnodes": "slurm.nodes={}      (noether submit; without a scheduler: nodes, node_rank and master_addr)",
-    "partition": "slurm.slurm_partition={}",
-    "account": "slurm.slurm_account={}",
-    "qos": "slurm.slurm_qos={}",
-    "time": "slurm.timeout_min={}",
-    "mem": "slurm.mem_gb={}",
-    "data": "dataset={}",
-    "data_root": "dataset_root={}",
-    "data_dir": "dataset_root={}",
-    "data_path": "dataset_root={}",
-    "root": "dataset_root={}",
-    "dataset.root": "dataset_root={}",
-    "dataset.path": "dataset_root={}",
-    "dataloader_num_workers": "num_workers={}",
-    "workers": "num_workers={}",
-    "random_seed": "seed={}",
-    "manual_seed": "seed={}",
-    "name": "run_id={}",
-    "run_name": "run_id={}",
-    "exp_name": "run_id={}",
-    "output": "output_path={}",
-    "output_dir": "output_path={}",
-    "out_dir": "output_path={}",
-    "save_dir": "output_path={}",
-    "default_root_dir": "output_path={}",
-    "ckpt_path": "resume={}",
-    "resume_from_checkpoint": "resume={}",
-    "pretrained": "initial_weights={}",
-    "init_from": "initial_weights={}",
-    "logger": "tracker={}",
-    "report_to": "tracker={}",
-    "wandb": "tracker=wandb",
-    "mlflow": "tracker=mlflow",
-    "hidden_dim": "model.dim={}",
-    "hidden_size": "model.dim={}",
-    "embed_dim": "model.dim={}",
-    "d_model": "model.dim={}",
-    "width": "model.dim={}",
-    "n_heads": "model.heads={}",
-    "num_heads": "model.heads={}",
-    "n_layers": "model.depth={}",
-    "num_layers": "model.depth={}",
-    "layers": "model.depth={}",
+
+class Suggestion(NamedTuple):
+    """A setting to write instead, with its value in Hydra's grammar; `remark` is for the reader alone."""
+
+    setting: str
+    value: str = "{}"
+    remark: str = ""
+
+    def given(self, value: str) -> "Suggestion":
+        """Returns the suggestion for a value that was typed, which stands where {} is; of 1, updates is an update."""
+        template = self.value.removesuffix("s") if value == "1" else self.value
+        return self._replace(value=template.replace("{}", value))
+
+    @property
+    def override(self) -> str:
+        """The word that noether reads."""
+        return f"{self.setting}={self.value}"
+
+    def __str__(self) -> str:
+        return shlex.quote(self.override) + (f"      ({self.remark})" if self.remark else "")
+
+
+# As Lightning, Hugging Face's Trainer, timm, Hydra and argparse scripts write them.
+_ALL_RANKS, _AT_ONCE = "samples per update over all ranks", "samples at once; the rest of an update accumulates"
+_UNDER_SLURM = "noether submit; without a scheduler: nodes, node_rank and master_addr"
+_NAMES = {
+    Suggestion("optimizer.learning_rate"): "lr base_lr max_lr",
+    Suggestion("schedule.final_learning_rate"): "min_lr eta_min",
+    Suggestion("optimizer.weight_decay"): "wd",
+    Suggestion("optimizer.eps"): "adam_epsilon",
+    Suggestion("optimizer"): "optim opt",
+    Suggestion("schedule"): "sched lr_scheduler lr_scheduler_type",
+    Suggestion("schedule.warmup", "{} updates"): "warmup_steps num_warmup_steps",
+    Suggestion("schedule.warmup", "{} epochs"): "warmup_epochs",
+    Suggestion("trainer.effective_batch_size"): "batch_size global_batch_size train_batch_size",
+    Suggestion("trainer.effective_batch_size", remark=_ALL_RANKS): "per_device_train_batch_size",
+    Suggestion("trainer.evaluation_batch_size"): "per_device_eval_batch_size eval_batch_size",
+    Suggestion("trainer.max_batch_size"): "micro_batch_size",
+    Suggestion("trainer.max_batch_size", "1", _AT_ONCE): "accumulate_grad_batches gradient_accumulation_steps",
+    Suggestion("trainer.max_epochs"): "epochs num_epochs n_epochs num_train_epochs",
+    Suggestion("trainer.max_updates"): "steps max_steps num_steps iterations max_iters",
+    Suggestion("trainer.precision", "bf16"): "amp bf16",
+    Suggestion("trainer.precision"): "mixed_precision",
+    Suggestion("trainer.precision", "fp16"): "fp16",
+    Suggestion("trainer.clip_gradient_norm"): "grad_clip clip_grad max_grad_norm gradient_clip_val",
+    Suggestion("trainer.ema_decay"): "ema",
+    Suggestion("trainer.compile"): "torch_compile",
+    Suggestion("trainer.recompute"): "gradient_checkpointing",
+    Suggestion("trainer.stop_after"): "early_stopping_patience patience",
+    Suggestion("trainer.select_by"): "monitor metric_for_best_model",
+    Suggestion("trainer.keep_checkpoints"): "save_total_limit save_top_k",
+    Suggestion("trainer.log_every", "{} updates"): "log_every_n_steps logging_steps log_interval",
+    Suggestion("trainer.evaluate_every", "{} updates"): "eval_every eval_steps eval_interval val_check_interval",
+    Suggestion("trainer.evaluate_every", "{} epochs"): "check_val_every_n_epoch",
+    Suggestion("trainer.checkpoint_every", "{} updates"): "save_every save_steps save_interval checkpoint_interval",
+    Suggestion("trainer.timeout_min"): "max_time",
+    Suggestion("devices"): "gpus gpu_ids num_gpus",
+    Suggestion("accelerator"): "device",
+    Suggestion("slurm.nodes", remark=_UNDER_SLURM): "num_nodes nnodes",
+    Suggestion("slurm.slurm_partition"): "partition",
+    Suggestion("slurm.slurm_account"): "account",
+    Suggestion("slurm.slurm_qos"): "qos",
+    Suggestion("slurm.timeout_min"): "time",
+    Suggestion("slurm.mem_gb"): "mem",
+    Suggestion("dataset"): "data",
+    Suggestion("dataset_root"): "data_root data_dir data_path root dataset.root dataset.path",
+    Suggestion("num_workers"): "dataloader_num_workers workers",
+    Suggestion("seed"): "random_seed manual_seed",
+    Suggestion("run_id"): "name run_name exp_name",
+    Suggestion("output_path"): "output output_dir out_dir save_dir default_root_dir",
+    Suggestion("resume"): "ckpt_path resume_from_checkpoint",
+    Suggestion("initial_weights"): "pretrained init_from",
+    Suggestion("tracker"): "logger report_to",
+    Suggestion("tracker", "wandb"): "wandb",
+    Suggestion("tracker", "mlflow"): "mlflow",
+    Suggestion("model.dim"): "hidden_dim hidden_size embed_dim d_model width",
+    Suggestion("model.heads"): "n_heads num_heads",
+    Suggestion("model.depth"): "n_layers num_layers layers",
 }
+OTHER_NAMES = {name: meant for meant, names in _NAMES.items() for name in names.split()}
+"""What is meant by each setting of other programs, where {} is the value that was typed."""
 
 # What chooses a component elsewhere; here it is `kind`, in the same section.
 NAMES_OF_KIND = ("name", "type", "class", "class_path", "_target_")
@@ -134,8 +100,8 @@ NAMES_OF_KIND = ("name", "type", "class", "class_path", "_target_")
 
 def setting_meant(
     key: str, value: str, known: Sequence[str] = (), kinds: Mapping[str, str] = MappingProxyType({})
-) -> str | None:
-    """Returns the line to type for a setting that is unknown under `key`, or None where no setting is like it.
+) -> Suggestion | None:
+    """Returns what to write for a setting that is unknown under `key`, or None where no setting is like it.
 
     Args:
         key: the setting as it was typed, with its section.
@@ -146,25 +112,22 @@ def setting_meant(
     section, _, name = key.rpartition(".")
     name = name.replace("-", "_")
     if name in NAMES_OF_KIND and "kind" in known and section:
-        return f"{section}.kind={value}"
-    there = settings(kinds)
+        return Suggestion(f"{section}.kind", value)
     if key in OTHER_NAMES:
-        return _line(OTHER_NAMES[key], value)
-    other = OTHER_NAMES.get(name)
+        return OTHER_NAMES[key].given(value)
+    there, other = settings(kinds), OTHER_NAMES.get(name)
     if other is not None:
-        target = other.partition("=")[0]
         # A name such as `root` or `time` says something else in a section that is not about that.
-        fits = section in ("", "trainer", target.rpartition(".")[0]) or section not in SECTIONS
-        if fits and (target in there or target in SECTIONS):
-            return _line(other, value)
+        fits = section in ("", "trainer", other.setting.rpartition(".")[0]) or section not in SECTIONS
+        if fits and (other.setting in there or other.setting in SECTIONS):
+            return other.given(value)
     found = [one for one in there if one.rpartition(".")[2] == name and one.rpartition(".")[0] != section]
     if not found:
         return None
     first, *others = found
     choices = [choice for choice in get_args(there[first].annotation) if isinstance(choice, str)]
     value = nearest(value, choices) or value
-    remark = f"      (or {', or '.join(f'{other}={value}' for other in others)})" if others else ""
-    return _line(f"{first}={{}}{remark}", value)
+    return Suggestion(first, value, ", ".join(f"or {other}={value}" for other in others))
 
 
 def settings(kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, FieldInfo]:
@@ -201,13 +164,6 @@ def default_of(key: str) -> Any:
         if not field.is_required():
             return field.get_default(call_default_factory=True, validated_data={})
     return None
-
-
-def _line(template: str, value: str) -> str:
-    line, spaces, remark = template.partition("      ")
-    if value == "1" and line.endswith(("updates", "epochs")):
-        line = line[:-1]
-    return shlex.quote(line.replace("{}", value)) + spaces + remark.replace("{}", value)
 
 
 SECTIONS = {"", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation))}

@@ -146,10 +146,11 @@ class RunConfig(Section):
         if isinstance(self.model, (UPTConfig, ABUPTConfig)) and isinstance(self.dataset, known):
             points = self.dataset.geometry_points or self.dataset.surface_points
             if self.model.supernodes is not None and self.model.supernodes > points:
-                raise RequestError(
+                raise SettingError(
                     "too-few-geometry-points",
-                    "there are fewer geometry points than supernodes",
-                    seen=f"model.supernodes={self.model.supernodes}, {points} geometry points",
+                    "model.supernodes",
+                    f" is more than the {points} geometry points",
+                    value=self.model.supernodes,
                     expected="at most as many supernodes as geometry points",
                     fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
                 )

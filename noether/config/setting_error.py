@@ -1,21 +1,32 @@
 """What a section's own check raises: the setting, its value and the value to write, for whoever shows them."""
 
+from noether.errors import RequestError
 
-class SettingError(ValueError):
-    """A setting that its section refuses.
+
+class SettingError(RequestError, ValueError):
+    """A setting that its section refuses. As a ValueError it is collected by pydantic, and explained with the others.
 
     Args:
         code: the kind of mistake, as `NoetherError.code`.
         setting: its name within that section; "" where the check is of this one setting.
         problem: what is wrong with it, as the end of a line that begins with the setting.
         value: what it was set to, where that is wrong.
-        instead: the value to write, where one is known.
-        meant: the setting to write, where this one does not exist.
+        expected: as of a RequestError.
+        fix: as of a RequestError; "": to leave the setting out, where its value is known.
+        instead: the value to write, where one is known and the name of the setting is not.
     """
 
     def __init__(
-        self, code: str, setting: str, problem: str, *, value: object = None, instead: str = "", meant: str = ""
+        self,
+        code: str,
+        setting: str,
+        problem: str = "",
+        *,
+        value: object = None,
+        expected: str = "",
+        fix: str = "",
+        instead: str = "",
     ) -> None:
-        self.code, self.setting, self.problem, self.instead, self.meant = code, setting, problem, instead, meant
+        self.setting, self.problem, self.instead = setting, problem, instead
         self.given = "" if value is None else f"={value}"
-        super().__init__(f"{setting}{self.given}{problem}")
+        super().__init__(code, f"{setting}{self.given}{problem}", expected=expected, fix=fix)

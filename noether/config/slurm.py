@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from noether.config.section import Section
 from noether.config.setting_error import SettingError
-from noether.errors import RequestError
 
 SAME_VALUE: Mapping[str, str] = {
     "nodes": "nodes",
@@ -120,10 +119,11 @@ class SlurmConfig(Section):
         if gpus is not None and gpus < 0:
             raise SettingError("gpus-negative", "gpus_per_node", ": must not be negative", value=self.gpus_per_node)
         if gpus and self.tasks_per_node not in (None, 1, gpus):
-            raise RequestError(
+            raise SettingError(
                 "tasks-against-gpus",
-                "slurm.tasks_per_node contradicts slurm.gpus_per_node",
-                seen=f"tasks_per_node={self.tasks_per_node}, gpus_per_node={self.gpus_per_node}",
+                "tasks_per_node",
+                f" contradicts slurm.gpus_per_node={self.gpus_per_node}",
+                value=self.tasks_per_node,
                 expected="one task per GPU, or one task per node, which starts a rank per GPU itself",
                 fix=f"slurm.tasks_per_node={gpus}      (or leave it out)",
             )
@@ -134,11 +134,12 @@ class SlurmConfig(Section):
         # A job that is signalled when it starts would be requeued for ever without making an update.
         if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
             least = self.slurm_signal_delay_s // 60 + 1
-            raise RequestError(
+            raise SettingError(
                 "stop-signal-at-start",
-                "the job would be told to stop as soon as it starts",
-                seen=f"slurm.timeout_min={self.timeout_min}, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
-                expected="a time limit longer than slurm_signal_delay_s, the time for saving",
+                "timeout_min",
+                ": the job would be told to stop as soon as it starts",
+                value=self.timeout_min,
+                expected=f"longer than the time for saving, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
                 fix=f"slurm.timeout_min={least}      (or more)",
             )
         return self
@@ -151,40 +152,44 @@ class SlurmConfig(Section):
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
                 problem = f": {name!r} is not a long option of sbatch; write mail-type: END"
                 raise SettingError("not-an-sbatch-option", "slurm_additional_parameters", problem)
-            own = f"slurm.slurm_additional_parameters.{name}"
-            option, seen = _in_full(option), f"{own}={value}"
+            setting = f"slurm_additional_parameters.{name}"
+            own, option = f"slurm.{setting}", _in_full(option)
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
-                raise RequestError(
+                raise SettingError(
                     "gpu-option-has-a-setting",
-                    f"--{option} asks for GPUs, for which there is a setting",
-                    seen=seen,
+                    setting,
+                    " asks for GPUs, for which there is a setting",
+                    value=value,
                     expected="slurm.gpus_per_node, which determines the tasks per node and the plan of the job",
                     fix=_gpus_fix(self, own, option, str(value)),
                 )
             if option in OWN_OPTIONS:
                 key = f"slurm.{OWN_OPTIONS[option]}"
                 fix = f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {own})"
-                raise RequestError(
+                raise SettingError(
                     "option-has-a-setting",
-                    f"--{option} has its own setting",
-                    seen=seen,
+                    setting,
+                    f": --{option} has its own setting",
+                    value=value,
                     expected=f"{key}, which the plan of the job uses",
                     fix=_gpus_fix(self, own, option, str(value)) if key == "slurm.gpus_per_node" else fix,
                 )
             if option in FIXED_OPTIONS:
-                raise RequestError(
+                raise SettingError(
                     "option-is-ours",
-                    f"--{option} is set by noether submit",
-                    seen=seen,
+                    setting,
+                    f": --{option} is set by noether submit",
+                    value=value,
                     expected="other options: this one is needed to requeue the run and to find it",
                     fix=FIXED_OPTIONS[option].format(name=own),
                 )
             beside = EXCLUSIVE_OPTIONS.get(option)
             if beside and getattr(self, beside) is not None:
-                raise RequestError(
+                raise SettingError(
                     "option-contradicts-setting",
-                    f"--{option} contradicts slurm.{beside}",
-                    seen=f"{seen}, slurm.{beside}={getattr(self, beside)}",
+                    setting,
+                    f" contradicts slurm.{beside}={getattr(self, beside)}",
+                    value=value,
                     expected="one of the two: sbatch refuses both together",
                     fix=f"slurm.{beside}=null      (or leave {own} out)",
                 )

@@ -114,10 +114,11 @@ class TrainerConfig(Section):
         for name in ("log_every", "evaluate_every", "checkpoint_every", "profile"):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
-                raise RequestError(
+                raise SettingError(
                     "percentage-not-allowed",
-                    f"trainer.{name} cannot be a percentage of the run",
-                    seen=f"trainer.{name}={interval}",
+                    name,
+                    " cannot be a percentage of the run",
+                    value=interval,
                     expected="a number of updates, epochs or samples",
                     fix=f"'trainer.{name}={Interval(max(1, round(interval.count)), 'epochs')}'",
                 )

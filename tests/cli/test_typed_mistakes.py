@@ -39,6 +39,9 @@ TYPED = {
     "train points_per_update.surface=64": "dataset.points_per_update.surface=64",
     "train dataset.pionts_per_update.surfce=64": "dataset.points_per_update.surface=64",
     "train save_every=0": "leave save_every out",
+    "train hidden_dim=100": "model.dim=102",
+    "train lr_scheduler.layers.a=1": "leave lr_scheduler.layers.a out",
+    "train slurm.gpus_per_node=2 tasks_per_node=3": "slurm.tasks_per_node=2",
     "train trainer.=3": "leave trainer.=3 out",
     "train =3": "leave =3 out",
     "train ~trainer": "trainer=default",
@@ -241,7 +244,7 @@ def test_what_has_to_be_filled_in_is_shown(line: str, workspace: Path) -> None:
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_what_other_programs_call_a_setting_is_one(name: str) -> None:
-    meant = OTHER_NAMES[name].partition("=")[0]
+    meant = OTHER_NAMES[name].setting
     sections = [section for section, field in RunConfig.model_fields.items() if sections_in(field.annotation)]
     assert meant in settings() or meant in sections
     assert name not in settings(), "the setting of that name could not be typed wrongly"

@@ -16,6 +16,14 @@ def test_several_problems_are_all_named() -> None:
         assert key in str(caught.value)
 
 
+def test_each_of_several_unknown_keys_is_answered_with_a_line_that_works() -> None:
+    with refusal("unknown-key") as caught:
+        load_config(["lr=abc", "hidden_dim=100", "save_every=0"])
+    first, _, *others = caught.value.fix.split("\n")
+    fixes = [first, *(other.partition("   → ")[2] for other in others)]
+    assert sorted(fixes) == ["leave save_every out", "model.dim=102", "optimizer.learning_rate=0.001"]
+
+
 ACCEPTED = {
     "plain": (["accelerator=gpu"], lambda c: c.accelerator == "gpu"),
     "quoted-list-as-a-shell-hands-it-over": (['+devices="0,1,2,3"'], lambda c: c.devices == "0,1,2,3"),
