@@ -6,12 +6,15 @@ come from a k-d tree, as torch_cluster's do on a CPU. Parameters are named as in
 models, so that weights can be copied.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from noether.models.layers.norms import DIGITS
 from noether.models.layers.positions import sincos_embedding
 
 Positions = tuple[Tensor, Tensor]
@@ -294,3 +297,10 @@ class Transolver(nn.Module):
 
 
 PLAIN = {"upt": UPT, "ab_upt": ABUPT, "transformer": Transformer, "transolver": Transolver}
+
+
+def plain_copy(own: nn.Module, kind: str, sizes: dict[str, Any]) -> nn.Module:
+    """Returns the straightforward implementation of a model, with its weights."""
+    plain: nn.Module = PLAIN[kind](**sizes)
+    plain.load_state_dict({name: value for name, value in own.state_dict().items() if name != DIGITS})
+    return plain

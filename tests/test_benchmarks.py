@@ -11,7 +11,6 @@ from conftest import REPOSITORY
 from processes import run_to_end
 
 from noether.models.build import build_model
-from noether.models.layers.norms import DIGITS
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 
@@ -46,10 +45,10 @@ def test_the_straightforward_models_predict_and_learn_the_same_from_the_same_wei
     batch |= {f"{name}_normals": torch.randn(2, 30, 3, generator=made) for name in ("surface", "volume")}
     batch["volume_sdf"] = torch.rand(2, 30, generator=made)
     torch.manual_seed(0)
-    ours, plain = build_model(kind, **OPTIONS[kind]), plain_models.PLAIN[kind](**OPTIONS[kind])
+    ours = build_model(kind, **OPTIONS[kind])
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    plain.load_state_dict({name: value for name, value in ours.state_dict().items() if name != DIGITS})
+    plain = plain_models.plain_copy(ours, kind, OPTIONS[kind])
     gradients = []
     for model in (ours, plain):
         fields = model(batch)

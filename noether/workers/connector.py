@@ -221,7 +221,7 @@ class Connector(AddressLookup):
             summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
             fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
         elif differ == ["configuration"]:
-            code, summary = "hosts-differ", "the ranks of this run were given different settings"
+            code, summary = "hosts-differ", f"{self._who} has other settings or versions than rank 0"
             fix = f"the same settings on every host, which `noether settings` lists; or, for two runs, {fix}"
         elif differ == ["device_kind"]:
             code, summary = (

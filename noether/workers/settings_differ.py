@@ -23,7 +23,7 @@ def settings_differ(first: Mapping[str, Any], other: Mapping[str, Any], host: st
 
     return RequestError(
         "hosts-differ",
-        f"{host} has other {'versions' if by_version else 'settings'} than rank 0",
+        f"{host} has other settings or versions than rank 0",
         seen=f"{named(other)} on {host}",
         expected=f"{named(first)}, as where rank 0 is",
         fix=f"the same {'image or environment' if by_version else 'settings'} on every host",

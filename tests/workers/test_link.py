@@ -131,7 +131,9 @@ def test_who_does_not_come_in_time_is_named_to_all(tmp_path: Path) -> None:
         pytest.param(
             replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
         ),
-        pytest.param(replace(RUN, configuration="89abcdef"), "", "given different settings", id="other settings"),
+        pytest.param(
+            replace(RUN, configuration="89abcdef"), "", "other settings or versions than rank 0", id="other settings"
+        ),
         pytest.param(replace(RUN, restarts=1), "", "another restart of its run", id="another restart"),
         pytest.param(RUN, "another key", "do not have the same key", id="another key"),
     ],
