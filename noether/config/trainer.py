@@ -101,15 +101,14 @@ class TrainerConfig(Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainerConfig":
-        given = [name for name in LENGTHS if getattr(self, name) is not None]
+        given = [f"trainer.{name}={value}" for name in LENGTHS if (value := getattr(self, name)) is not None]
         if len(given) != 1:
-            seen = " and ".join(f"trainer.{name}={getattr(self, name)}" for name in given)
             raise RequestError(
                 "run-length",
                 f"the length of the run is set {len(given)} times" if given else "the run has no length",
-                seen=seen or f"none of {', '.join(LENGTHS)}",
+                seen=" and ".join(given) or f"none of {', '.join(LENGTHS)}",
                 expected=f"exactly one of {', '.join(LENGTHS)}",
-                fix=seen.split(" and ")[0] if given else "trainer.max_epochs=60",
+                fix=given[0] if given else "trainer.max_epochs=60",
             )
         for name in ("log_every", "evaluate_every", "checkpoint_every", "profile"):
             interval = getattr(self, name)

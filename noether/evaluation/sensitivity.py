@@ -147,16 +147,14 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
 def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, str]:
     """Returns the output that is named, and how it is taken over the points, "" for one of the whole case."""
     task = trained.task
-    labels = {label: name for name in task.case_fields for label in task.case_labels(name)}
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set]
     scalars = integrated(task, fields) if has_faces else []
-    known = [*scalars, *labels, *(f"{over} {name}" for name in fields for over in OVER_POINTS)]
-    over, _, field = of.replace("maximum ", "max ").partition(" ")
-    if of in (*scalars, *labels):
-        return labels.get(of, of), ""
-    if over in OVER_POINTS and field.strip() in fields:
-        return field.strip(), over
-    near = f"mean {of}" if of in fields else nearest(of, known) or known[0]
+    known = {name: (name, "") for name in scalars}
+    known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}
+    known |= {f"{over} {name}": (name, over) for name in fields for over in OVER_POINTS}
+    if output := known.get(" ".join(of.split()).replace("maximum ", "max ")):
+        return output
+    near = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known))
     raise RequestError(
         "no-such-output",
         f"the model has no output {of!r} on this shape",

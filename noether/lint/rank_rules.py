@@ -104,7 +104,7 @@ def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | N
             plan_batches(config.trainer.effective_batch_size, None, ranks)
     except RequestError as error:
         seen = f" ({error.seen})" if error.seen and rule == "configuration-refused" else ""
-        yield Finding(launch.line, rule, error.summary + seen, error.fix.partition("\n")[0])
+        yield Finding(launch.line, rule, error.summary + seen, error.fix)
 
 
 def tasks(job: Job) -> Iterator[Finding]:
