@@ -150,7 +150,8 @@ def _refused_by_section(problem: Any, key: str) -> SettingProblem:
     if error.setting:
         full = key if key.rpartition(".")[2] == error.setting else f"{key}.{error.setting}".lstrip(".")
         seen, fix = (f"{full}{error.given}", error.fix or None) if error.given else ("", error.fix)
-        return SettingProblem(error.code, f"{full}{error.given}{error.problem}", full, seen, error.expected, fix)
+        summary = f"{full}{error.given}{error.problem}"
+        return SettingProblem(error.code, summary, full, error.seen or seen, error.expected, fix)
     fix = shlex.quote(f"{key}={error.instead}") if error.instead else None
     seen = f"{key}={_short(value)}" if key and not isinstance(value, (dict, BaseModel)) else ""
     return SettingProblem(error.code, f"{key}: {error.problem}" if key else error.problem, key, seen, fix=fix)

@@ -21,6 +21,7 @@ def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
             "dim",
             f" cannot be divided by model.heads={heads}" + (" into heads that can be rotated" if rotary else ""),
             value=dim,
+            seen=f"model.dim={dim}, model.heads={heads}",
             expected=f"a multiple of {step}{why}, at least {smallest}",
             fix=f"model.dim={max(smallest, round(dim / step) * step)}",
         )

@@ -93,7 +93,7 @@ def sensitivity(
         outwards = spread_over_surface(shape.points, triangles(shape.faces), moved, spacing)
     return Sensitivity(
         value.item(),
-        "" if name in task.scalars else task.outputs[name].unit.removesuffix("1"),
+        "" if name in task.scalars or task.outputs[name].unit == "1" else task.outputs[name].unit,
         of_points,
         outwards,
         {key: np.atleast_1d(gradient) for key, gradient in zip(given, of_parameters, strict=True)},

@@ -25,7 +25,7 @@ SCORES = {
 def score_metrics(name: str, unit: str) -> Iterator[Metric]:
     """Yields the metrics of a number in a unit."""
     for key, score in SCORES.items():
-        own = unit.removesuffix("1") if key in ("mae", "max", "floor_mae") else ""
+        own = unit if unit != "1" and key in ("mae", "max", "floor_mae") else ""
         yield replace(score, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 

@@ -4,7 +4,7 @@ import pytest
 from noether.config.task import FieldConfig
 from noether.evaluation.cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
-from noether.tasks.scores import r_squared, score_scalar, spearman
+from noether.tasks.scores import r_squared, score_metrics, score_scalar, spearman
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 
@@ -74,3 +74,8 @@ def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
     assert shown == [("humidity", "3.2 percent"), ("drag R²", "0.98")]
     texts = [known["drag/r2"].bare_text(value) for value in (0.99994, 0.99996, 0.99999999, 1.0)]
     assert texts == ["0.9999", "0.999960", "0.999999", "1"]
+
+
+def test_a_unit_of_an_inverse_is_kept_whole_and_that_of_a_ratio_is_none() -> None:
+    units = {unit: {metric.unit for metric in score_metrics("rate", unit)} for unit in ("s^-1", "1")}
+    assert units == {"s^-1": {"s^-1", ""}, "1": {""}}
