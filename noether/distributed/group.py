@@ -142,9 +142,8 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Joins the run's process group and leaves it.
 
     Raises:
-        RequestError: another run is met, another process is this rank already, rank 0 is not where the others look
-            for it, or a name does not resolve.
-        NoetherError: rank 0 is gone, or not all ranks came within the time that `distributed.init_timeout_s` gives.
+        NoetherError: rank 0 is gone, or the store of a launcher does not answer. Where not all ranks can meet,
+            the parent process ends this one, and says why.
 
     Everything that holds DDP must be gone before this is left: a reducer freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.errors import EndedByAnother, RequestError
+from noether.errors import RequestError
 from noether.workers.context import WorkerReport
 from noether.workers.hub import Hub
 from noether.workers.link import Peer
@@ -44,7 +44,9 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
     host, hub = link.endpoint.host, link if isinstance(link, Hub) else None
 
     def is_over() -> bool:
-        refuses = hub is not None and hub.reports and not set(hub.missing).difference(*hub.came)
+        if isinstance(link, Spoke):
+            return link.meeting is not None or link.question is not None  # Rank 0 asks once it waits no more.
+        refuses = link.reports and not set(link.missing).difference(*link.came)
         return link.meeting is not None or bool(refuses)
 
     if not poll_until(link, is_over, seconds + 5):
@@ -58,7 +60,7 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
     if verdict is not None:
         finding, who = refused("agreement", verdict.refusal), f"rank {verdict.rank} on {verdict.host}"
         return [finding if verdict.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
-    if meeting is None or isinstance(meeting, EndedByAnother) or getattr(meeting, "code", "") == "ranks-late":
+    if meeting is None or getattr(meeting, "code", "") == "ranks-late":
         return []
     if isinstance(meeting, RequestError):
         return [refused("names" if meeting.code == "master-not-resolved" else "port", meeting)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
+from noether.errors import JoinError
 from noether.workers.connector import HANGING_S, QUIET_S, AddressLookup, own_address, say_waiting
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
@@ -78,7 +79,6 @@ class Hub(Link):
         waited_s = limit_s - (self.deadline - time.monotonic())
         if own is not None and own.refusal is not None:
             self.meeting = own.refusal
-            self.send_all({"refused": str(own.refusal).partition("\n")[0]})
         elif not missing and (own is None or own.address):
             address = own.address if own is not None else self.endpoint.host
             log_folder = str(self.run_info.log_folder.absolute())
@@ -87,8 +87,13 @@ class Hub(Link):
             if self.run_info.shared_folder is not None and self._listener is not None:
                 PublishedPort(self.run_info.shared_folder, self.run_info.identity).remove()
         elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
-            self.meeting = self.late(missing)
-            self.send_all({"late": missing})
+            self.meeting = JoinError(
+                "ranks-late",
+                f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
+                seen=f"{self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}",
+                expected="all of them",
+                fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
+            )
         elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:
             self._has_said_who_is_missing = True
             who, whom = f"rank {min(self.own_ranks)} on {self.host}", f"rank {listed(missing)} of {self.world_size}"

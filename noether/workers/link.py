@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
-from noether.errors import JoinError, NoetherError
+from noether.errors import NoetherError
 from noether.workers.context import ReportKind, RunInfo, WorkerReport
-from noether.workers.rank_state import MeetingPoint, RankPosition, listed
+from noether.workers.rank_state import MeetingPoint, RankPosition
 
 
 @dataclass
@@ -67,17 +67,6 @@ class Link:
             self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
         self.arrived |= fresh
         return fresh
-
-    def late(self, missing: Collection[int]) -> JoinError:
-        """Returns how every rank that came ends when others did not."""
-        limit_s = self.run_info.distributed.init_timeout_s
-        return JoinError(
-            "ranks-late",
-            f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
-            seen=f"{self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}",
-            expected="all of them",
-            fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
-        )
 
     def poll(self) -> None:
         """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from noether.common.processes import is_stopped
 from noether.common.whole_file import write_whole
-from noether.errors import NoetherError
 from noether.workers.context import ReportKind, WorkerReport
 from noether.workers.death_signal import adopt_orphans, end_descendants
 from noether.workers.failure import death_report, where_in_stack
@@ -40,8 +39,6 @@ class LocalRanks:
         self.arrived: set[int] = set()
         self.stop_wanted = 0
         self.listener_seen = 0
-        self._meeting: MeetingPoint | NoetherError | None = None
-        self._answered: set[int] = set()
 
     def sources(self) -> list[Any]:
         """Returns what becomes readable when one of them reports or ends."""
@@ -62,7 +59,6 @@ class LocalRanks:
                 if rank not in self.reports:
                     report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
                     self.reports[rank] = replace(report, position=read_position(worker.counters))
-        self._answer_arrived()
         return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
 
     def _take_words(self, worker: RunningWorker) -> None:
@@ -78,18 +74,11 @@ class LocalRanks:
                 else:
                     self.stop_wanted = self.stop_wanted or message.number
 
-    def admit(self, meeting: MeetingPoint | NoetherError) -> None:
-        """Tells the ranks that have come, and those that will, where all meet or why they cannot."""
-        self._meeting = meeting
-        self._answer_arrived()
-
-    def _answer_arrived(self) -> None:
-        if self._meeting is None:
-            return
-        for rank in self.arrived - self._answered:
-            self._answered.add(rank)
+    def admit(self, meeting: MeetingPoint) -> None:
+        """Tells the ranks, which have all come, where all meet."""
+        for worker in self.workers.values():
             with contextlib.suppress(OSError):
-                self.workers[rank].reports.send(self._meeting)
+                worker.reports.send(meeting)
 
     def forward(self, number: int, moment: float) -> None:
         """Passes a signal on to every rank."""

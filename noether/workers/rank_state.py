@@ -12,7 +12,6 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from noether.common.numbers import first_of
-from noether.errors import NoetherError
 
 COLLECTIVES = (
     "",
@@ -132,7 +131,6 @@ class ParentLink:
         """Says that this rank has come, and returns where all meet, once all have come.
 
         Raises:
-            NoetherError: what the parent process says why they cannot meet.
             RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
         """
         if self._messages is None:
@@ -140,10 +138,8 @@ class ParentLink:
         self._messages.send(RankNote("arrived"))
         if not self._messages.poll(limit_s):
             raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")
-        answer: MeetingPoint | NoetherError = self._messages.recv()
-        if isinstance(answer, NoetherError):
-            raise answer
-        return answer
+        meeting: MeetingPoint = self._messages.recv()
+        return meeting
 
 
 def new_counters(multiprocess: Any = None) -> Any:

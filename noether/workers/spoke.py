@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from noether.environments.placement import Endpoint
-from noether.errors import EndedByAnother
 from noether.workers.connector import HANGING_S, Connector
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.link import Link, Peer, report_from
@@ -92,10 +91,6 @@ class Spoke(Link):
             port, secret, log_folder = message["meet"]
             address = self._connector.address if self._connector is not None else ""
             self.meeting = MeetingPoint(address, int(port), str(secret), str(log_folder))
-        elif "late" in message:
-            self.meeting = self.late([int(rank) for rank in message["late"]])
-        elif "refused" in message:
-            self.meeting = EndedByAnother(f"rank 0 refused the run: {message['refused']}")
         elif "hold" in message:
             self.held = True
         elif "stop_at" in message:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from noether.common.signals import SECOND_INTERRUPT_S
-from noether.errors import ExitCode
+from noether.errors import ExitCode, NoetherError
 from noether.workers.context import WorkerReport
 from noether.workers.failure import (
     as_phrase,
@@ -34,7 +34,7 @@ from noether.workers.signal_inbox import SignalInbox
 from noether.workers.spawner import RunningWorker
 from noether.workers.spoke import Spoke
 from noether.workers.stop_agreement import StopAgreement
-from noether.workers.worker import error_file, write_error_file
+from noether.workers.worker import error_file, failure_report, write_error_file
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
@@ -113,11 +113,13 @@ class _Watch:
         # The hub outlives its own ranks: it is asked who failed first until the others are done.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._hear(deadline)
+            if self._link.verdict is not None:
+                return
             if deadline is None and self._has_failed():
                 deadline = time.monotonic() + grace_s
                 if isinstance(self._link, Hub):
                     self._link.ask({"do": "where"}, reports_from, self._link.peers)
-            elif deadline is not None and (time.monotonic() >= deadline or self._link.verdict is not None):
+            elif deadline is not None and time.monotonic() >= deadline:
                 return
             if deadline is not None and not self._ranks.alive and self._all_have_reported():
                 return
@@ -146,15 +148,18 @@ class _Watch:
         link.note_arrivals(ranks.arrived)
         link.poll()
         if link.meeting is not None and not self._has_met:
-            self._has_met = True
-            ranks.admit(link.meeting)
-            if self._says_more and isinstance(link.meeting, MeetingPoint):
-                context = ranks.context
-                print(
-                    f"joined rank {listed(ranks.workers)} of {context.world_size} on {context.host}: rank 0 at "
-                    f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
-                    flush=True,
-                )
+            self._has_met, context = True, ranks.context
+            if isinstance(link.meeting, MeetingPoint):
+                ranks.admit(link.meeting)
+                if self._says_more:
+                    print(
+                        f"joined rank {listed(ranks.workers)} of {context.world_size} on {context.host}: rank 0 at "
+                        f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
+                        flush=True,
+                    )
+            elif not self._has_failed():  # There is no run, and no rank has to be asked why.
+                link.verdict = failure_report(link.meeting, min(ranks.workers), context.host)
+                write_error_file(link.verdict, self._log_folder)
         self._agreement.poll(link)
         if isinstance(link, Spoke) and link.question:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
@@ -169,13 +174,11 @@ class _Watch:
         """Return what the run failed of, or None; a parent process without rank 0 waits a moment to be told."""
         if not self._has_failed():
             return None
-        link = self._link
-        if isinstance(link, Spoke):
-            deadline = time.monotonic() + VERDICT_S
-            while link.peers and link.verdict is None and time.monotonic() < deadline:
-                self._hear(deadline)
-            if link.verdict is not None:
-                return link.verdict
+        link, deadline = self._link, time.monotonic() + VERDICT_S
+        while isinstance(link, Spoke) and link.peers and link.verdict is None and time.monotonic() < deadline:
+            self._hear(deadline)
+        if link.verdict is not None:
+            return link.verdict
         own = self._ranks.ask_where_they_are(self._run_logs)
         others = self._hear_the_others(link) if isinstance(link, Hub) else []
         self._doing = {entry.rank: entry for entry in (*others, *own)}
@@ -200,7 +203,9 @@ class _Watch:
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
-        if isinstance(self._link, Spoke) and (failure is self._link.verdict or failure.kind == "lost"):
+        refuses = failure.rank in self._ranks.workers and isinstance(self._link.meeting, NoetherError)
+        told = failure is self._link.verdict or failure.kind == "lost"
+        if isinstance(self._link, Spoke) and told and not refuses:
             stays = self._ranks.context.run_info.logs_stay
             kept = error_file(self._run_logs, failure.rank) if stays else None
             return describe_briefly(failure, self._ranks.workers, kept)

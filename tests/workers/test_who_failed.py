@@ -165,6 +165,19 @@ def test_a_signal_ends_a_host_that_waits_for_another(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_host_that_does_not_come_in_time_is_named_on_every_host(run: Run, tmp_path: Path) -> None:
+    port, short = free_port(), ("distributed.init_timeout_s=5", "trainer.effective_batch_size=6")
+    hosts = [run(*nodes(3, rank, port), *short) for rank in (0, 1)]
+    said = [host.communicate(timeout=START_S)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [1, 1], said
+    for words in said:
+        assert "2 of 3 did not join within 5 s" in words
+        assert words.count("did not join") == 1, "one message"
+    assert "rank 1 ends with the run: rank 0 on " in said[1]
+    wait_gone(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", in_every_push({"rank-0": 0, "rank-1": 1}, "rank-1"))
 def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int) -> None:
     words = ("--nodes", "2", "--node-rank", str(rank), "--master-addr", "nohost.invalid")
