@@ -5,18 +5,15 @@ from noether.doctor.diagnosis import skipped
 from noether.doctor.meeting import meet, serve
 from noether.doctor.participant import Participant
 from noether.doctor.report import DoctorReport
-from noether.workers.listener import listener_endpoint
 from noether.workers.spoke import Spoke
 
 
 def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
     """Answers rank 0. If rank 0 never asks for its report, fills it and returns True, so that it is printed here."""
-    placement, clock = process.placement, process.clock
+    clock = process.clock
     clock.step = "reaching rank 0"
-    port = process.exchange_listener() if placement.endpoint.served_by else 0
-    if port:
-        spoke.look_for(listener_endpoint(placement, port))
-    if port or not placement.endpoint.served_by:
+    if port := spoke.endpoint.port or process.exchange_listener():
+        spoke.look_for(port)
         process.found.extend(meet(spoke, spoke.run_info.distributed.init_timeout_s))
     clock.step = "waiting for rank 0"
     if "report" in serve(spoke, process.answer, lambda: clock.left(clock.seconds)):

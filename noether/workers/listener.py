@@ -18,7 +18,7 @@ from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
-from noether.workers.context import RunInfo, WorkerContext, WorkerReport
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
 from noether.workers.link import Peer
 from noether.workers.settings_differ import settings_differ
@@ -234,7 +234,7 @@ def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
     return held
 
 
-def listener_endpoint(place: Placement | WorkerContext, port: int = 0) -> Endpoint:
+def listener_endpoint(place: Placement, port: int = 0) -> Endpoint:
     """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

@@ -65,10 +65,10 @@ def run_placement(
 def open_link(placement: Placement, run_info: RunInfo, listener: RunListener | None) -> Hub | Spoke:
     """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
-    if 0 not in ranks:
-        return Spoke(ranks, placement.host, run_info, endpoint)
     if endpoint.served_by:
         endpoint = listener_endpoint(placement, listener.port if listener is not None else 0)
+    if 0 not in ranks:
+        return Spoke(ranks, placement.host, run_info, endpoint)
     return Hub(ranks, placement.host, run_info, endpoint, listener)
 
 

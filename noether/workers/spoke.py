@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from noether.environments.placement import Endpoint
@@ -23,13 +23,13 @@ class Spoke(Link):
         self.stop_at: tuple[int, int] | None = None
         self.question: Mapping[str, Any] | None = None
         self._number = 0
-        if not endpoint.served_by:
-            self.look_for(endpoint)
+        if endpoint.port:
+            self.look_for(endpoint.port)
 
-    def look_for(self, endpoint: Endpoint) -> None:
-        """Starts to look for the listener, once it is known where it is."""
+    def look_for(self, port: int) -> None:
+        """Starts to look for the listener, once its port is known: a launcher's store may have to be asked for it."""
         if self._connector is None:
-            self._connector = Connector(endpoint, self.host, self.own_ranks, self.run_info)
+            self._connector = Connector(replace(self.endpoint, port=port), self.host, self.own_ranks, self.run_info)
             self._connector.start()
 
     def descriptors(self) -> list[Any]:

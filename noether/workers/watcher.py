@@ -27,7 +27,6 @@ from noether.workers.failure import (
 from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
 from noether.workers.link import reports_from
-from noether.workers.listener import listener_endpoint
 from noether.workers.local_ranks import LocalRanks
 from noether.workers.rank_state import MeetingPoint, listed
 from noether.workers.signal_inbox import SignalInbox
@@ -144,7 +143,7 @@ class _Watch:
     def _poll_link(self) -> None:
         link, ranks = self._link, self._ranks
         if isinstance(link, Spoke) and ranks.listener_seen:
-            link.look_for(listener_endpoint(ranks.context, ranks.listener_seen))
+            link.look_for(ranks.listener_seen)
         link.note_arrivals(ranks.arrived)
         link.poll()
         if link.meeting is not None and not self._has_met:
