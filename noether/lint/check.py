@@ -9,7 +9,7 @@ from noether.common.numbers import counted
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
-from noether.lint.claim_rules import claims, comments
+from noether.lint.claim_rules import comments
 from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
@@ -25,10 +25,9 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.unfilled, rank_rules.tasks, launcher_rules.launchers, launcher_rules.unset, rank_rules.reach,
     rank_rules.mpi, rank_rules.devices, step_rules.step_nodes, step_rules.gpus_per_task, step_rules.step_cpus,
     step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
-    rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.environment,
-    rendezvous_rules.unexported, rendezvous_rules.interfaces, ending_rules.exit_code, ending_rules.background_jobs,
-    ending_rules.signals, ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda,
-    comments,
+    rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.unexported,
+    rendezvous_rules.interfaces, ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals,
+    ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 _UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and a parser may die of.
@@ -53,11 +52,9 @@ def lint_text(text: str, path: Path, requested: Requested | None = None) -> tupl
 
 
 def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    if path.suffix.lower() in _PROSE and not text.startswith("#!"):
-        found = list(claims(list(enumerate(text.split("\n"), 1))))
-        scripts = list(_quoted_scripts(text, path))
-    else:
-        found, scripts = [], [Script(path, text)]
+    prose = path.suffix.lower() in _PROSE and not text.startswith("#!")
+    scripts = list(_quoted_scripts(text, path)) if prose else [Script(path, text)]
+    found: list[Finding] = []
     summary: list[str] = []
     for script in scripts:
         inner = list(script.inner)
@@ -69,6 +66,7 @@ def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...],
                 findings += [finding for check in COMMAND_CHECKS for finding in check(job)]
                 findings += rank_rules.configuration(job, asked)
                 summary += summarise(job)
+            findings = [f.escaped() for f in findings] if each.expanded else findings
             found += [f for f in findings if not each.silences(f.line, {f.rule, f.code}) and f.concerns(asked.slurm)]
     unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)

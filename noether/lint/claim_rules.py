@@ -1,57 +1,47 @@
-"""Rules about numbers in comments and READMEs: sums of nodes and GPUs, and what a comment says of the options."""
+"""Rules about numbers in comments: what they say of nodes, GPUs, hours and a signal's lead, against the options."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from noether.distributed.deadline import seconds_left
 from noether.lint.finding import Finding
-from noether.lint.job import Job, JobShape
+from noether.lint.job import Job
+from noether.lint.values import signal_request
 
 _GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH)\d{2,3}s?)\b"
-_PRODUCT = (
-    rf"(?P<nodes>\d+)\s*nodes?\s*(?:x|×|\*|with)\s*(?P<gpus>\d+)\s*{_GPU}(?:\s*(?:per node|each|/\s*node|a node))?"
-)
-_CLAIM = re.compile(
-    _PRODUCT
-    + rf"(?:\s*(?:(?:=|→|->)\s*(?P<said>\d+)\b(?!\s*\w*\s*(?:per|each)\b|\s*(?:[KMGT]i?B|[TGP]FLOP|CPU|core|W\b|h\b))"
-    rf"|\(\s*=?\s*(?P<aside>\d+)\s*{_GPU}(?:\s*(?:in total|total))?\s*\)|,\s*(?P<all>\d+)\s*{_GPU}\s*in total))?",
-    re.IGNORECASE,
-)
+_EACH = r"\s*(?:per node|each|/\s*node|a node)"
+# After a comma the GPUs may be those of all nodes.
+_TIMES = rf"(?:x|×|\*|with|,(?=\s*\d+\s*{_GPU}{_EACH}))"
+_CLAIM = re.compile(rf"(?P<nodes>\d+)\s*nodes?\s*{_TIMES}\s*(?P<gpus>\d+)\s*{_GPU}", re.IGNORECASE)
 _COMMENT = re.compile(r"(?:#SBATCH[^#]*|\s*(?!#SBATCH))#+(?!!)(.*)")
-_LENGTH = re.compile(r"(?<![\w.:-])(\d+)[ -]?(hour|hr|day)s?\b", re.IGNORECASE)
+_LENGTH = re.compile(r"(?<![\w.:-])(\d+)[ -]?(hour|hr|day|minute|min|second|sec)s?\b", re.IGNORECASE)
+_SECONDS = {"h": 3600, "d": 86400, "m": 60, "s": 1}
 _HEDGED = re.compile(
     r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|set|would|more|per job|sbatch)\b", re.I
 )
-
-
-def claims(lines: Sequence[tuple[int, str]], shape: JobShape | None = None) -> Iterator[Finding]:
-    """claim-arithmetic: nodes × GPUs that are said to be another number; claim-mismatch: or that are not the job's."""
-    for number, text in lines:
-        for match in _CLAIM.finditer(text):
-            nodes, gpus = int(match["nodes"]), int(match["gpus"])
-            said = next((int(match[name]) for name in ("said", "aside", "all") if match[name]), nodes * gpus)
-            if said != nodes * gpus:
-                message = f"{match[0].strip()}: {nodes} × {gpus} = {nodes * gpus}"
-                yield Finding(number, "claim-arithmetic", message, f"{nodes * gpus} in place of {said}")
-            elif shape is not None and not _HEDGED.search(text):
-                pairs = (nodes, "nodes", shape.nodes_known and shape.nodes), (gpus, "GPUs a node", shape.gpus_per_node)
-                wrong = [f"{n} {what}, the options give {given}" for n, what, given in pairs if given and n != given]
-                if wrong:
-                    message = f"the comment says {'; '.join(wrong)}"
-                    yield Finding(number, "claim-mismatch", message, "change the comment or the option")
+_FIX = "change the comment or the option"
 
 
 def comments(job: Job) -> Iterator[Finding]:
-    """claim-arithmetic, claim-mismatch: what comments say of the job, against its options."""
+    """claim-mismatch: what comments say of the job, against its options."""
     lines = enumerate(job.script.lines, job.script.first_line)
-    said = [(number, match[1]) for number, line in lines if (match := _COMMENT.match(line))]
-    yield from claims(said, job.shape if len(job.components) == 1 and job.options.given else None)
-    option = job.options.last("time")
-    if option is None or (asked := seconds_left(option.value)) is None:
-        return
-    for number, text in said:
-        own = number == option.line or (number == option.line - 1 and not job.script.source(number).startswith("#S"))
-        lengths = {int(length) * (24 if unit.lower() == "day" else 1) for length, unit in _LENGTH.findall(text)}
-        if own and len(lengths) == 1 and abs(asked - 3600 * min(lengths)) > 60 and not _HEDGED.search(text):
-            message = f"the comment says {lengths.pop()} hours, the option --time={option.value}"
-            yield Finding(number, "claim-mismatch", message, "change the comment or the option")
+    matches = [(number, match[1]) for number, line in lines if (match := _COMMENT.match(line))]
+    said, shape = [(number, text) for number, text in matches if not _HEDGED.search(text)], job.shape
+    for number, text in said if len(job.components) == 1 and job.options.given else ():
+        for match in _CLAIM.finditer(text):
+            nodes, gpus = int(match["nodes"]), int(match["gpus"])
+            pairs = (nodes, "nodes", shape.nodes_known and shape.nodes), (gpus, "GPUs a node", shape.gpus_per_node)
+            if wrong := [f"{n} {what}, the options give {given}" for n, what, given in pairs if given and n != given]:
+                yield Finding(number, "claim-mismatch", f"the comment says {'; '.join(wrong)}", _FIX)
+    for option in (given for name in ("time", "signal") if (given := job.options.last(name))):
+        request = signal_request(option.value) if option.name == "signal" else None
+        asked, units = (request.lead_s, "ms") if request else (seconds_left(option.value), "hd")
+        if asked is None:
+            continue
+        for number, text in said:
+            above = number == option.line - 1 and not job.script.source(number).startswith("#S")
+            lengths = {found for found in _LENGTH.findall(text) if found[1][0].lower() in units}
+            seconds = {int(length) * _SECONDS[unit[0].lower()] for length, unit in lengths}
+            if (above or number == option.line) and len(seconds) == 1 and abs(asked - min(seconds)) > 60:
+                message = f"the comment says {' '.join(lengths.pop())}s, the option --{option.name}={option.value}"
+                yield Finding(number, "claim-mismatch", message, _FIX)

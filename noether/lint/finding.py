@@ -1,9 +1,12 @@
 """One thing that is wrong with a script, and the change that puts it right."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from noether.lint.rules import BY_NAME, Level
+
+_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What fixes write for the job's own shell.
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ class Finding:
     def code(self) -> str:
         """The code of its rule."""
         return BY_NAME[self.rule].code
+
+    def escaped(self) -> "Finding":
+        """Returns it for a script in a here-document: what it writes for the job, the outer shell is to leave alone."""
+        instead = tuple(_OURS.sub(r"\\\g<0>", line) for line in self.edit.instead) if self.edit else ()
+        edit = replace(self.edit, instead=instead) if self.edit else None
+        return replace(self, fix=_OURS.sub(r"\\\g<0>", self.fix), edit=edit)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding for JSON."""

@@ -64,7 +64,7 @@ def shape_of(options: Options) -> JobShape:
     nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
-    if (per_task := gpu_count(options.value("gpus-per-task"))) is not None:
+    if (per_task := gpu_count(options.value("gpus-per-task"))) is not None and options.last(*names, "nodes"):
         gpus = per_task * tasks
     if on_node is None and gpus is not None and known and gpus % nodes == 0:
         on_node = gpus // nodes
@@ -123,7 +123,8 @@ class Job:
     @cached_property
     def has_driver(self) -> bool:
         """Whether something in the script may start programs on the other nodes by its own means."""
-        return any(_DRIVERS.search(word.raw) for command in self.script.commands for word in command.words)
+        commands = (command for command in self.script.commands if command.name != "ray")  # It starts on this node.
+        return any(_DRIVERS.search(word.raw) for command in commands for word in command.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
         """Says whether the script shows that a program is one rank of several, in the way of PyTorch."""
@@ -184,7 +185,7 @@ class Job:
         nodes = shape.nodes if shape.nodes_known else None
         return {
             "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
-            "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": shape.tasks_per_node,
+            "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": count(self.options.value("ntasks-per-node")),
             "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": gpu_count(self.options.value("gpus")),
             "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node")),
             "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task")),

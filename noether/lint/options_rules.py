@@ -22,9 +22,10 @@ _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY)
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
-_UNEXPANDED = re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)")
-_NAME_TO_FILL_IN = r"^$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
+_NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _WORD_TO_FILL_IN = re.compile(r"/?\bpath/to/[^\s\"']*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/")
+_REDIRECTED = re.compile(r"(?<![<\w])<[A-Za-z][\w -]*>(?![\w(>&])")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -188,14 +189,19 @@ def values(job: Job) -> Iterator[Finding]:
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
             yield _refused(job, option, refused)
-        elif option.name in _TEXTS and (match := _UNEXPANDED.search(option.value)):
-            message = f"sbatch expands no {match[0]} in #SBATCH lines: it is part of the name"
+        elif option.name in _TEXTS and (match := _UNEXPANDED[option.name == "mail-user"].search(option.value)):
+            message = f"sbatch expands no {match[0]} in --{option.name}: it is part of the name"
             fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
             yield Finding(option.line, "variable-in-option", message, edit=fixed)
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """placeholder: the first word of a command that has still to be filled in."""
+    """placeholder: the first word of a command that has still to be filled in; bash takes <NAME> for redirections."""
+    for line, text in enumerate(job.code.split("\n"), job.script.first_line):
+        found = _REDIRECTED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "", text))
+        if found and line not in job.script.shell.quoted_lines:
+            yield _placeholder(line, found[0])
+            return
     for command in (each for each in job.script.commands if each.name not in ("echo", "printf", "[", "[[", "test")):
         for word in (*command.words, *(value for _, value in command.assignments)):
             if (found := _WORD_TO_FILL_IN.search(word.raw)) and not re.search(r":\?|==", word.raw):
@@ -206,7 +212,9 @@ def unfilled(job: Job) -> Iterator[Finding]:
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
-        return option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value) is not None
+        name = option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value)
+        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+_(PATH|FILE|DIR)", option.value)
+        return bool(name or (option.name in ("output", "error", "chdir") and path))
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
     word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
     return word or "{{" in option.value or PLACEHOLDER.search(option.value) is not None

@@ -1,4 +1,4 @@
-"""Rules about how the ranks find each other: master address, port, environment and network interfaces."""
+"""Rules about how the ranks find each other: master address, port, variables and network interfaces."""
 
 import re
 from collections.abc import Iterator
@@ -177,12 +177,15 @@ def too_early(job: Job) -> Iterator[Finding]:
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
-    launchers = {layer.name if (layer := launch.layer("per-node")) else "" for launch in job.trainings}
-    unread = launchers and launchers <= _TORCHRUN and not re.search(r"\$\{?MASTER_PORT\b", job.code)
+    # torchrun, accelerate and deepspeed read their own options; who tells of it, or has a default, uses nothing.
+    launched = job.trainings and all(launch.layer("per-node") for launch in job.trainings)
+    own = (command for command in (*job.script.commands, *job.inner) if command.name not in ("echo", "printf"))
+    words = (word.raw for command in own for word in (*command.words, *(word for _, word in command.assignments)))
+    unread = launched and not any(re.search(r"\$\{?MASTER_PORT\b(?!:?-)", word) for word in words)
     for setting in (setting for setting in _settings(job) if setting.name in _PORT_NAMES):
         text = setting.word.text
         if (setting.name == "MASTER_PORT" and unread) or (setting.name == "master_port" and _uses_c10d(setting.launch)):
-            continue  # torchrun reads its own option alone, and c10d the endpoint.
+            continue  # c10d reads the endpoint alone.
         if setting.name in ("rdzv_endpoint", "init_method"):
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
@@ -215,24 +218,6 @@ def default_port(job: Job) -> Iterator[Finding]:
             return
 
 
-def environment(job: Job) -> Iterator[Finding]:
-    """export-drops: of the first step that trains."""
-    of_job = job.options.last("export")
-    for launch, srun, shape in job.known_steps:
-        if shape.tasks < 2 or not launch.trains or "SLURM_EXPORT_ENV" in job.code:
-            continue
-        own = srun.option("export")
-        value = own if own is not None else of_job.value if of_job else "ALL"
-        names = {part.partition("=")[0] for part in value.split(",")}
-        lost = [name for name in _NEEDED if name in job.script.exported and name not in names]
-        if lost and "ALL" not in {name.upper() for name in names} and "$" not in value:
-            line = of_job.line if own is None and of_job else srun.line
-            message = f"--export={value} keeps {' and '.join(lost)} from the tasks"
-            edit = job.script.rewritten(line, r"--export[= ]\S+", "--export=ALL")
-            yield Finding(line, "export-drops", message, edit=edit)
-        return
-
-
 def unexported(job: Job) -> Iterator[Finding]:
     """not-exported: what the script sets, and a launch's own shell reads, or its tasks."""
     for launch in job.launches:
@@ -253,13 +238,12 @@ def unexported(job: Job) -> Iterator[Finding]:
 
 
 def interfaces(job: Job) -> Iterator[Finding]:
-    """nccl-interface, gloo-interface."""
+    """nccl-interface."""
     for name, word in job.assignments:
-        value, fix, nccl = word.text, "leave the line out", name == "NCCL_SOCKET_IFNAME"
-        if name == "GLOO_SOCKET_IFNAME" and value.startswith("^"):
-            yield Finding(word.line, "gloo-interface", "gloo takes names of interfaces and knows no exclusions", fix)
-        elif nccl and value in ("lo", "=lo") and any(_spans(job, launch) for launch in job.launches):
-            yield Finding(word.line, "nccl-interface", "lo does not reach the other nodes", fix, certain=True)
+        value, nccl = word.text, name == "NCCL_SOCKET_IFNAME"
+        if nccl and value in ("lo", "=lo") and any(_spans(job, launch) for launch in job.launches):
+            message, fix = "lo does not reach the other nodes", "leave the line out"
+            yield Finding(word.line, "nccl-interface", message, fix, certain=True)
         elif nccl and re.match(r"(?!.*([=,^]lo(,|$)|\$))\^", value):
             message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
             edit = job.script.rewritten(word.line, re.escape(value), f"{value},lo")

@@ -83,10 +83,8 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH307", "expanded-too-early", "error", "The batch shell expands $SLURM_NODEID or $SLURM_PROCID before srun, in double quotes too: every task is task 0. A warning for a rank that the batch shell exports."),
     Rule("NTH308", "fixed-port", "warning", "Two jobs on one node collide, as do those of an array by SLURM_ARRAY_JOB_ID, and two torchrun that are told neither a port nor --standalone. Left alone where nodes are held whole (--exclusive, --mem=0, 8 GPUs), and MASTER_PORT that torchrun is not given."),
     Rule("NTH309", "port-per-task", "error", "A port drawn in each task is another for each rank."),
-    Rule("NTH310", "export-drops", "warning", "--export=NONE keeps exported variables from the tasks."),
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
     Rule("NTH312", "nccl-interface", "warning", "An exclusion replaces NCCL's own, lo among them; an error for lo alone on several nodes."),
-    Rule("NTH313", "gloo-interface", "warning", "gloo takes names of interfaces, and knows no exclusions."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default rank of a node is 0: each node waits as the first."),
     # How a job ends, containers, and what comments claim.
     Rule("NTH401", "exit-code-lost", "warning", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of one program that is run several times, the first and the last are told."),
@@ -101,7 +99,6 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file or loads a module first."),
     Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU; AMD's are left out. An error for noether, else a warning."),
     Rule("NTH502", "container-cleanenv", "error", "--cleanenv takes SLURM_* from the tasks. An error for noether, else a warning."),
-    Rule("NTH601", "claim-arithmetic", "warning", "The numbers in a comment or a README do not add up."),
-    Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options, or beside or above --time other hours."),
+    Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options, or beside or above --time and --signal other lengths."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}

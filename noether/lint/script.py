@@ -124,6 +124,7 @@ class Script:
         """The parsed script; empty where another interpreter runs it."""
         # bash drops a backslash at the very end; the grammar cannot read on from it.
         text = re.sub(r"\\\n*\Z", "", "\n".join(self.lines).removeprefix("\ufeff"))
+        text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job will have it.
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
     @property

@@ -84,7 +84,7 @@ class StatusFlow:
         plain = above in ("program", "do_group", "compound_statement") and not has_ampersand(node)
         if after is None or not plain or self.tracked or not self._errexit(self.shell.line_of(node)):
             return None
-        return self.shell.line_of(after) if re.match(r"\w+=\"?\$\?", text_of(after)) else None
+        return self.shell.line_of(after) if re.match(r"(\w+=|(echo|printf)\b.*)\"?\$\?", text_of(after)) else None
 
     def _loss(self, kind: LossKind, by: Node, name: str = "") -> Loss:
         return Loss(kind, name or _name(by), self.shell.line_of(by))
@@ -110,7 +110,8 @@ class StatusFlow:
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
         if waits and len(waits[-1].words) > 1:
             return self.loss(waits[-1].node)
-        if not waits or any(len(c.words) > 1 for c in waits) or _kept_in(_outer_after(node)):
+        reads = any(len(c.words) > 1 and not c.within("function_definition") for c in waits)
+        if not waits or reads or _kept_in(_outer_after(node)):
             return None
         return Loss("wait", "wait", waits[-1].line)
 

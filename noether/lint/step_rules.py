@@ -20,7 +20,8 @@ def step_nodes(job: Job) -> Iterator[Finding]:
     has, job_tasks = job.shape.nodes, job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
     for launch, srun, shape in job.known_steps if len(job.components) == 1 and job.shape.nodes_known else ():
         nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
-        alone = len(job.launches) == 1 and not launch.command.within(*REPEATED) and "hetjob" not in job.code
+        others = (x for x in job.launches if x is not launch and {layer.kind for layer in x.layers} != {"other"})
+        alone = not any(others) and not launch.command.within(*REPEATED) and "hetjob" not in job.code
         if srun.option("nodes") and shape.nodes < has and alone:
             message = f"the only step has {shape.nodes} of the job's {has} nodes: the others stay idle"
             yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")

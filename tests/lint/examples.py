@@ -106,11 +106,9 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "expanded-too-early": _body(_MASTER + _SRUN + _TORCHRUN_STATIC, _MASTER + _SRUN + f"bash -c 'exec {_TORCHRUN_STATIC}'", head=_EACH),
     "fixed-port": _body(_MASTER + "export MASTER_PORT=29500\n" + _RUN, _MASTER + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n" + _RUN),
     "port-per-task": _body(_MASTER + _SRUN + "bash -c 'MASTER_PORT=$RANDOM exec python train.py'", _MASTER + _RUN),
-    "export-drops": _body(_MASTER + _SRUN + "--export=NONE python train.py", _MASTER + _RUN),
     "not-exported": _body(_MASTER.removeprefix("export ") + _RUN, _MASTER + _RUN),
     "node-rank-missing": _body(_MASTER + _SRUN + _TORCHRUN_STATIC.replace(" --node_rank=$SLURM_NODEID", ""), _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "nccl-interface": _body("export NCCL_SOCKET_IFNAME=^docker0\n" + _RUN, "export NCCL_SOCKET_IFNAME=^docker0,lo\n" + _RUN),
-    "gloo-interface": _body("export GLOO_SOCKET_IFNAME=^docker0\n" + _RUN, _RUN),
     "exit-code-lost": _body(_RUN + "\necho done", "set -e\n" + _RUN + "\necho done"),
     "background-without-wait": _body(_RUN + " &", _RUN + " &\nwait $!"),
     "wait-for-server": _body("set -e\nvllm serve model &\npython evaluate.py\nwait", "set -e\nvllm serve model &\nserver=$!\npython evaluate.py\nkill $server", head="#SBATCH --gpus=1\n"),
@@ -123,6 +121,5 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "conda-without-hook": _body("conda activate torch\n" + _RUN, 'eval "$(conda shell.bash hook)"\nconda activate torch\n' + _RUN),
     "container-without-gpus": _body(_SRUN + "apptainer run noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
     "container-cleanenv": _body(_SRUN + "apptainer run --nv --cleanenv noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
-    "claim-arithmetic": _head(_TWO + "# 4 nodes × 8 GPUs = 16\n", _TWO + "# 2 nodes × 4 GPUs = 8\n"),
     "claim-mismatch": _head(_TWO + "# 2 nodes × 8 GPUs\n", _TWO + "# 2 nodes × 4 GPUs\n"),
 }  # fmt: skip

@@ -147,6 +147,14 @@ RIGHT = {  # name: (options, body); nothing may be found
     "rank-of-accelerate-that-c10d-does-not-read": (EACH, FIRST.format("head -n 1") + 'CMD="cd run; accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --rdzv_backend c10d --main_process_ip $MASTER_ADDR"\nsrun -K bash -c "$CMD t.py"'),
     "tasks-that-share-nothing": ("#SBATCH -n4\n", "srun python t.py"),
     "steps-of-one-gpu-each-in-a-loop": (TWO, "for i in 1 2; do\n    srun python t.py $i\ndone"),
+    "a-port-that-no-launcher-is-given": (G4, 'export MASTER_PORT=${MASTER_PORT:-29500}\necho "port $MASTER_PORT"\naccelerate launch --num_processes 4 t.py'),
+    "a-port-that-torchrun-is-not-given-but-has-a-default": (G4, "export MASTER_PORT=${MASTER_PORT:-29500}\ntorchrun --standalone --nproc_per_node=4 t.py"),
+    "tasks-of-a-node-that-slurm-was-not-asked-for": ("#SBATCH -N1 -n1 --gres=gpu:4\n", "N=${SLURM_NTASKS_PER_NODE:-4}\naccelerate launch --num_processes $N t.py"),
+    "a-driver-that-is-told-of-its-tasks": ("#SBATCH -N2 --ntasks=64 --ntasks-per-node=32\n", "python campaign.py siesta 64"),
+    "a-usage-in-a-default": ("#SBATCH -n1\n", 'CONFIG=${1:?usage: sbatch job.sh <config>}\necho "needs <config>\n<data>"\npython t.py $CONFIG'),
+    "a-redirection-from-a-file": ("#SBATCH -n1\n", "set -e\nsort <names >sorted\npython t.py <in>out.txt"),
+    "minutes-that-a-signal-comes-before-the-end": ("#SBATCH --time=1:00:00\n#SBATCH --signal=USR1@600 # 10 minutes before the end\n", "srun python t.py"),
+    "gpus-of-all-nodes-after-a-comma": (TWO + "# 2 nodes, 8 GPUs\n", "hostname"),
     "a-gpu-for-each-of-two-programs": (G4, "export CUDA_VISIBLE_DEVICES=0,1\npython a.py\nexport CUDA_VISIBLE_DEVICES=2,3\npython b.py"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
@@ -303,6 +311,18 @@ WRONG = {  # name: (options, body, the one finding)
     "cpus-under-a-wrapper": (G4 + "#SBATCH -c8\n", "srun uv run -m training.main", ("srun-cpus", WARNS)),
     "first-of-three-programs": ("#SBATCH -n1\n", "python evaluate.py --cfg a\necho b\npython evaluate.py --cfg b\necho c\npython evaluate.py --cfg c", ("exit-code-lost", WARNS)),
     "path-to-fill-in": ("#SBATCH -n1\n", "source /path/to/venv/bin/activate\npython t.py --data /path/to/data", ("placeholder", WARNS)),
+    "a-redirection-that-is-to-be-filled-in": ("#SBATCH -n1\n", "module load <your_module>\npython t.py", ("placeholder", WARNS)),
+    "a-folder-for-output-that-is-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --output=/path/to/logs/%j.out\n", "python t.py", ("placeholder", WARNS)),
+    "an-output-that-is-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --output=OUTPUT_PATH\n", "python t.py", ("placeholder", WARNS)),
+    "an-account-that-is-one-letter": ("#SBATCH -n1\n#SBATCH --account=X\n", "python t.py", ("placeholder", WARNS)),
+    "a-name-of-the-user-in-mail-user": ("#SBATCH -n1 --output=%u.out\n#SBATCH --mail-user=%u@uni.edu\n", "python t.py", ("variable-in-option", WARNS)),
+    "one-node-for-the-only-step-beside-a-folder": (EACH, "set -e\nmkdir -p logs\nsrun --nodes=1 --ntasks=1 bash pretrain.sh\ndate", ("idle-nodes", WARNS)),
+    "a-bare-wait-behind-a-trap-that-waits": ("#SBATCH -n4\n", "srun ./solver &\nsave() {\n  wait $!\n}\n. setup.sh\nwait", ("exit-code-lost", WARNS)),
+    "a-code-that-is-told-under-set-e": (G4, 'set -e\ntorchrun --standalone --nproc_per_node=4 t.py\necho "ended with $?"', ("status-never-read", WARNS)),
+    "ray-on-the-first-node-alone": (EACH, "ray start --head\npython tune.py", ("missing-srun", WARNS)),
+    "seconds-of-a-signal-that-the-comment-has-in-minutes": ("#SBATCH --time=1:00:00\n#SBATCH --signal=USR1@60 # 10 minutes before the end\n", "srun python t.py", ("claim-mismatch", WARNS)),
+    "gpus-of-a-node-after-a-comma": (TWO + "# 2 nodes, 8 GPUs per node\n", "hostname", ("claim-mismatch", WARNS)),
+    "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
 
@@ -398,6 +418,29 @@ def test_a_script_in_a_here_document_is_linted_as_one_of_its_own() -> None:
 def test_a_here_document_that_is_indented_by_tabs_is_read() -> None:
     text = "#!/bin/bash\nsbatch <<- EOF\n\t#!/bin/bash\n\t#SBATCH --time=2h\n\tpython t.py\n\tEOF\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(4, "bad-time")]
+
+
+GENERATED = """#!/bin/bash
+cat > job.sh <<EOF
+#!/bin/bash
+#SBATCH --nodes=$NODES
+#SBATCH --ntasks-per-node=1
+MASTER_ADDR=\\$(scontrol show hostnames "\\$SLURM_JOB_NODELIST" | awk '{print \\$1; exit}')
+export MASTER_ADDR
+MASTER_PORT=29500
+srun -K bash -c 'torchrun \\\\
+  --nproc_per_node=$GPUS --nnodes=\\$SLURM_NNODES --node_rank=\\$SLURM_NODEID \\\\
+  --master_addr=\\$MASTER_ADDR --master_port=29500 t.py'
+EOF
+sbatch job.sh
+"""
+
+
+def test_a_here_document_is_read_as_the_job_has_it_and_what_is_to_be_written_is_escaped_for_it() -> None:
+    findings, summary = lint_text(GENERATED, JOB)
+    assert [(f.line, f.rule) for f in findings] == [(8, "fixed-port")]
+    assert findings[0].fix.startswith(r"\$((20000 + SLURM_JOB_ID % 20000))")
+    assert summary[0].startswith("line 9: srun → bash → torchrun → t.py: ")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,6 @@ DEFECTS = {  # name: (options, body, the rule that finds it)
     "signal-to-bare-python": ("#SBATCH --gpus=1 --signal=USR1@120\n", "python t.py", "signal-lost"),
     "trap-behind-foreground-srun": (TWO + "#SBATCH --signal=B:USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
     "trap-without-B": (TWO + "#SBATCH --signal=USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
-    "job-exports-nothing": (TWO + "#SBATCH --export=NONE\n", "export MASTER_PORT=$((1+SLURM_JOB_ID))\nsrun -K python t.py", "export-drops"),
     "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
     "mpirun-of-torchrun-behind-two-dashes": (TWO, "mpirun -n 8 -- torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
     "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
@@ -122,7 +121,7 @@ def test_a_program_beside_the_script_says_what_it_is(tmp_path: Path) -> None:
 
 
 README = """# Training
-We use 4 nodes × 8 GPUs = 16. It takes 2 nodes, 8 GPUs: 3 h; 16 GPUs on 4 nodes.
+We use 4 nodes × 8 GPUs: `sbatch --node 2 job.sh` takes 3 h.
 
 ```bash
 #SBATCH --ntask=2
@@ -131,12 +130,9 @@ hostname
 """
 
 
-def test_a_readme_has_its_sums_and_its_scripts_read_and_its_prose_left_alone() -> None:
+def test_a_readme_has_its_scripts_read_and_its_prose_left_alone() -> None:
     findings = lint(README, Path("/nowhere/README.md"))
-    assert [(f.line, f.rule, f.level) for f in findings] == [
-        (2, "claim-arithmetic", "warning"),
-        (5, "unknown-option", "error"),
-    ]
+    assert [(f.line, f.rule, f.level) for f in findings] == [(5, "unknown-option", "error")]
 
 
 FIXED = {  # name: (before, after)
