@@ -163,8 +163,9 @@ def reach(job: Job) -> Iterator[Finding]:
         per_node = launch.layer("per-node")
         program = re.escape(launch.command.words[0].raw)
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", "srun --kill-on-bad-exit=1 ")
-        # What is told how many tasks there are starts them itself.
-        driver = not job.shows_ddp(launch) and str(job.shape.tasks) in launch.command.texts
+        # On CPUs, what is told how many tasks there are starts them itself.
+        told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
+        driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
         if per_node is None and launch is (job.trainings or job.own)[-1] and not driver:
             message = f"without srun this runs once, on the first of {nodes} nodes"
             # A program that starts others by its own means is to run once.
