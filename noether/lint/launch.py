@@ -190,6 +190,8 @@ class _Chain:
         while rest and rest[0].text.startswith("-") and rest[0].text not in ("-", "-m", "-c"):
             rest = rest[2:] if rest[0].text in ("-W", "-X") else rest[1:]
         first, module = [*(word.text for word in rest[:2]), "", ""][:2]
+        if first.rsplit("/", 1)[-1] in ("torchrun", "accelerate", "deepspeed"):
+            return rest  # python `which torchrun`
         if first in ("", "-c", "-"):
             self._add("other", "python -c", queue)
         elif first != "-m":

@@ -24,8 +24,11 @@ _NAMES = names_in("partition account qos reservation mail-user wckey constraint 
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
 _NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
-_WORD_TO_FILL_IN = re.compile(r"/?\bpath/to/[^\s\"']*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/")
-_REDIRECTED = re.compile(r"(?<![<\w])<[A-Za-z][\w -]*>(?![\w(>&])")
+_WORD_TO_FILL_IN = re.compile(
+    r"/?\bpath/to/[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
+)
+# <NAME>, where it is not from one file to another (`sort <in> out`).
+_REDIRECTED = re.compile(r"(?<=[/=:,@-])<\w[\w-]*>|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?=\s|$)|[a-z]>(?=\s*($|[;|)])))")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -198,7 +201,7 @@ def values(job: Job) -> Iterator[Finding]:
 def unfilled(job: Job) -> Iterator[Finding]:
     """placeholder: the first word of a command that has still to be filled in; bash takes <NAME> for redirections."""
     for line, text in enumerate(job.code.split("\n"), job.script.first_line):
-        found = _REDIRECTED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "", text))
+        found = _REDIRECTED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text))
         if found and line not in job.script.shell.quoted_lines:
             yield _placeholder(line, found[0])
             return
@@ -213,7 +216,7 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
         name = option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value)
-        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+_(PATH|FILE|DIR)", option.value)
+        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+_(PATH|FILE|DIR)(/.*)?", option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
     word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
