@@ -132,7 +132,7 @@ def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds
 
 def _as_doctors(run: RunInfo, seconds: float) -> RunInfo:
     """Returns what the doctor's processes are given for a run: they meet whatever their devices, which are compared."""
-    identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")  # A space names a job.
+    identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
     limits = DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S)
     return replace(run, identity=identity, distributed=limits)
 

@@ -20,8 +20,8 @@ SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Identifies one run: what started it, its number of ranks, its restarts, the digest of its configuration, and the
-    kind of device that all ranks compute on.
+    """Identifies one run: what started it, its number of ranks, its restarts, the digest of its configuration, the
+    kind of device that all ranks compute on, and the launcher's name of its job, which no other run has ("": none).
     """
 
     launcher: str = ""
@@ -29,21 +29,17 @@ class RunIdentity:
     restarts: int = 0
     configuration: str = ""
     device_kind: str = ""
+    job: str = ""
 
     def __str__(self) -> str:
-        named = f"{self.launcher}, {self.world_size} ranks, restart {self.restarts}"
+        named = f"{self.launcher} {self.job}".rstrip() + f", {self.world_size} ranks, restart {self.restarts}"
         named += f", configuration {self.configuration}" if self.configuration else ""
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
-    @property
-    def is_named(self) -> bool:
-        """Whether the launcher names its job, so that no other run has the same name."""
-        return " " in self.launcher
-
     def is_of_same_start(self, other: "RunIdentity") -> bool:
         """Whether both were started as one run, even if the settings or devices of one do not fit the other's."""
-        equal = () if self.is_named else ("world_size", "configuration")
-        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "restarts", *equal))
+        equal = () if self.job else ("world_size", "configuration")
+        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts", *equal))
 
     @property
     def digest(self) -> str:
@@ -84,8 +80,7 @@ def run_identity(
     """
     groups = RUN_NAMES.get(launcher, ())
     names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
-    named = " ".join(filter(None, (launcher, next(filter(None, names), ""))))
-    return RunIdentity(named, world_size, restarts, configuration, device_kind)
+    return RunIdentity(launcher, world_size, restarts, configuration, device_kind, next(filter(None, names), ""))
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:

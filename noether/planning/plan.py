@@ -88,7 +88,7 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
     return RunInfo(
         identity,
         key=run_key(settings, environ),
-        start_key=run_key({} if identity.is_named else settings, environ),
+        start_key=run_key({} if identity.job else settings, environ),
         distributed=DistributedSettings(**with_environment(distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
         settings={"noether": __version__, "torch": version("torch"), **dict(flat(shared_settings(settings)))},

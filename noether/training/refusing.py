@@ -37,7 +37,7 @@ def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInf
             host, facts = socket.gethostname(), read_process_facts()
             placement = resolve_or_on_cpus(request, os.environ, host, nvml_gpus, facts)[0]
             info = adapt(run_info(config, placement, os.environ))
-            if config is not None or info.identity.is_named:
+            if config is not None or info.identity.job:
                 _tell_other_hosts(error, placement, info)
         raise
 

@@ -52,7 +52,8 @@ def nothing(rng: random.Random) -> bytes:
 
 
 def _hello(rng: random.Random, **fields: Any) -> bytes:
-    identity = RunIdentity(rng.choice(("multinode", "slurm 7.0")), 2, 0, "01234567", "cpu")
+    launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
+    identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
     hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1], **fields}
     return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
 

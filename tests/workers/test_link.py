@@ -145,7 +145,7 @@ def test_a_launcher_of_another_run_is_refused_in_words(links: Links, capfd, othe
     assert ("rank 2 on n2" in capfd.readouterr().err) == (other != RUN)
 
 
-JOB = replace(RUN, launcher="slurm 13.0")
+JOB = replace(RUN, launcher="slurm", job="13.0")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ JOB = replace(RUN, launcher="slurm 13.0")
         pytest.param(JOB, replace(JOB, world_size=4), ("", ""), "world-sizes-differ", id="other ranks in one job"),
         pytest.param(RUN, replace(RUN, device_kind="cuda"), ("", ""), "device-kinds-differ", id="by hand, no GPU"),
         pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "", id="perhaps another run by hand"),
-        pytest.param(JOB, replace(JOB, launcher="slurm 14.0"), ("", ""), "", id="another job"),
+        pytest.param(JOB, replace(JOB, job="14.0"), ("", ""), "", id="another job"),
         pytest.param(JOB, replace(JOB, restarts=1), ("", ""), "", id="another restart"),
         pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("a", "b"), "", id="without the secret"),
     ],

@@ -42,7 +42,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
         nodes = f" on {len(process.nodes)} nodes" if len(process.nodes) > 1 else ""
         warnings.append(
             f"{process.tasks_source}{nodes}, but this process is not a task of srun (job {process.job_id}, "
-            f"{process.where}): it trains on this node alone, with {workers}; to start every task: {_srun(process)}"
+            f"{process.where}): it trains on this node alone, with {workers}; to start every task: {process.srun}"
         )
     reasons = {
         **local.reasons,
@@ -90,10 +90,5 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
             f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would do nothing",
             seen=f"{process.where} of job {process.job_id} ({process.evidence}), nodes {nodes}",
             expected="one task per device, or one task per node, started by srun",
-            fix=f"{_srun(process)}      (or nodes=1, to train on this node only)",
+            fix=f"{process.srun}      (or nodes=1, to train on this node only)",
         )
-
-
-def _srun(process: OutsideStep) -> str:
-    # This step holds the job's CPUs, so a second step would wait for them without --overlap.
-    return SRUN.replace("srun", "srun --overlap") if "--pty" in process.where else SRUN

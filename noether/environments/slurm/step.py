@@ -9,7 +9,7 @@ decides.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from noether.environments.binding import LaunchedTask
 from noether.environments.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
@@ -50,7 +50,7 @@ class OutsideStep:
 
     `where` is what it was started from, and `evidence` what shows that. `nodes` are the job's; `tasks` is the number
     of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, so
-    it is on an allocated node.
+    it is on an allocated node. `srun` is the line that starts them from here.
     """
 
     job_id: str
@@ -60,6 +60,7 @@ class OutsideStep:
     tasks: int
     tasks_source: str
     on_node: bool
+    srun: str = SRUN
 
 
 def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
@@ -104,7 +105,9 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
         return _outside(environ, job_id, "another job's step, or the environment of one", inherited, on_node=True)
     shell = _typed_into(environ, facts)
     if shell:
-        return _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
+        # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
+        process = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
+        return replace(process, srun="srun --overlap noether train …")
     return _read_task(environ, job_id)
 
 
