@@ -51,7 +51,8 @@ def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_h
     assert here.damage() is None
     there: CheckpointFolder = pickle.loads(pickle.dumps(here))
     with monkeypatch.context() as patched:
-        patched.setattr("noether.checkpoints.format.file_digest", lambda *_: pytest.fail("read again"))
+        for reader in ("file_digest", "read_plain"):
+            patched.setattr(f"noether.checkpoints.format.{reader}", lambda *_: pytest.fail("read again"))
         assert there.damage() is None
     with pytest.raises(DamagedCheckpoint), there.loading("model.safetensors") as path:
         path.write_bytes(content[::-1])
