@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from noether.common.suggest import nearest
-from noether.config.other_names import Suggestion, fields_of, setting_meant
+from noether.config.other_names import Suggestion, default_of, fields_of, setting_meant
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.setting_error import SettingError
@@ -59,7 +59,7 @@ def refusal_of(problems: Sequence[SettingProblem]) -> RequestError:
 
 def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[str, str]) -> SettingProblem:
     """Returns one of the schema's problems, with the key as the user writes it."""
-    kind, value, default = problem["type"], problem["input"], _default(key, section)
+    kind, value, field = problem["type"], problem["input"], section.model_fields.get(key.rpartition(".")[2])
     if kind == "extra_forbidden":
         return _unknown_key(key, value, list(section.model_fields), kinds)
     if kind == "missing":
@@ -74,14 +74,13 @@ def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[s
     if kind == "value_error":
         return _refused_by_section(problem, key)
     shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
-    expected = _expected(kind, problem.get("ctx", {}))
-    has_default = default not in ("VALUE", {}, ()) and not isinstance(default, BaseModel)
+    expected, default = _KINDS.get(kind, "a value of another type"), default_of([field] if field else [])
+    expected = expected.format(**problem.get("ctx", {}))
+    has_default = default not in (None, {}, ()) and not isinstance(default, BaseModel)
     fix = f"{key}={shlex.quote(as_override(default))}" if has_default else None
     if kind in ("string_type", "path_type") and is_number(value):
-        shown, expected = (
-            f"the number {shown}",
-            "text in quotes, because YAML reads text that looks like a number as a number",
-        )
+        shown = f"the number {shown}"
+        expected = "text in quotes, because YAML reads text that looks like a number as a number"
         fix = f'{key.rpartition(".")[2]}: "{_short(value)}"      (quoted, in the file that sets it)'
     elif kind == "string_type" and isinstance(value, bool):
         fix = f"{key}={twice_quoted(str(value))}"
@@ -112,10 +111,6 @@ _KINDS |= {
     "too_long": "{max_length} values",
 }
 """What is expected where pydantic reports an error of such a type; its own sentences are for programmers."""
-
-
-def _expected(kind: str, context: Mapping[str, Any]) -> str:
-    return _KINDS.get(kind, "a value of another type").format(**context)
 
 
 def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str, str]) -> SettingProblem:
@@ -178,14 +173,6 @@ def _locate(location: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
         if field is not None:
             sections = sections_in(field.annotation)
     return ".".join(path), parent
-
-
-def _default(key: str, section: type[BaseModel]) -> Any:
-    field = section.model_fields.get(key.rpartition(".")[2])
-    if field is None or field.is_required():
-        return "VALUE"
-    default = field.get_default(call_default_factory=True, validated_data={})
-    return "VALUE" if default is None else default
 
 
 def _first_setting(key: str, value: Any) -> tuple[str, Any]:

@@ -1,7 +1,7 @@
 """What other programs call a setting, and where a setting is that was typed in another section."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
@@ -158,12 +158,10 @@ def fields_of(key: str) -> list[FieldInfo]:
     return [section.model_fields[name] for section in sections if name in section.model_fields]
 
 
-def default_of(key: str) -> Any:
-    """Returns the default of a setting by the schema, or None where it has none."""
-    for field in fields_of(key):
-        if not field.is_required():
-            return field.get_default(call_default_factory=True, validated_data={})
-    return None
+def default_of(fields: Iterable[FieldInfo]) -> Any:
+    """Returns the first default of a setting's fields, or None where they have none."""
+    given = (one.get_default(call_default_factory=True, validated_data={}) for one in fields if not one.is_required())
+    return next((default for default in given if default is not None), None)
 
 
 SECTIONS = {"", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation))}

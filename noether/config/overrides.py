@@ -51,10 +51,8 @@ def _several_values(text: str) -> RequestError:
     key, _, value = text.partition("=")
     name, expected = key.lstrip("+"), "one value; a comma separates the values of a sweep"
     if takes(name, tuple):
-        expected, fix = (
-            "a list in brackets; a comma separates the values of a sweep",
-            f"{key}={shlex.quote(f'[{value}]')}",
-        )
+        expected = "a list in brackets; a comma separates the values of a sweep"
+        fix = f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
     else:
@@ -85,8 +83,8 @@ def _unreadable(text: str, following: str) -> RequestError:
         fix = shlex.quote(f"{colon}={given}")
     elif fields_of(text) and following and "=" not in following and following[0] not in "+~":
         seen, fix = f"{text} {following}", shlex.quote(f"{text}={following}")
-    elif default_of(text) is not None:
-        fix = shlex.quote(f"{text}={as_override(default_of(text))}")
+    elif (default := default_of(fields_of(text))) is not None:
+        fix = shlex.quote(f"{text}={as_override(default)}")
     else:
         fix = f"leave {shlex.quote(text)} out"
     return RequestError(
