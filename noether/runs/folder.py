@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import shlex
 import tempfile
 import time
 from collections.abc import Container, Iterator
@@ -15,6 +16,8 @@ from noether.errors import RequestError
 
 REPLACED = ".replaced-"
 """Between the name of a run that was started over and the number of its earlier folder."""
+ELSEWHERE = "output_path=FOLDER"
+"""What a start changes where the disk refuses its run."""
 
 
 class _Inside:
@@ -69,13 +72,17 @@ class RunFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
         self.check_writable()
 
-    def check_writable(self) -> None:
+    def check_writable(self, fix: str = ELSEWHERE) -> None:
         """Proves that the folder, or the nearest above it that exists, can be written, or raises DiskRefusal."""
-        with refusals_told(self.path):
+        with refusals_told(self.path, fix=fix):
             folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         # Permissions do not tell: read-only mounts and full disks show only in a write.
-        with refusals_told(folder), tempfile.TemporaryFile(dir=folder) as probe:
+        with refusals_told(folder, fix=fix), tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"0" * 4096)
+
+    def as_copy(self, command: str) -> str:
+        """Returns the line that has a command of noether write to a copy, where the run can only be read."""
+        return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} COPY"
 
 
 class DiskRefusal(RequestError):
@@ -93,7 +100,7 @@ DISK_ERRNOS = frozenset(
 
 
 @contextmanager
-def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> Iterator[None]:
+def refusals_told(folder: Path, errnos: Container[int | None] | None = None, *, fix: str = ELSEWHERE) -> Iterator[None]:
     """Turns an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
     try:
         yield
@@ -107,7 +114,7 @@ def refusals_told(folder: Path, errnos: Container[int | None] | None = None) -> 
             f"cannot write to {folder}",
             seen=f"{error.strerror} ({error.filename or folder})",
             expected="a writable folder" + (", on a disk with room" if is_full else ""),
-            fix="make room, or output_path=FOLDER" if is_full else "output_path=FOLDER",
+            fix=f"make room, or {fix}" if is_full else fix,
             mount="" if is_full else str(folder.absolute().parent),
         ) from None
 

@@ -1,6 +1,9 @@
 """`noether evaluate` finds again what the run found, and says what it cannot evaluate."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,26 @@ def test_what_is_not_there_is_named(run: RunFolder, noether, arguments, way_out)
     done = noether("evaluate", str(run.path), *arguments)
     assert done.code == 2
     assert way_out in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["evaluate", "report"])
+def test_a_run_that_can_only_be_read_is_copied_by_the_line_of_the_refusal(verb, run, environ, tmp_path) -> None:
+    if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("only root can mount a run to be read alone")
+    environ = {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
+
+    def ran(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["unshare", "--mount", "sh", "-c", script]
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+
+    mount = f"mount --bind {run.path} {run.path} && mount -o remount,ro,bind {run.path}"
+    refused = ran(f"{mount} && noether {verb} {run.path}")
+    assert refused.returncode == 2, refused.stderr
+    (fix,) = (line.split(maxsplit=1)[1] for line in refused.stderr.splitlines() if line.startswith("  fix"))
+    done = ran(f"{mount} && {fix}")
+    assert done.returncode == 0, done.stderr
+    assert {"evaluate": "unseen cases", "report": "COPY/report.html"}[verb] in done.stdout
 
 
 def test_a_folder_that_is_no_run(noether, tmp_path: Path) -> None:
