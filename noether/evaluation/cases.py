@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -21,12 +21,12 @@ ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80
 
 
-def point_errors(task: Task, predictions: Predictions, batch: Batch) -> dict[str, np.ndarray]:
+def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, np.ndarray]:
     """Returns a batch's signed errors of points by field, prediction − truth in its unit, for the histograms.
 
     Of samples with very many points they are those of evenly spaced ones.
     """
-    physical, found = task.to_physical(predictions), {}
+    found: dict[str, np.ndarray] = {}
     for name, field in task.fields.items():
         errors = physical[name] - by_channel(batch[name], batched=True)
         step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
@@ -38,28 +38,42 @@ def point_errors(task: Task, predictions: Predictions, batch: Batch) -> dict[str
     return found
 
 
-class ShownCase(NamedTuple):
-    """A sample that is shown: why, its position in the split, its fields in physical units, and its batch of one."""
+Label = Literal["best", "median", "worst", "unscored"]
+"""Why a sample is shown: its place among the errors of the split, or that its error is not finite."""
 
-    label: str
+
+class ShownCase(NamedTuple):
+    """A sample that is shown: why, its position in the split, its fields in physical units, and its batch of one.
+
+    place: among those with this label, from 1: the second worst has 2.
+    """
+
+    label: Label
+    place: int
     position: int
     physical: Predictions
     batch: Batch
 
 
 def median_sample(relative_l2: np.ndarray) -> int:
-    """Returns the index of the sample in the middle of the errors, the upper one of two."""
-    return int(np.argsort(relative_l2, kind="stable")[len(relative_l2) // 2])
+    """Returns the index of the sample in the middle of the finite errors, the upper one of two."""
+    finite = int(np.isfinite(relative_l2).sum()) or len(relative_l2)
+    return int(np.argsort(relative_l2, kind="stable")[finite // 2])
 
 
-def choose_cases(relative_l2: np.ndarray) -> list[tuple[str, int]]:
-    """Returns the best, the median and the three worst samples as (label, index), without repeats."""
-    order = np.argsort(relative_l2, kind="stable").tolist()
-    seen: dict[int, str] = {}
-    chosen = (order[0], median_sample(relative_l2), *order[::-1][:3])
-    for label, index in zip(("best", "median", "worst", "2nd worst", "3rd worst"), chosen, strict=False):
-        seen.setdefault(index, label)
-    return [(label, index) for index, label in seen.items()]
+def choose_cases(relative_l2: np.ndarray) -> list[tuple[Label, int, int]]:
+    """Returns the best, the median and three more samples as (label, place, index), without repeats.
+
+    The three are those without a finite error, then the worst.
+    """
+    order = np.argsort(relative_l2, kind="stable")
+    finite = np.isfinite(relative_l2[order])
+    scored, unscored = order[finite].tolist(), order[~finite][:3].tolist()
+    chosen: list[tuple[Label, int, int]] = [("best", 1, index) for index in scored[:1]]
+    chosen += [("median", 1, median_sample(relative_l2))] if scored else []
+    chosen += [("unscored", place, index) for place, index in enumerate(unscored, 1)]
+    chosen += [("worst", place, index) for place, index in enumerate(scored[::-1][: 3 - len(unscored)], 1)]
+    return [one for k, one in enumerate(chosen) if one[2] not in [before for _, _, before in chosen[:k]]]
 
 
 def write_cases(
@@ -92,9 +106,10 @@ def write_cases(
         arrays[f"histogram/{name}/edges"] = edges
         arrays[f"histogram/{name}/counts"] = np.histogram(np.clip(values, -limit, limit), edges)[0]
     cases = []
-    for number, (label, index, physical, batch) in enumerate(shown):
+    for number, (label, place, index, physical, batch) in enumerate(shown):
         relative = {name: float(sample_metrics[f"{name}/relative_l2"][index]) for name in task.fields}
-        cases.append({"sample": names[index], "label": label, "index": index, "relative_l2": relative})
+        why = {"label": label, "place": place}
+        cases.append({"sample": names[index], **why, "index": index, "relative_l2": relative})
         for name, field in task.fields.items():
             prefix = f"case/{number}/{name}"
             truth, points = batch[name][0], batch[field.points][0]
@@ -103,7 +118,7 @@ def write_cases(
             arrays[f"{prefix}/truth"] = _array(by_channel(truth)[::every])
             arrays[f"{prefix}/prediction"] = _array(physical[name][0][::every])
             normals = field.points.replace("_points", "_normals")
-            if field.points.startswith("surface") and normals in batch:
+            if normals in batch:
                 arrays[f"{prefix}/normals"] = _array(batch[normals][0][::every])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
@@ -115,7 +130,7 @@ def write_cases(
 def write_case_files(
     folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
 ) -> list[str]:
-    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, and returns the paths.
+    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; returns the paths.
 
     Args:
         folder, task: where to, and what names the fields and their points.
@@ -123,12 +138,13 @@ def write_case_files(
         names: names of all samples, by position.
     """
     written = []
-    for (label, position, physical, batch), own_faces in zip(shown, faces, strict=True):
+    for (label, place, position, physical, batch), own_faces in zip(shown, faces, strict=True):
+        stem = f"{label if place == 1 else f'{label}-{place}'}_{names[position]}"
         for points in dict.fromkeys(field.points for field in task.fields.values()):
             arrays: dict[str, np.ndarray] = {}
             for name in (name for name, field in task.fields.items() if field.points == points):
                 arrays |= field_arrays(name, *(np.squeeze(_array(one[name][0])) for one in (physical, batch)))
-            path = folder / f"{label.replace('. ', '-')}_{names[position]}_{points.removesuffix('_points')}.vtu"
+            path = folder / f"{stem}_{points.removesuffix('_points')}.vtu"
             write_fields(path, _array(batch[points][0]), own_faces if points.startswith("surface") else None, arrays)
             written.append(str(path))
     return written

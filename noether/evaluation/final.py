@@ -59,10 +59,10 @@ class RunEvaluation:
         errors: list[dict[str, np.ndarray]] = []
 
         def measure(predictions: Predictions, batch: Batch) -> SampleMetrics:
-            found = {**task.metrics(predictions, batch), **task.details(predictions, batch)}
-            # Behind the metrics, which check what the model returned.
-            errors.append(point_errors(task, predictions, batch))
-            return found
+            found = task.metrics(predictions, batch)  # first, as they check what the model returned
+            physical = task.to_physical(predictions)
+            errors.append(point_errors(task, physical, batch))
+            return found | task.details(physical, batch)
 
         sample_metrics = self.evaluator.sample_metrics(model, dataset, indices, measure=measure)
         gathered = group.gather(errors)
@@ -112,14 +112,14 @@ class RunEvaluation:
         task, split = self.evaluator.problem.task, result["split"]
         dataset, indices = self._samples(split)
         shown = [
-            ShownCase(label, position, *self.evaluator.fields(model, dataset, indices[position]))
-            for label, position in choose_cases(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
+            ShownCase(label, place, position, *self.evaluator.fields(model, dataset, indices[position]))
+            for label, place, position in choose_cases(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
         ]
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         path = self.folder.evaluation / f"{split}.npz"
-        with refusals_told(self.folder.path):
+        with refusals_told(self.folder.path, fix=self.folder.as_copy("evaluate")):
             write_cases(path, task, sample_metrics, errors=errors, shown=shown, names=names, about=about, by=self.by)
         if not self.vtk:
             return {}
@@ -167,7 +167,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     record = folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json"
     before = read_record(record)  # What the training took is known from the training alone.
     result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
-    with refusals_told(folder.path):
+    with refusals_told(folder.path, fix=folder.as_copy("evaluate")):
         write_record(record, result)
     if request.as_json:
         print(strict_json(result, indent=2))

@@ -103,8 +103,8 @@ class Task:
         """
         return {}
 
-    def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what a final evaluation adds to `metrics`. Default: nothing."""
+    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what a final evaluation adds to `metrics`, from physical predictions. Default: nothing."""
         return {}
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:

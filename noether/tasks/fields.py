@@ -256,12 +256,12 @@ class FieldsTask(Task):
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what `metrics` and `details` say of physical predictions."""
-        pooled = named(details(self, physical, batch))
-        return named(errors(self, physical, batch)) | pooled | named(numbers(self, physical, batch))
+        found = named(errors(self, physical, batch)) | self.details(physical, batch)
+        return found | named(numbers(self, physical, batch))
 
-    def details(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
-        return named(details(self, self.to_physical(predictions), batch))
+        return named(details(self, physical, batch))
 
     def lacks(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""
