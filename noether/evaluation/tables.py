@@ -65,7 +65,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
             plain.add_row(name, known[name].text(value))
         return [plain, _pace(result)]
     caption = (
-        f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}samples of the {result['split']} split"
+        f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}cases of the {result['split']} split"
     )
     table = MetricsTable(caption, ("field", *FIELD_ERRORS.values()))
     undefined = False

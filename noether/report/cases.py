@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
@@ -17,6 +17,7 @@ from noether.report.run import ReportedRun
 from noether.report.views import (
     Space,
     View,
+    half_of,
     section_view,
     side,
     space_by_extent,
@@ -24,6 +25,7 @@ from noether.report.views import (
     surface_extent,
     surface_view,
 )
+from noether.runs.records import mapping
 
 
 class NothingToDraw(ValueError):
@@ -41,7 +43,7 @@ class DrawnCase:
     normals: Array | None
     prediction: Array
     truth: Array
-    is_vector: bool
+    components: int
     body: Array | None
 
     @property
@@ -59,7 +61,7 @@ class DrawnCase:
 class FieldCases:
     """One field of the samples that an evaluation kept, with what all its pictures share.
 
-    quantity: what is drawn of a vector; "" of a scalar. values, errors: the colour scales.
+    quantity: what is drawn of several components; "" of one. values, errors: the colour scales.
     """
 
     name: str
@@ -115,12 +117,13 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
 
 def _space(run: ReportedRun, name: str) -> Space:
     space = space_of(run.meta.get("space"))
-    if space.wind or _on_surface(run, name):
-        return space
     keys = (f"case/{k}/{name}/points" for k in range(len(run.meta["cases"])))
-    shapes = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
-    solid = [points for points in shapes if points.ndim == 2 and points.shape[1] == 3]
-    return space_by_extent(solid) if solid else space
+    every = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
+    shapes = [points for points in every if points.ndim == 2 and points.shape[1] == 3]
+    if space.wind:
+        halves = {half_of(space.turned(points)) for points in shapes}
+        return replace(space, half=halves.pop() if len(halves) == 1 else 0)
+    return space if _on_surface(run, name) or not shapes else space_by_extent(shapes)
 
 
 def _case(run: ReportedRun, k: int, name: str, space: Space) -> DrawnCase | None:
@@ -133,14 +136,14 @@ def _case(run: ReportedRun, k: int, name: str, space: Space) -> DrawnCase | None
     bodies = (f"case/{k}/{other}/points" for other in run.fields if other != name and _on_surface(run, other))
     body = next((arrays[key] for key in bodies if key in arrays), None)
     return DrawnCase(
-        label=str(about.get("label", "")),
+        label={2: "2nd ", 3: "3rd "}.get(about.get("place"), "") + str(about.get("label", "")),
         sample=str(about.get("sample", "")),
         relative_l2=(about.get("relative_l2") or {}).get(name),
         points=space.turned(points),
         normals=None if normals is None else space.turned(np.asarray(normals, np.float64)),
         prediction=_magnitude(prediction),
         truth=_magnitude(truth),
-        is_vector=truth.ndim == 2 and truth.shape[1] > 1,
+        components=truth.shape[1] if truth.ndim == 2 else 1,
         body=None if body is None else space.turned(np.asarray(body, np.float64)),
     )
 
@@ -152,8 +155,10 @@ def _magnitude(values: Array) -> Array:
 
 
 def _on_surface(run: ReportedRun, name: str) -> bool:
-    about = (run.meta.get("fields") or {}).get(name) or {}
-    return str(about.get("points", name)).startswith("surface")
+    points = str(mapping(mapping(run.meta, "fields"), name).get("points", name))
+    kinds = mapping(mapping(run.meta, "space"), "sets")
+    kind = mapping(kinds, points.removesuffix("_points")).get("kind", points.partition("_")[0])
+    return bool(kind == "surface")
 
 
 def field_cases(run: ReportedRun, name: str) -> FieldCases:
@@ -176,7 +181,7 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
     return FieldCases(
         name=name,
         unit=run.unit(name),
-        quantity=("speed" if "velocity" in name else "magnitude") if any(case.is_vector for case in cases) else "",
+        quantity={1: "", 2: "magnitude", 3: "magnitude"}.get(cases[0].components, "norm of all components"),
         cases=cases,
         values=value_scale([case.truth for case in cases], [case.prediction for case in cases]),
         errors=error_scale([case.error for case in cases]),

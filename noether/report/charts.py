@@ -103,12 +103,13 @@ def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
             axes.stairs(low + band, edges, baseline=low, fill=True, facecolor=paint(colour), edgecolor="none")
             low = low + band
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), xlabel="updates")
+        round_ticks(axes.xaxis, 6, whole=True)
         axes.set_yticks([0, 0.5, 1], labels=["0", "50\u202f%", "100\u202f%"])
         return svg_element(figure, "time-strip")
 
 
-def parity(name: str, truth: Array, prediction: Array, floor: Array | None, lines: Sequence[str]) -> Markup:
-    """SVG of predictions (S,) against truths (S,), with the line of equality.
+def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit: str, lines: Sequence[str]) -> Markup:
+    """SVG of predictions (S,) against truths (S,) in a unit, with the line of equality.
 
     floor (S,): what the scalar's own formula makes of the true field, as rings; its distance from the line is
     error that no model can undo. lines: text written into the empty upper corner.
@@ -134,8 +135,9 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, line
         axes.set_box_aspect(1)
         for axis in (axes.xaxis, axes.yaxis):
             round_ticks(axis, 6)
-        axes.set_xlabel("truth")
-        axes.set_ylabel("prediction", rotation_mode="anchor", va="bottom")
+        beside = f", {unit}" if unit else ""
+        axes.set_xlabel(f"truth{beside}")
+        axes.set_ylabel(f"prediction{beside}", rotation_mode="anchor", va="bottom")
         axes.text(0.04, 0.96, "\n".join(lines), transform=axes.transAxes, va="top", color=paint("ink"))
         return svg_element(figure, name)
 
@@ -175,7 +177,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
 
 
 def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
-    """SVG of the samples' relative errors (S,) in rising order, with the marked ones named."""
+    """SVG of the samples' relative errors (S,) in rising order, with the first of each mark named."""
     with chart_style(name):
         figure, axes = chart_axes()
         order = np.argsort(values, kind="stable")
@@ -191,12 +193,11 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
             x, y = place[rank[0]], values[sample]
             axes.scatter([x], [y], s=30, facecolors="none", edgecolors=paint("second"), linewidths=1.3, zorder=3)
             # The second and third worst lie so close to the worst that their names would overlap.
-            kind = "worst" if "worst" in label else label
-            if kind not in named:
-                named.add(kind)
+            if label and label not in named:
+                named.add(label)
                 # The points rise to the right, so that there is room above to the left.
                 off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
-                axes.annotate(kind, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
+                axes.annotate(label, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
         top = float(values[order].max()) if order.size else 1.0
         axes.set_ylim(0, top * 1.12 or 1)
         round_ticks(axes.yaxis, 5, ratio=True)

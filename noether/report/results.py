@@ -22,7 +22,8 @@ def errors_section(run: ReportedRun) -> Markup:
     """The metrics of each field beside the baselines; of a task without fields, its metrics."""
     if run.result.get("fields"):
         fields = [_field_errors(run, name) for name in run.fields]
-        return fill("errors.html", fields=fields, baselines=run.result.get("baselines"))
+        celsius = [in_words(name) for name in run.fields if run.unit(name) == "°C"]
+        return fill("errors.html", fields=fields, celsius=celsius, baselines=run.result.get("baselines"))
     if run.metrics:
         return fill("metrics.html", metrics=[(run.known[name], value) for name, value in run.metrics.items()])
     return absent(run, "result.json", "the run has not been evaluated")
@@ -89,7 +90,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
         floor = None  # the truth is that integral: the rings would all lie on the line
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
     lines = [f"R²  {score_text(r2)}", f"Spearman  {score_text(rank)}"]
-    chart = parity(f"parity-{name}", truth, prediction, floor, lines)
+    chart = parity(f"parity-{name}", truth, prediction, floor, run.known.find(name, "mae").unit, lines)
     return {**about, "legend": [key for key in keys if floor is not None or key[2] != "ring"], "chart": chart}
 
 
@@ -100,14 +101,15 @@ def distributions_section(run: ReportedRun) -> Markup:
         edges, counts = (run.arrays.get(f"histogram/{name}/{part}") for part in ("edges", "counts"))
         if edges is not None and counts is not None and np.isfinite(edges).all() and np.sum(counts) > 0:
             edges, counts, unit = np.asarray(edges, np.float64), np.asarray(counts, np.float64), run.unit(name)
-            words = f"Nine in ten points are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
+            words = f"Nine in ten errors are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
-            title = f"{heading(name)}: error of points"
+            title = f"{heading(name)}: errors at points"
             shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
         values = run.sample_metric(name, "relative_l2")
         if values is not None and np.isfinite(values).any():
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
-            marks = {int(case["index"]): str(case.get("label", "")) for case in cases}
+            # Named where they were chosen: by another field they stand elsewhere.
+            marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(values, marks, chosen_by=run.fields[0])
             shown.append(Chart(f"{heading(name)}: relative L2 of samples", words, chart))

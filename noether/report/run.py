@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from noether.common.numbers import finite
 from noether.common.plain_file import open_plain, read_plain
 from noether.report.history import History
 from noether.report.numbers import Array
@@ -162,6 +163,12 @@ class ReportedRun:
     def baseline(self, key: str) -> Mapping[str, Any]:
         """The metrics of a baseline; empty where there are none."""
         return mapping(mapping(self.result, "baselines"), key)
+
+    def relative_l2(self, name: str) -> tuple[float | None, float | None]:
+        """A field's relative L2: the model's, and the best of all baselines; None where one is not finite."""
+        every = self.metrics, *map(self.baseline, mapping(self.result, "baselines"))
+        own, *others = (finite(self.known.of_whole(values, name).get("relative_l2")) for values in every)
+        return own, min((other for other in others if other is not None), default=None)
 
     def sample_metric(self, of: str, measure: str) -> Array | None:
         """A measure of a field or scalar for every sample (S,), such as its relative_l2; None where there is none."""

@@ -22,14 +22,13 @@ def summary_header(run: ReportedRun) -> Markup:
 def verdict(run: ReportedRun) -> Markup:
     """What the run achieved, in a sentence or two with numbers."""
     result, fields = run.result, run.result.get("fields") or []
-    things = "shapes" if fields else "samples"
-    errors, beside = ({name: finite(run.known.of_whole(values, name).get("relative_l2")) for name in fields}
-                      for values in (run.metrics, run.baseline("nearest_shape")))  # fmt: skip
+    found = {name: run.relative_l2(name) for name in fields}
+    errors, beside = ({name: pair[k] for name, pair in found.items()} for k in range(2))
     done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     return fill(
         "verdict.html",
         samples=result.get("samples") or len(run.meta.get("names") or ()),
-        things=f"unseen {things}",
+        things="unseen cases" if fields else "unseen samples",
         errors=errors,
         beside=[] if None in beside.values() else [percent(error) for error in beside.values()],
         scalars=_scores(run),
@@ -56,9 +55,7 @@ def summary_tiles(run: ReportedRun) -> Markup:
     parts = mapping(mapping(run.result, "time_use"), "parts").values()
     whole = sum(finite(part, 0.0) for part in parts) if parts and run.starts <= 1 else None
     logged = max(times) - min(times) if len(times) > 1 else None
-    errors = [(name, *(run.known.of_whole(values, name).get("relative_l2")
-                       for values in (run.metrics, run.baseline("nearest_shape"))))
-              for name in run.result.get("fields") or ()]  # fmt: skip
+    errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
     every = [] if errors else [(run.known[name], value) for name, value in run.metrics.items()]
     own = [(metric, value) for metric, value in every if metric.headline]
     shown = {"errors": errors, "own": own, "scores": _scores(run)}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from noether.common.numbers import listed
 from noether.report.charts import Series, can_draw, curves, time_strip
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.palette import BANDS, SERIES_COLOURS
@@ -15,7 +16,7 @@ TRAINING = ("training", "")
 
 
 def training_section(run: ReportedRun) -> Markup:
-    """Four charts over updates, of whatever was logged."""
+    """Charts over updates, of whatever was logged."""
     history = run.history
     losses_of = [(split, weights) for split, weights, metric in history.curves if metric == "loss"]
     if not losses_of:
@@ -32,13 +33,11 @@ def training_section(run: ReportedRun) -> Markup:
         own = whose == chosen
         label = f"validation, {weights_name(whose[1])}"
         losses.append(line(whose, "loss", "accent" if own else "second", label, points=own))
-    shares = [run.known[key] for key in history.names(*chosen) if run.known[key].headline]
-    shares = [metric for metric in shares if metric.unit == "%"]
+    shares = [metric for metric in run.known.values() if metric.headline and metric.unit == "%"]
     relative = [
         line(chosen, metric.name, colour, in_words(metric.of or metric.name), points=True)
         for metric, colour in zip(shares, SERIES_COLOURS, strict=False)
     ]
-    share_title = heading(shares[0].label) if shares else "Relative L2"
     falling = all(metric.better == "lower" for metric in shares)
     last = float(max(history.curve(*whose, "loss")[0][-1] for whose in losses_of))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or history.updates_per_epoch()
@@ -55,9 +54,11 @@ def training_section(run: ReportedRun) -> Markup:
 
     unit = "Weighted mean squared error in standardised units. " if run.fields else ""
     split = f"Validation split, {weights_name(chosen[1])}."
+    title = heading(listed(list(dict.fromkeys(metric.label or metric.title for metric in shares))))
+    share = [chart(title, f"{split} Log scale." if falling else split, relative, log=falling, ratio=True)]
     shown = [
         chart("Loss", f"{unit}Log scale.", losses, log=True),
-        chart(share_title, f"{split} Log scale." if falling else split, relative, log=falling, ratio=True),
+        *(share if shares else ()),
         chart("Learning rate", "As the schedule set it.", [line(TRAINING, "learning_rate", "accent")]),
         chart("Speed", "Samples per second over all ranks.", [line(TRAINING, "samples_per_second", "accent")]),
     ]

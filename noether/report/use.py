@@ -9,16 +9,20 @@ from markupsafe import Markup
 
 from noether.common.numbers import listed
 from noether.config.sweep import override_value
+from noether.data.about import axes_words
+from noether.data.cases.case_map import LENGTHS
 from noether.report.elements import fill
 from noether.report.numbers import percent, short_number, value_text
 from noether.report.phrases import in_words
 from noether.report.run import ReportedRun
+from noether.runs.records import mapping
 
 
 def use_section(run: ReportedRun) -> Markup:
     """What it gives, the ranges of what it was trained on, its worst errors; the seeds; the command."""
     trained = run.result.get("trained_on") or {}
     points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
+    space = mapping(run.meta, "space")
     errors = {name: run.sample_metric(name, "relative_l2") for name in run.fields}
     worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
@@ -26,7 +30,8 @@ def use_section(run: ReportedRun) -> Markup:
         "use.html",
         outputs=[f"{in_words(name)} in {run.unit(name) or 'its own unit'}" for name in run.fields],
         ranges=[(in_words(name), _range(span)) for name, span in parameters.items()],
-        boxes=[(in_words(name.removesuffix("_points")), _box(span)) for name, span in points.items()],
+        boxes=[(in_words(name.removesuffix("_points")), _box(span, *_length(space))) for name, span in points.items()],
+        axes=axes_words(space) if points else "",
         training=(run.plan.get("data") or {}).get("training"),
         worst=listed(worst),
         seeds=_spread(run),
@@ -54,9 +59,16 @@ def _range(span: Mapping[str, Any]) -> str:
     return f"{text} {span.get('unit') or ''}".removesuffix(" 1").rstrip()
 
 
-def _box(span: Mapping[str, Any]) -> str:
-    sides = zip("xyz", *_rounded(span), strict=False)
-    return ", ".join(f"{axis} {low} to {high}" for axis, low, high in sides) + " m"
+def _length(space: Mapping[str, Any]) -> tuple[str, float]:
+    """The unit of length of the data's files and its metres; m where they say none."""
+    metres = mapping(space, "files").get("metres")
+    return next((known for known in LENGTHS.items() if known[1] == metres), ("m", 1.0))
+
+
+def _box(span: Mapping[str, Any], unit: str, metres: float) -> str:
+    own = {end: [value / metres for value in span[end]] for end in ("low", "high")}
+    sides = zip("xyz", *_rounded(own), strict=False)
+    return ", ".join(f"{axis} {low} to {high}" for axis, low, high in sides) + f" {unit}"
 
 
 def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:

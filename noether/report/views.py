@@ -26,16 +26,26 @@ from noether.report.grid import (
 from noether.report.numbers import Array
 
 SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
+PARTS, POINTS_OF_A_PART = 20, 6  # and of each part of it, 20 by 20: a mesh may be coarse away from its body
 TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
 
 
 @dataclass(frozen=True)
 class Space:
-    """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body."""
+    """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body.
+
+    half: 1 or −1 where of bodies and flow there is the half with such x alone.
+    """
 
     turn: Array
     wind: bool = True
     ground: bool = True
+    half: int = 0
+
+    @property
+    def viewer(self) -> Array:
+        """The direction (3,) towards the viewer of a surface."""
+        return np.asarray(TOWARDS_VIEWER * ([-1, 1, 1] if self.half == 1 else 1))
 
     def turned(self, points: Array) -> Array:
         """Points or directions (N, 3) of the data in the pictures' axes; others, which no picture shows, unchanged."""
@@ -94,11 +104,18 @@ class View:
     ground: float | None = None
 
 
-def project(points: Array) -> Array:
-    """Orthographic three-quarter view: (N, 3) → (N, 2), the wind from left to right, seen from above."""
-    right = np.cross([0.0, 1.0, 0.0], TOWARDS_VIEWER)
+def half_of(points: Array) -> int:
+    """1 or −1 where all points (N, 3) lie on that side of x = 0; else 0."""
+    low, high = points[:, 0].min(), points[:, 0].max()
+    slack = 1e-3 * (high - low)
+    return 1 if low >= -slack else -1 if high <= slack else 0
+
+
+def project(points: Array, viewer: Array = TOWARDS_VIEWER) -> Array:
+    """Orthographic three-quarter view: (N, 3) → (N, 2), seen from above; from the left, the wind blows to the right."""
+    right = np.cross([0.0, 1.0, 0.0], viewer)
     right /= np.linalg.norm(right)
-    return np.stack([points @ right, points @ np.cross(TOWARDS_VIEWER, right)], axis=-1)
+    return np.stack([points @ right, points @ np.cross(viewer, right)], axis=-1)
 
 
 def side(points: Array) -> Array:
@@ -106,7 +123,7 @@ def side(points: Array) -> Array:
     return points[:, [2, 1]]
 
 
-def visible(points: Array, normals: Array | None) -> NDArray[np.intp]:
+def visible(points: Array, normals: Array | None, viewer: Array = TOWARDS_VIEWER) -> NDArray[np.intp]:
     """Indices of the points (N, 3) that the viewer of `project` sees.
 
     Katz, Tal and Basri, Direct Visibility of Point Sets (2007): points are flipped about a large sphere round
@@ -115,12 +132,12 @@ def visible(points: Array, normals: Array | None) -> NDArray[np.intp]:
     """
     centre = points.mean(axis=0)
     radius = np.linalg.norm(points - centre, axis=1).max()
-    rays = points - (centre + 10 * radius * TOWARDS_VIEWER)
+    rays = points - (centre + 10 * radius * viewer)
     lengths = np.linalg.norm(rays, axis=1, keepdims=True)
     flipped = rays + 2 * (10**2.5 * lengths.max() - lengths) * rays / lengths
     hull = np.sort(ConvexHull(np.vstack([flipped, np.zeros(3)])).vertices)
     seen: NDArray[np.intp] = hull[hull < len(points)].astype(np.intp)
-    facing: NDArray[np.intp] = seen if normals is None else seen[normals[seen] @ TOWARDS_VIEWER > 0]
+    facing: NDArray[np.intp] = seen if normals is None else seen[normals[seen] @ viewer > 0]
     return facing if len(facing) >= 8 else seen
 
 
@@ -130,8 +147,8 @@ def surface_view(points: Array, normals: Array | None, frame: Frame, space: Spac
     Raises:
         QhullError: too few points, or all in a plane.
     """
-    seen = visible(points, normals)
-    flat = project(points[seen])
+    seen = visible(points, normals, space.viewer)
+    flat = project(points[seen], space.viewer)
     vertices, weights, inside = rasterise(flat, shape_triangles(flat), frame)
     pixel = (frame.high[0] - frame.low[0]) / GRID_WIDTH
     # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
@@ -139,11 +156,11 @@ def surface_view(points: Array, normals: Array | None, frame: Frame, space: Spac
 
     shadow = None
     if space.ground:
-        corners = project(_on_ground(points))
+        corners = project(_on_ground(points), space.viewer)
         hull = Outline(corners[ConvexHull(corners).vertices])
         covered = hull.contains_points(pixel_centres(frame)).reshape(frame.grid_shape).astype(np.float64)
         shadow = 0.42 * gaussian_filter(covered, 6)
-    start, end = project(_wind_arrow(points))
+    start, end = project(_wind_arrow(points), space.viewer)
     arrow = (start, end) if space.wind else None
     return View(frame, seen[vertices], weights, clip=clip, shadow=shadow, wind=arrow)
 
@@ -152,24 +169,27 @@ def surface_extent(points: Array, space: Space = CARS) -> Array:
     """What the picture of a surface shows, projected: its points, its shadow and the arrow of the wind."""
     shadow = [_on_ground(points)] if space.ground else []
     arrow = [_wind_arrow(points)] if space.wind else []
-    return project(np.vstack([points, *shadow, *arrow]))
+    return project(np.vstack([points, *shadow, *arrow]), space.viewer)
 
 
 def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
     """The view of a plane through a volume: points (N, 3) in m, and the body's (M, 3) if known.
 
-    In a flow it is the vertical plane x = 0; else the middle of the depth, and nothing is drawn in holes. Values are
-    interpolated linearly in three dimensions from the points nearest to the plane: where an edge of their Delaunay
-    tetrahedra passes through it, the plane has a value; between those, triangles.
+    In a flow it is the vertical plane x = 0, to which one half alone is mirrored; else the middle of the depth, and
+    nothing is drawn in holes. Values are interpolated linearly from the points nearest to the plane: where an edge of
+    their Delaunay tetrahedra passes through it, the plane has a value; between those, triangles.
 
     Raises:
         QhullError: too few points, or all in a plane.
-        ValueError: all points lie on one side of the mid-plane.
+        ValueError: no edge passes through the plane.
     """
     is_solid = body is None and not space.wind
     if is_solid:
         points = points - [(points[:, 0].min() + points[:, 0].max()) / 2, 0, 0]
-    near = np.argsort(np.abs(points[:, 0]), kind="stable")[:SECTION_POINTS]
+    given = len(points)
+    if space.half:
+        points = np.concatenate([points, points * [-1, 1, 1]])
+    near = _near_the_section(points)
     tetrahedra = near[Delaunay(points[near]).simplices]
     behind = points[tetrahedra, 0] < 0
     pairs = [(i, j) for i in range(3) for j in range(i + 1, 4)]
@@ -179,14 +199,14 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
         edges = edges[~spans_a_hole(points, edges)]
     depth = points[edges, 0]
     if len(edges) < 4:
-        raise ValueError("the points lie on one side of the mid-plane")
+        raise ValueError("hardly any points lie about the mid-plane")
     share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
     flat = np.sum(side(points)[edges] * share[..., None], axis=1)
     triangles = Delaunay(flat).simplices
     if is_solid:
         triangles = triangles[~spans_a_hole(flat, triangles)]
     corners, weights, inside = rasterise(flat, triangles, frame)
-    vertices = edges[corners].reshape(len(corners), -1)
+    vertices = edges[corners].reshape(len(corners), -1) % given
     weights = (share[corners] * weights[..., None]).reshape(len(corners), -1)
 
     clip = outline = ground = None
@@ -197,6 +217,16 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
         outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
         ground = float(body[:, 1].min()) if space.ground else None
     return View(frame, vertices, weights, clip=clip, body=outline, ground=ground)
+
+
+def _near_the_section(points: Array) -> NDArray[np.intp]:
+    """Indices of the points (N, 3) that are the nearest to x = 0, in all and in each part of the plane."""
+    order = np.argsort(np.abs(points[:, 0]), kind="stable")
+    flat = side(points) - side(points).min(axis=0)
+    part = (flat * (PARTS - 1e-6) / np.maximum(flat.max(axis=0), 1e-12)).astype(int) @ [PARTS, 1]
+    by_part, counts = order[np.argsort(part[order], kind="stable")], np.bincount(part)
+    rank = np.arange(len(points)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.unique(np.concatenate([order[:SECTION_POINTS], by_part[rank < POINTS_OF_A_PART]]))
 
 
 def _on_ground(points: Array) -> Array:

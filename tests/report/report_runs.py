@@ -9,6 +9,7 @@ import numpy as np
 
 from noether.common.whole_file import write_json
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
+from noether.evaluation.cases import choose_cases
 from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics
@@ -92,13 +93,8 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
     for part in ("prediction", "truth", "integral_of_truth"):
         arrays[f"metrics/lift_coefficient/{part}"] = np.array([predicted[part] for predicted in predictions])
 
-    order = np.argsort(arrays["metrics/surface_pressure/relative_l2"])
-    chosen = {"best": order[0], "median": order[shapes // 2], "worst": order[-1]}
-    chosen |= {f"{rank}. worst": order[-rank] for rank in (2, 3) if shapes >= 5}
-    cases: dict[int, str] = {}
-    for label, index in chosen.items():
-        cases.setdefault(int(index), label)
-    for k, index in enumerate(cases):
+    cases = choose_cases(arrays["metrics/surface_pressure/relative_l2"])
+    for k, (_, _, index) in enumerate(cases):
         for name in UNITS:
             prefix = name.split("_")[0]
             arrays[f"case/{k}/{name}/points"] = samples[index][f"{prefix}_points"]
@@ -116,10 +112,11 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
             {
                 "sample": f"test-{index:04d}",
                 "label": label,
+                "place": place,
                 "index": index,
                 "relative_l2": {name: float(arrays[f"metrics/{name}/relative_l2"][index]) for name in UNITS},
             }
-            for index, label in cases.items()
+            for label, place, index in cases
         ],
         "scalars": ["lift_coefficient"],
     }

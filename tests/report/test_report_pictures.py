@@ -14,6 +14,7 @@ from noether.report.numbers import number, tick_labels
 from noether.report.views import (
     TOWARDS_VIEWER,
     Space,
+    half_of,
     project,
     section_view,
     side,
@@ -71,10 +72,20 @@ def test_section_interpolates_linear_fields_exactly() -> None:
     np.testing.assert_allclose(drawn, 3 - 2 * up + 0.7 * along, atol=1e-9)
 
 
-def test_section_refuses_points_on_one_side() -> None:
-    points = sphere(200) + np.array([5, 0, 0])
-    with pytest.raises(ValueError, match="one side of the mid-plane"):
-        section_view(points, None, frame_around([side(points)], 0.0))
+@pytest.mark.parametrize("half", [1, -1], ids=["right", "left"])
+def test_the_section_of_half_a_flow_is_its_plane_of_symmetry(half: int) -> None:
+    points = np.random.default_rng(0).uniform([0, 0, -2], [1, 2, 3], size=(4000, 3)) * [half, 1, 1]
+    view = section_view(points, None, frame_around([side(points)], 0.0), Space(np.eye(3), half=half_of(points)))
+    drawn = np.sum(np.abs(points[:, 0])[view.vertices] * view.weights, axis=1)
+    assert 0 < np.median(drawn) < 0.1
+
+
+def test_half_a_body_is_seen_from_its_own_side() -> None:
+    points = np.abs(sphere(1000)) * [1, 1, -1]
+    space = Space(np.eye(3), half=half_of(points))
+    view = surface_view(points, points, frame_around([surface_extent(points, space)], 0.02), space)
+    assert (half_of(points), half_of(sphere(99))) == (1, 0)
+    assert points[np.unique(view.vertices), 0].max() > 0.99, "its outermost points are seen"
 
 
 def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:

@@ -60,7 +60,7 @@ def test_ranks_over_two_hosts_learn_what_one_process_learns(
     assert json.loads(folder.result.read_text())["world_size"] == world
     found = weights(folder)
     assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
-    assert done.stdout.count("unseen samples of the test split") == 1, "only rank 0 speaks"
+    assert done.stdout.count("unseen cases of the test split") == 1, "only rank 0 speaks"
 
 
 @pytest.mark.nightly

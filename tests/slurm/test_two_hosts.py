@@ -79,7 +79,7 @@ def check(output: Path, launcher: str, world: int, done: list, reference: dict) 
     assert json.loads(folder.result.read_text())["world_size"] == world
     found = weights(folder)
     assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
-    assert sum(one.stdout.count("unseen samples of the test split") for one in done) == 1, "only rank 0 speaks"
+    assert sum(one.stdout.count("unseen cases of the test split") for one in done) == 1, "only rank 0 speaks"
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+from math import inf, nan
+
 import numpy as np
 import pytest
 
@@ -55,15 +57,17 @@ def test_a_constant_prediction_has_no_rank_correlation() -> None:
 @pytest.mark.parametrize(
     ("errors", "cases"),
     [
-        ([0.3, 0.1, 0.2, 0.5, 0.4], [("best", 1), ("median", 0), ("worst", 3), ("2nd worst", 4)]),
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [("best", 0), ("median", 3), ("worst", 5), ("2nd worst", 4)]),
-        (list(range(9)), [("best", 0), ("median", 4), ("worst", 8), ("2nd worst", 7), ("3rd worst", 6)]),
-        ([0.5], [("best", 0)]),
+        ([0.3, 0.1, 0.2, 0.5, 0.4], ["best 1: 1", "median 1: 0", "worst 1: 3", "worst 2: 4"]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], ["best 1: 0", "median 1: 3", "worst 1: 5", "worst 2: 4"]),
+        (list(range(9)), ["best 1: 0", "median 1: 4", "worst 1: 8", "worst 2: 7", "worst 3: 6"]),
+        ([0.5], ["best 1: 0"]),
+        ([nan, 0.1, 0.4, 0.2, inf], ["best 1: 1", "median 1: 3", "unscored 1: 4", "unscored 2: 0", "worst 1: 2"]),
+        ([nan, nan], ["unscored 1: 0", "unscored 2: 1"]),
     ],
-    ids=["five", "six", "nine", "one"],
+    ids=["five", "six", "nine", "one", "not-finite-is-not-the-worst", "none-finite"],
 )
 def test_telling_cases_without_repeats(errors, cases) -> None:
-    assert choose_cases(np.array(errors)) == cases
+    assert [f"{label} {place}: {index}" for label, place, index in choose_cases(np.array(errors))] == cases
 
 
 def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:

@@ -28,7 +28,7 @@ def test_a_case_of_many_points_is_thinned(most, kept, tmp_path) -> None:
     task = SimpleNamespace(fields={"pressure": SimpleNamespace(points="surface_points", unit="Pa")})
     points = torch.rand(1, 1000, 3)
     batch = {"surface_points": points, "surface_normals": points, "pressure": points[..., 0]}
-    shown = ShownCase("median", 0, {"pressure": points[..., :1]}, batch)
+    shown = ShownCase("median", 1, 0, {"pressure": points[..., :1]}, batch)
     write_cases(
         tmp_path / "a.npz", task, {"pressure/relative_l2": np.zeros(1)}, errors={}, shown=[shown],
         names=["car"], about={}, most_points=most,
