@@ -177,7 +177,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
 
 
 def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
-    """SVG of the samples' relative errors (S,) in rising order, with the first of each mark named."""
+    """SVG of the cases' relative errors (S,) in rising order, with the first of each mark named."""
     with chart_style(name):
         figure, axes = chart_axes()
         order = np.argsort(values, kind="stable")
@@ -202,7 +202,7 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
         axes.set_ylim(0, top * 1.12 or 1)
         round_ticks(axes.yaxis, 5, ratio=True)
         round_ticks(axes.xaxis, 6, whole=True)
-        axes.set_xlabel("samples, in the order of their error")
+        axes.set_xlabel("cases, in the order of their error")
         return svg_element(figure, name)
 
 

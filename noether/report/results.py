@@ -112,7 +112,7 @@ def distributions_section(run: ReportedRun) -> Markup:
             marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(values, marks, chosen_by=run.fields[0])
-            shown.append(Chart(f"{heading(name)}: relative L2 of samples", words, chart))
+            shown.append(Chart(f"{heading(name)}: relative L2 of cases", words, chart))
     if not shown:
         return absent(run, "test.npz", "no errors of single points or samples were kept")
     return charts(shown)
@@ -122,11 +122,11 @@ def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
     shown = values[np.isfinite(values)]
     worst = percent(float(shown.max()))
     if len(values) == 1:
-        return f"One sample, with {worst}."
-    text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {plural(len(shown), 'sample')}"
+        return f"One case, with {worst}."
+    text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {plural(len(shown), 'case')}"
     text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if marks else "."
     if len(shown) < len(values):
-        text += f" {plural(len(values) - len(shown), 'sample')} without a finite error left out."
+        text += f" {plural(len(values) - len(shown), 'case')} without a finite error left out."
     return text
 
 
