@@ -84,7 +84,7 @@ def score_baselines(
         batch = {name: values[None] for name, values in sample.items()}
         for baseline, predict in baselines.items():
             predicted = {name: values[None] for name, values in predict(sample, index).items()}
-            rows[baseline].append(task.of_physical(predicted, batch))
+            rows[baseline].append(task.of_physical(predicted, batch) | task.details(predicted, batch))
     return {baseline: task.summarise(_columns(own)) for baseline, own in rows.items()}
 
 

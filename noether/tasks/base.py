@@ -108,7 +108,7 @@ class Task:
         return {}
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what `metrics` and `details` say of physical predictions, a baseline's too. Default: nothing."""
+        """Returns what `metrics` says of physical predictions, a baseline's too. Default: nothing."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:

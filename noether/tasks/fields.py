@@ -250,14 +250,12 @@ class FieldsTask(Task):
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
-        physical = self.to_physical(predictions)
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
-        return loss | named(errors(self, physical, batch)) | named(numbers(self, physical, batch))
+        return loss | self.of_physical(self.to_physical(predictions), batch)
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what `metrics` and `details` say of physical predictions."""
-        found = named(errors(self, physical, batch)) | self.details(physical, batch)
-        return found | named(numbers(self, physical, batch))
+        """Returns what `metrics` says of physical predictions."""
+        return named(errors(self, physical, batch)) | named(numbers(self, physical, batch))
 
     def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
