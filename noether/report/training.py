@@ -75,5 +75,5 @@ def time_section(run: ReportedRun) -> Markup:
     keys = [(name, colour, "") for name, (colour, _) in BANDS.items()]
     words = "Share of the time since the line before, mean over the ranks."
     bands = {colour: shares[name] for name, colour, _ in keys}
-    strip = [Chart("Time", words, time_strip(updates, bands), keys)] if len(updates) else []
+    strip = [Chart("Over the updates", words, time_strip(updates, bands), keys)] if len(updates) else []
     return fill("time.html", strip=strip, whole=whole, arithmetic=run.result.get("arithmetic") or {})
