@@ -24,9 +24,9 @@ def training_section(run: ReportedRun) -> Markup:
     evaluated = [whose for whose in losses_of if whose[0] == "validation"]
     chosen = "validation", history.selected.get("validation", "")
 
-    def line(whose: tuple[str, str], metric: str, colour: str, label: str = "", *, points: bool = False) -> Series:
+    def line(whose: tuple[str, str], metric: str, colour: str, label: str = "", **more: bool) -> Series:
         x, y = history.curve(*whose, metric)
-        return Series(label, x, y, colour, dashed=whose not in (TRAINING, chosen), points=points)
+        return Series(label, x, y, colour, **{"dashed": whose not in (TRAINING, chosen), **more})
 
     losses = [line(TRAINING, "loss", "muted", "training")]
     for whose in evaluated:
@@ -34,10 +34,11 @@ def training_section(run: ReportedRun) -> Markup:
         label = f"validation, {weights_name(whose[1])}"
         losses.append(line(whose, "loss", "accent" if own else "second", label, points=own))
     shares = [metric for metric in run.known.values() if metric.headline and metric.unit == "%"]
-    relative = [
-        line(chosen, metric.name, colour, in_words(metric.of or metric.name), points=True)
-        for metric, colour in zip(shares, SERIES_COLOURS, strict=False)
-    ]
+    relative = []
+    for k, metric in enumerate(shares):
+        again, colour = divmod(k, len(SERIES_COLOURS))
+        name = in_words(metric.of or metric.name)
+        relative.append(line(chosen, metric.name, SERIES_COLOURS[colour], name, points=True, dashed=bool(again)))
     falling = all(metric.better == "lower" for metric in shares)
     last = float(max(history.curve(*whose, "loss")[0][-1] for whose in losses_of))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or history.updates_per_epoch()

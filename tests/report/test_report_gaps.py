@@ -16,9 +16,11 @@ from report_pages import SECTIONS, Page
 from report_runs import resumed, without_cases
 
 from noether.common.console import Console
+from noether.report.cases import field_cases
 from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun, read_run
 from noether.runs.folder import RunFolder
+from noether.runs.metrics import Metric, Metrics
 from noether.training.final_result import report_run
 
 pytest_plugins = ("report_fixtures",)
@@ -172,6 +174,35 @@ def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Page(render_report(change(cases_alone(run)))).count("img") == drawn
+
+
+def test_half_a_car_in_millimetres_is_drawn_at_its_plane_of_symmetry(run: ReportedRun) -> None:
+    arrays = {key: np.abs(value) if key.endswith("points") else value for key, value in cases_alone(run).arrays.items()}
+    space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001}}
+    read = Page(render_report(replace(run, rows=[], arrays=arrays, meta={**run.meta, "space": space})))
+    assert read.count("img") == 6
+    assert "The plane of symmetry, the wind from the left" in read.texts["cases"]
+    assert "x −1,200 to 1,200, y 0 to 1,600, z −2,500 to 2,500 mm" in read.texts["use"]
+
+
+def test_a_surface_has_any_name(run: ReportedRun) -> None:
+    fields = {"volume_velocity": {"unit": "m/s", "points": "hull_points"}}
+    space = {"sets": {"hull": {"kind": "surface", "at": "points"}}}
+    found = field_cases(replace(run, meta={**run.meta, "fields": fields, "space": space}), "volume_velocity")
+    assert (found.on_surface, found.quantity) == (True, "magnitude")
+
+
+def test_a_share_without_a_label_has_a_chart_by_its_name(run: ReportedRun) -> None:
+    described = Metrics.of(Metric("top_5", "%", "higher", headline=True)).described()
+    row = {
+        "kind": "evaluation",
+        "split": "validation",
+        "update": 9,
+        "weights": "raw",
+        "metrics": {"loss": 1, "top_5": 0.9},
+    }
+    other = replace(classification(run), plan={**run.plan, "described": described}, rows=[*run.rows[:2], row])
+    assert "Top 5Validation split, raw weights." in Page(render_report(other)).texts["curves"]
 
 
 @pytest.mark.parametrize(
