@@ -32,7 +32,7 @@ def report(run: str) -> int:
     folder = existing_run(run)
     from noether.report.page import write_report
 
-    with refusals_told(folder.path, fix=folder.as_copy("report")):
+    with refusals_told(folder.path, elsewhere=folder.as_copy("report")):
         print(write_report(folder))
     return ExitCode.DONE
 

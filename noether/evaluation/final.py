@@ -119,7 +119,7 @@ class RunEvaluation:
         about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         path = self.folder.evaluation / f"{split}.npz"
-        with refusals_told(self.folder.path, fix=self.folder.as_copy("evaluate")):
+        with refusals_told(self.folder.path, elsewhere=self.folder.as_copy("evaluate")):
             write_cases(path, task, sample_metrics, errors=errors, shown=shown, names=names, about=about, by=self.by)
         if not self.vtk:
             return {}
@@ -167,7 +167,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
     record = folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json"
     before = read_record(record)  # What the training took is known from the training alone.
     result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
-    with refusals_told(folder.path, fix=folder.as_copy("evaluate")):
+    with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
         write_record(record, result)
     if request.as_json:
         print(strict_json(result, indent=2))

@@ -115,7 +115,7 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
             expected="test or train",
             fix="--split test",
         )
-    chosen.folder.check_writable(fix=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
+    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
     return run_here("noether.evaluation.final.evaluate_worker", request)
 

@@ -17,7 +17,7 @@ from noether.errors import RequestError
 REPLACED = ".replaced-"
 """Between the name of a run that was started over and the number of its earlier folder."""
 ELSEWHERE = "output_path=FOLDER"
-"""What a start changes where the disk refuses its run."""
+"""What a start writes where the disk refuses its run."""
 
 
 class _Inside:
@@ -72,12 +72,12 @@ class RunFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
         self.check_writable()
 
-    def check_writable(self, fix: str = ELSEWHERE) -> None:
+    def check_writable(self, elsewhere: str = ELSEWHERE) -> None:
         """Proves that the folder, or the nearest above it that exists, can be written, or raises DiskRefusal."""
-        with refusals_told(self.path, fix=fix):
+        with refusals_told(self.path, elsewhere=elsewhere):
             folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         # Permissions do not tell: read-only mounts and full disks show only in a write.
-        with refusals_told(folder, fix=fix), tempfile.TemporaryFile(dir=folder) as probe:
+        with refusals_told(folder, elsewhere=elsewhere), tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"0" * 4096)
 
     def as_copy(self, command: str) -> str:
@@ -100,7 +100,9 @@ DISK_ERRNOS = frozenset(
 
 
 @contextmanager
-def refusals_told(folder: Path, errnos: Container[int | None] | None = None, *, fix: str = ELSEWHERE) -> Iterator[None]:
+def refusals_told(
+    folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
+) -> Iterator[None]:
     """Turns an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
     try:
         yield
@@ -114,7 +116,7 @@ def refusals_told(folder: Path, errnos: Container[int | None] | None = None, *, 
             f"cannot write to {folder}",
             seen=f"{error.strerror} ({error.filename or folder})",
             expected="a writable folder" + (", on a disk with room" if is_full else ""),
-            fix=f"make room, or {fix}" if is_full else fix,
+            fix=f"make room, or {elsewhere}" if is_full else elsewhere,
             mount="" if is_full else str(folder.absolute().parent),
         ) from None
 
