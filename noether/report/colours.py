@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from noether.report.numbers import TICK_STEPS, Array, tick_labels
 
 VALUE_MAP = "viridis"  # perceptually uniform, and readable without red-green vision
+MOST_LETTERS = 24  # of all ticks under a scale of errors, the narrower one
 ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0
 
 
@@ -22,11 +23,15 @@ class Scale:
     colour_map: str
 
     def tick_labels(self) -> list[tuple[float, str]]:
-        """Each round value between the limits: its place between 0 and 1, and its text."""
-        width = self.high - self.low
-        every = MaxNLocator(5, steps=TICK_STEPS).tick_values(self.low, self.high)
-        ticks = [float(f"{tick:.9g}") for tick in every if -1e-9 <= (tick - self.low) / width <= 1 + 1e-9]
-        return [((tick - self.low) / width, text) for tick, text in zip(ticks, tick_labels(ticks), strict=True)]
+        """Each round value between the limits: its place between 0 and 1, and its text. Fewer, where texts are long."""
+        width, labels = self.high - self.low, []
+        for most in (5, 3):
+            every = MaxNLocator(most, steps=TICK_STEPS).tick_values(self.low, self.high)
+            ticks = [float(f"{tick:.9g}") for tick in every if -1e-9 <= (tick - self.low) / width <= 1 + 1e-9]
+            labels = [((tick - self.low) / width, text) for tick, text in zip(ticks, tick_labels(ticks), strict=True)]
+            if sum(len(text) for _, text in labels) < MOST_LETTERS:
+                break
+        return labels
 
     def gradient(self, stops: int = 17) -> list[str]:
         """Hex colours from the low end to the high one."""

@@ -25,10 +25,14 @@ def use_section(run: ReportedRun) -> Markup:
     space = mapping(run.meta, "space")
     errors = {name: run.sample_metric(name, "relative_l2") for name in run.fields}
     worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
+    scored = [name for name in mapping(run.result, "scalars") if "mae" in run.known.of_whole(run.metrics, name)]
+    outputs = [*run.fields, *scored]
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
     return fill(
         "use.html",
-        outputs=[f"{in_words(name)} in {run.unit(name) or 'its own unit'}" for name in run.fields],
+        outputs=[
+            f"{in_words(name)} in {run.unit(name)}".removesuffix(" in 1").removesuffix(" in ") for name in outputs
+        ],
         ranges=[(in_words(name), _range(span)) for name, span in parameters.items()],
         boxes=[(in_words(name.removesuffix("_points")), _box(span, *_length(space))) for name, span in points.items()],
         axes=axes_words(space) if points else "",
