@@ -16,6 +16,7 @@ number of ranks: one that stops in agreement, one in which the last rank is kill
 """
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -25,7 +26,10 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from noether.workers.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RANKS = (2, 8, 32, 64, 128, 256)
@@ -38,7 +42,7 @@ def proportional_set_size() -> float:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
-def median_time(what) -> float:
+def median_time(what: Callable[[], object]) -> float:
     times = []
     for _ in range(TIMES):
         began = time.perf_counter()
@@ -47,7 +51,7 @@ def median_time(what) -> float:
     return statistics.median(times)
 
 
-def stop_in_agreement(context, folder: str) -> int:
+def stop_in_agreement(context: WorkerContext, folder: str) -> int:
     import torch
 
     from noether.distributed.group import joined_group
@@ -81,7 +85,7 @@ def stop_in_agreement(context, folder: str) -> int:
     return 0
 
 
-def lose_one(context, folder: str) -> int:
+def lose_one(context: WorkerContext, folder: str) -> int:
     from noether.distributed.group import joined_group
 
     with joined_group(context) as group:
@@ -111,8 +115,8 @@ def measure(ranks: int) -> dict[str, float]:
     from noether.environments.launch_context import LaunchContext
     from noether.environments.local import local_placement
     from noether.environments.placement import Device, LaunchRequest
-    from noether.workers.spawner import start_workers, warm_up
-    from noether.workers.watcher import watch_workers
+    from noether.workers.run import run_placement
+    from noether.workers.spawner import warm_up
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", ranks)
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
@@ -120,12 +124,13 @@ def measure(ranks: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) / "logs"
         began = time.time()
-        code = watch_workers(start_workers(placement, "growth.stop_in_agreement", folder, logs))
+        code = run_placement(placement, "growth.stop_in_agreement", folder, logs)
         if code:
             raise SystemExit(f"{ranks} ranks: exit code {code}")
         rows = json.loads(Path(folder, "rows.json").read_text())
         words = FirstWords()
-        lost = watch_workers(start_workers(placement, "growth.lose_one", folder, logs), stream=words)
+        with contextlib.redirect_stderr(words):
+            lost = run_placement(placement, "growth.lose_one", folder, logs)
         gone, killed = time.time(), float(Path(folder, "killed").read_text())
     if lost != 128 + signal.SIGKILL:
         raise SystemExit(f"{ranks} ranks: exit code {lost} after a kill")
