@@ -48,7 +48,7 @@ UPDATES_FOR_MEMORY = 3
 def this_device() -> Group:
     """One rank on the first GPU, or the CPU."""
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    worker = Worker(0, 0, 0, Device(device.type))
+    worker = Worker(0, 0, 0, Device("cuda" if device.type == "cuda" else "cpu"))
     threads = torch.get_num_threads()
     return Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, threads), device)
 
@@ -223,7 +223,7 @@ def main() -> None:
     arguments = [*options.settings, "--updates", str(options.updates), *(["--published"] if options.published else [])]
     memory = {model: memory_in_a_process(model, arguments) for model in MODELS}
     runs = [compete(options, seed) for seed in range(options.seeds)]
-    figures, fields = figures_of(runs, memory), list(config.task.fields)
+    figures, fields = figures_of(runs, memory), list(runs[0]["upt"].run.problem.task.fields)
     text = f"{conditions(options, config, this_device())}\n\n{table(figures, fields)}\n"
     print(text)
     if options.out:
