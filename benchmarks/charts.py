@@ -88,7 +88,7 @@ def table(results: dict[str, Any]) -> str:
 
 def conditions(results: dict[str, Any]) -> str:
     """Returns on which machine each benchmark ran, and when."""
-    said = {}
+    said: dict[str, list[str]] = {}
     for name, content in results.items():
         about = content["machine"]
         where = f"{about['cores']} cores of {about['processor']}, torch {about['torch']}, Python {about['python']}"

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,9 +23,10 @@ from torch import nn
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
+from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
-from noether.tasks.base import Task
+from noether.tasks.base import Predictions, SampleMetrics, Task
 from noether.workers.context import WorkerContext
 
 SECONDS = 4.0
@@ -34,11 +36,11 @@ SECONDS = 4.0
 class Nothing(Task):
     """A task that is never asked."""
 
-    def loss(self, predictions, batch):
+    def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
         """Is never called."""
         raise NotImplementedError
 
-    def metrics(self, predictions, batch):
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Is never called."""
         raise NotImplementedError
 
@@ -65,7 +67,7 @@ class Arms:
         self.updates = 1
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
 
-    def loop(self, checkpoint) -> tuple[float, float]:
+    def loop(self, checkpoint: Callable[[], object]) -> tuple[float, float]:
         """Returns the seconds of the whole loop and of its longest update, the one with the checkpoint left out."""
         longest, started = 0.0, time.perf_counter()
         for update in range(self.updates):

@@ -11,7 +11,6 @@ yaw are the parameters. Prepared cases: dataset=cases dataset_root=OUT.
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import cast
 
@@ -71,7 +70,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the figures, JSON")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     options = parser.parse_intermixed_args()
-    group, found = this_device(), {}
+    group = this_device()
+    found: dict[str, list[dict[str, float]]] = {}
     prepare_data(config_of(NORMS, options, 0))
     for seed in range(options.seeds):
         both = {kind: Contender(config_of(kind, options, seed), group) for kind in (NORMS, TOKEN)}
@@ -94,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

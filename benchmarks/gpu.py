@@ -40,7 +40,7 @@ from noether.distributed.group import Group, joined_group
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
-from noether.environments.placement import Device, LaunchRequest
+from noether.environments.placement import Device, DeviceKind, LaunchRequest
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import build_run
 from noether.training.update import Updater
@@ -147,7 +147,7 @@ def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
     return 0
 
 
-def measured(kind: str, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
+def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
     """Runs all cases in so many ranks of this machine."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
     inventory = DeviceInventory(kind, devices, "benchmark", max(2, ranks))

@@ -108,9 +108,9 @@ def main() -> None:
     sizes: Counter[str] = Counter()
     touched: Counter[str] = Counter()
     for line in listed.stdout.splitlines():
-        count, _, path = line.partition(" ")
-        sizes[package_of(path)] += int(count)
-        touched[package_of(path)] += int(count) if path in used else 0
+        length, _, path = line.partition(" ")
+        sizes[package_of(path)] += int(length)
+        touched[package_of(path)] += int(length) if path in used else 0
     print("largest packages, and how much of each a training run on the CPU opened")
     for name, count in sizes.most_common(20):
         word = "  unused" if not touched[name] else ""

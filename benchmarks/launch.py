@@ -19,9 +19,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from record import REPOSITORY, finish, parser, row
+
+if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
+    import torch
+
+    from noether.workers.context import WorkerContext
 
 POINTS = ("first all-reduce", "first DDP step", "exit")
 GOALS = {2: 0.45, 8: 0.2}
@@ -57,7 +62,7 @@ def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
         marks.write_text(json.dumps(times))
 
 
-def noether_worker(context, marks: str) -> int:
+def noether_worker(context: "WorkerContext", marks: str) -> int:
     import torch
 
     from noether.distributed.group import joined_group
@@ -134,17 +139,17 @@ def train_with_lightning(folder: str) -> None:
             super().__init__()
             self.layers = torch.nn.Sequential(torch.nn.Linear(100, 870), torch.nn.GELU(), torch.nn.Linear(870, 770))
 
-        def training_step(self, batch, number):
+        def training_step(self, batch: Any, number: int) -> "torch.Tensor":
             """One batch."""
-            loss = self.layers(batch[0]).square().mean()
+            loss: torch.Tensor = self.layers(batch[0]).square().mean()
             self.log("loss", loss)
             return loss
 
-        def validation_step(self, batch, number):
+        def validation_step(self, batch: Any, number: int) -> None:
             """One batch of the validation split."""
             self.log("validation", self.layers(batch[0]).square().mean())
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> "torch.optim.Optimizer":
             """AdamW as torch makes it."""
             return torch.optim.AdamW(self.parameters())
 
@@ -182,7 +187,7 @@ def update_plainly(settings: str) -> None:
     problem.fit()
     model, size = problem.model, config.trainer.effective_batch_size
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.optimizer.learning_rate)
-    order = RankOrder(GlobalOrder(len(problem.train_indices), size, config.seed), [size], 0, 0, 1)
+    order = RankOrder(GlobalOrder(len(problem.train_indices), size, config.seed), (size,), 0, 0, 1)
     batch = problem.task.prepare(
         next(training_batches(problem.splits.train, problem.train_indices, order, problem.draw))
     )
@@ -234,13 +239,13 @@ def main() -> None:
             rows.append(row(said, ratios, WHOLE_GOAL, at_least=False))
         for arm in WHOLE:
             rows.append(row(f"whole command of one update: seconds of {arm}", [one[arm] for one in times]))
-    pairs = [{arm: processor_time(arm) for arm in ONE_RANK} for _ in range((options.rounds or 5) + 1)][1:]
-    ratios = [pair["noether"] / pair["plain script"] for pair in pairs]
+    updates = [{arm: processor_time(arm) for arm in ONE_RANK} for _ in range((options.rounds or 5) + 1)][1:]
+    ratios = [one["noether"] / one["plain script"] for one in updates]
     rows.append(
         row("one update on one rank, processor time: noether / plain script", ratios, ONE_RANK_GOAL, at_least=False)
     )
     for arm in ONE_RANK:
-        rows.append(row(f"one update on one rank: processor seconds of {arm}", [pair[arm] for pair in pairs]))
+        rows.append(row(f"one update on one rank: processor seconds of {arm}", [one[arm] for one in updates]))
     finish("launch", rows, options.json)
 
 

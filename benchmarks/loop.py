@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from record import Arm, finish, parser, row, serve
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
@@ -35,10 +35,11 @@ from noether.common.console import Console
 from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
 from noether.data.build import prepare_data
+from noether.data.loader import Batch
 from noether.distributed.control import ControlChannel
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
-from noether.tasks.base import Task
+from noether.tasks.base import Predictions, Task
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
 from noether.tracking.tracker import Trackers
@@ -58,7 +59,7 @@ trainer: {effective_batch_size: 20, max_updates: 1, evaluate_every: null, checkp
 """
 
 
-class Lines:
+class Lines(Dataset[dict[str, torch.Tensor]]):
     """The sum of 100 random numbers."""
 
     def __init__(self, split: str = "train", root: Any = None) -> None:
@@ -91,7 +92,7 @@ class Network(nn.Module):
 class Regression(Task):
     """Squared error."""
 
-    def loss(self, predictions, batch):
+    def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
         """Returns it."""
         return (predictions["y"] - batch["y"]).square().mean()
 
@@ -132,9 +133,9 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
         shown: list[Any] = []
         if group.is_first:
             own.mkdir()
-            about = {"total_updates": updates, "total_epochs": 1.0}
+            length = {"start_update": 0, "total_updates": updates}
             shown = [
-                ConsoleTracker(console, metrics=run.metrics, start_update=0, **about),
+                ConsoleTracker(console, metrics=run.metrics, total_epochs=1.0, **length),
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)
@@ -150,7 +151,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
     return prepare
 
 
-def seeded_loader() -> DataLoader:
+def seeded_loader() -> DataLoader[dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     data = Lines()
     rank, ranks = this_rank()
@@ -221,22 +222,22 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
             super().__init__()
             self.network, self.task, self.spent = Network(), Regression(), (0.0, 0.0)
 
-        def training_step(self, batch, number):
+        def training_step(self, batch: Batch, number: int) -> torch.Tensor:
             """One batch; with the defaults the loss is logged as the documentation shows."""
             loss = self.task.loss(self.network(batch), batch)
             if not bare:
                 self.log("loss", loss, prog_bar=True)
             return loss
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
             """AdamW as torch makes it."""
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
-        def on_train_start(self):
+        def on_train_start(self) -> None:
             """What comes before is not counted."""
             self.began = time.process_time(), time.perf_counter()
 
-        def on_train_end(self):
+        def on_train_end(self) -> None:
             """What comes after is not counted."""
             self.spent = time.process_time() - self.began[0], time.perf_counter() - self.began[1]
 
@@ -370,7 +371,8 @@ def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
         cpu, wall = time.process_time(), time.perf_counter()
         spent = torch.tensor(turn() or (time.process_time() - cpu, time.perf_counter() - wall))
         dist.all_reduce(spent)
-        return tuple((spent / dist.get_world_size()).tolist())  # type: ignore[return-value]
+        cpu, wall = (spent / dist.get_world_size()).tolist()
+        return cpu, wall
 
     return timed
 

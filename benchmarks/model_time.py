@@ -96,8 +96,8 @@ def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
     given = run.problem.task.prepare(given)
     added = getattr(theirs, "added_to_slices", slices.EPSILON)
     with torch.no_grad(), mock.patch.object(slices, "EPSILON", added):
-        ours, theirs = deepcopy(run.state.model).double()(given), deepcopy(theirs).double()(given)
-    return max(float((ours[key] - theirs[key]).abs().max() / ours[key].abs().max()) for key in theirs)
+        ours, other = deepcopy(run.state.model).double()(given), deepcopy(theirs).double()(given)
+    return max(float((ours[key] - other[key]).abs().max() / ours[key].abs().max()) for key in other)
 
 
 def arm_of(kind: str, model: str, size: str, points: int) -> None:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SETTINGS = {"noether": {}, "libgomp": {"GOMP_SPINCOUNT": "30000000000"}}
+SETTINGS: dict[str, dict[str, str]] = {"noether": {}, "libgomp": {"GOMP_SPINCOUNT": "30000000000"}}
 ROUNDS = 3
 
 
@@ -36,7 +36,7 @@ def seconds_per_update(more: dict[str, str]) -> float:
         command += ["dataset.validation_fraction=0.0", "tracker.report=false", f"output_path={folder}", "run_id=run"]
         subprocess.run(command, env={**environ, **more}, cwd=REPOSITORY, capture_output=True, check=True, timeout=600)
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
-    rates = [row["samples_per_second"] for row in rows if row["kind"] == "training"]
+    rates = [float(row["samples_per_second"]) for row in rows if row["kind"] == "training"]
     return 8 / statistics.harmonic_mean(rates[1:])
 
 

@@ -55,7 +55,7 @@ class Study:
         # A run that was cut off and started again has a row for each start.
         own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])
         parts = own["parts"]
-        return sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"]
+        return float(sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"])
 
 
 def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:

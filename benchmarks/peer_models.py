@@ -40,10 +40,12 @@ class PhysicsNeMoTransolver(nn.Module):
 
     added_to_slices = 1e-2
     """What it adds to the sum of a slice's weights before it divides by it; the authors and noether add 1e-5."""
+    input_mean: Tensor
+    input_deviation: Tensor
 
     def __init__(self, own: nn.Module, dim: int, heads: int, depth: int, slices: int, mlp_ratio: int) -> None:
         super().__init__()
-        from physicsnemo.models.transolver import Transolver  # type: ignore[import-not-found]
+        from physicsnemo.models.transolver import Transolver
 
         sizes = {"n_layers": depth, "n_hidden": dim, "n_head": heads, "mlp_ratio": mlp_ratio, "slice_num": slices}
         self.network = Transolver(functional_dim=4, embedding_dim=3, out_dim=4, use_te=False, **sizes)

@@ -6,7 +6,7 @@ come from a k-d tree, as torch_cluster's do on a CPU. Parameters are named as in
 models, so that weights can be copied.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from noether.models.layers.norms import DIGITS
 from noether.models.layers.positions import sincos_embedding
 
 Positions = tuple[Tensor, Tensor]
+Batch = dict[str, Tensor]
 FIELDS = {"surface_points": ("surface_pressure", 0, 1), "volume_points": ("volume_velocity", 1, 4)}
 
 
@@ -50,7 +51,7 @@ class MLP(nn.Module):
         super().__init__()
         self.expand, self.contract = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.contract(F.gelu(self.expand(x)))
 
 
@@ -60,11 +61,14 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.query_key_value, self.output = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
-    def forward(self, x, at, context=None, context_at=None):
+    def forward(
+        self, x: Tensor, at: Positions, context: Tensor | None = None, context_at: Positions | None = None
+    ) -> Tensor:
         """Among the tokens themselves, or from the tokens of a context with the same weights."""
         if context is None:
             q, k, v = (by_head(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
             return self.output(attention(rotate(q, at), rotate(k, at), v))
+        assert context_at is not None
         q = by_head(self.query_key_value(x).chunk(3, dim=-1)[0], self.heads)
         _, k, v = (by_head(part, self.heads) for part in self.query_key_value(context).chunk(3, dim=-1))
         return self.output(attention(rotate(q, at), rotate(k, context_at), v))
@@ -81,7 +85,9 @@ class TransformerBlock(nn.Module):
         self.attention_norm, self.mlp_norm = layer_norm(dim), layer_norm(dim)
         self.attention, self.mlp = SelfAttention(dim, heads), MLP(dim, 4 * dim)
 
-    def forward(self, x, at, context=None, context_at=None):
+    def forward(
+        self, x: Tensor, at: Positions, context: Tensor | None = None, context_at: Positions | None = None
+    ) -> Tensor:
         context = None if context is None else self.attention_norm(context)
         x = x + self.attention(self.attention_norm(x), at, context, context_at)
         return x + self.mlp(self.mlp_norm(x))
@@ -93,7 +99,7 @@ class CrossAttention(nn.Module):
         self.heads = heads
         self.query, self.key_value, self.output = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
 
-    def forward(self, x, context, at, context_at):
+    def forward(self, x: Tensor, context: Tensor, at: Positions, context_at: Positions) -> Tensor:
         q = by_head(self.query(x), self.heads)
         k, v = (by_head(part, self.heads) for part in self.key_value(context).chunk(2, dim=-1))
         return self.output(attention(rotate(q, at), rotate(k, context_at), v))
@@ -105,7 +111,7 @@ class PerceiverBlock(nn.Module):
         self.attention_norm, self.context_norm, self.mlp_norm = (layer_norm(dim) for _ in range(3))
         self.attention, self.mlp = CrossAttention(dim, heads), MLP(dim, 4 * dim)
 
-    def forward(self, x, context, at, context_at):
+    def forward(self, x: Tensor, context: Tensor, at: Positions, context_at: Positions) -> Tensor:
         x = x + self.attention(self.attention_norm(x), self.context_norm(context), at, context_at)
         return x + self.mlp(self.mlp_norm(x))
 
@@ -130,7 +136,7 @@ class SupernodePooling(nn.Module):
             targets.append(centre + number * supernodes)
         return torch.from_numpy(np.concatenate(sources)), torch.from_numpy(np.concatenate(targets))
 
-    def forward(self, points, embedding, supernodes):
+    def forward(self, points: Tensor, embedding: Tensor, supernodes: int) -> Tensor:
         batch, _, dim = embedding.shape
         source, target = self.edges(points, supernodes)
         all_points, centres = embedding.flatten(0, 1), embedding[:, :supernodes].reshape(-1, dim)
@@ -141,18 +147,27 @@ class SupernodePooling(nn.Module):
         return self.combine(torch.cat((mean, centres), dim=-1)).view(batch, supernodes, dim)
 
 
-def fields_of(x: Tensor, sizes: dict[str, int]) -> dict[str, Tensor]:
+def fields_of(x: Tensor, sizes: dict[str, int]) -> Batch:
     parts = zip(sizes, x.split(list(sizes.values()), dim=1), strict=True)
     return {FIELDS[name][0]: part[..., FIELDS[name][1] : FIELDS[name][2]] for name, part in parts}
 
 
-def points_of(batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
+def points_of(batch: Batch) -> tuple[Tensor, dict[str, int]]:
     sizes = {name: batch[name].shape[1] for name in FIELDS}
     return torch.cat([batch[name] for name in FIELDS], dim=1), sizes
 
 
 class UPT(nn.Module):
-    def __init__(self, dim, heads, encoder_depth, decoder_depth, supernodes, radius, max_neighbours) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        encoder_depth: int,
+        decoder_depth: int,
+        supernodes: int | None,
+        radius: float,
+        max_neighbours: int,
+    ) -> None:
         super().__init__()
         self.dim, self.heads, self.supernodes = dim, heads, supernodes
         self.pooling = SupernodePooling(dim, radius, max_neighbours)
@@ -161,7 +176,7 @@ class UPT(nn.Module):
         self.decoder = nn.ModuleList(PerceiverBlock(dim, heads) for _ in range(decoder_depth))
         self.norm, self.head = layer_norm(dim), nn.Linear(dim, 4)
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Batch:
         geometry = batch["geometry_points"]
         supernodes = self.supernodes or geometry.shape[1]
         z = self.pooling(geometry, sincos_embedding(geometry, self.dim), supernodes)
@@ -178,7 +193,15 @@ class UPT(nn.Module):
 
 class ABUPT(nn.Module):
     def __init__(
-        self, dim, heads, geometry_depth, physics_depth, branch_depth, supernodes, radius, max_neighbours
+        self,
+        dim: int,
+        heads: int,
+        geometry_depth: int,
+        physics_depth: int,
+        branch_depth: int,
+        supernodes: int | None,
+        radius: float,
+        max_neighbours: int,
     ) -> None:
         super().__init__()
         self.dim, self.heads, self.supernodes = dim, heads, supernodes
@@ -192,7 +215,7 @@ class ABUPT(nn.Module):
         )
         self.head = nn.ModuleDict({name: nn.Linear(dim, to - since) for name, (_, since, to) in FIELDS.items()})
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Batch:
         geometry, width = batch["geometry_points"], self.dim // self.heads
         supernodes = self.supernodes or geometry.shape[1]
         z = self.pooling(geometry, sincos_embedding(geometry, self.dim), supernodes)
@@ -214,20 +237,20 @@ class ABUPT(nn.Module):
             else:
                 x = {name: block(x[name], at[name]) for name in x}
         for name, blocks in self.branch.items():
-            for block in blocks:
+            for block in cast(nn.ModuleList, blocks):
                 x[name] = block(x[name], at[name])
         return {FIELDS[name][0]: self.head[name](x[name]) for name in x}
 
 
 class Transformer(nn.Module):
-    def __init__(self, dim, heads, depth) -> None:
+    def __init__(self, dim: int, heads: int, depth: int) -> None:
         super().__init__()
         self.dim, self.heads = dim, heads
         self.point_mlp = nn.ModuleDict({name: MLP(dim, dim) for name in FIELDS})
         self.blocks = nn.ModuleList(TransformerBlock(dim, heads) for _ in range(depth))
         self.norm, self.head = layer_norm(dim), nn.Linear(dim, 4)
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Batch:
         points, sizes = points_of(batch)
         at = rotary(points, self.dim // self.heads)
         x = torch.cat([self.point_mlp[name](sincos_embedding(batch[name], self.dim)) for name in FIELDS], dim=1)
@@ -247,7 +270,7 @@ class SliceAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.output = nn.Linear(dim, dim)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         assigned, features = by_head(self.assigned(x), self.heads), by_head(self.features(x), self.heads)
         weights = torch.softmax(self.slice(assigned) / self.temperature[:, None, None], dim=-1)
         tokens = torch.einsum("bhnc,bhng->bhgc", features, weights) / (weights.sum(dim=2)[..., None] + 1e-5)
@@ -256,7 +279,7 @@ class SliceAttention(nn.Module):
         return self.output(torch.einsum("bhgc,bhng->bhnc", tokens, weights).transpose(1, 2).flatten(2))
 
 
-def points_and_known(batch):
+def points_and_known(batch: Batch) -> tuple[Tensor, Tensor, dict[str, int]]:
     """Positions (B, N, 3), distance and direction (B, N, 4) of the points of both sets, and how many each has."""
     points, sizes = points_of(batch)
     surface, volume = sizes.values()
@@ -267,18 +290,21 @@ def points_and_known(batch):
 
 
 class TransolverBlock(nn.Module):
-    def __init__(self, dim, heads, slices, mlp_ratio) -> None:
+    def __init__(self, dim: int, heads: int, slices: int, mlp_ratio: int) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.attention, self.mlp = SliceAttention(dim, heads, slices), MLP(dim, mlp_ratio * dim)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
 
 
 class Transolver(nn.Module):
-    def __init__(self, dim, heads, depth, slices, mlp_ratio) -> None:
+    input_mean: Tensor
+    input_deviation: Tensor
+
+    def __init__(self, dim: int, heads: int, depth: int, slices: int, mlp_ratio: int) -> None:
         super().__init__()
         self.input_mlp = nn.Sequential(nn.Linear(7, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
@@ -287,7 +313,7 @@ class Transolver(nn.Module):
         self.blocks = nn.ModuleList(TransolverBlock(dim, heads, slices, mlp_ratio) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 4)
 
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> Batch:
         points, known, sizes = points_and_known(batch)
         inputs = (torch.cat((points, known), dim=-1) - self.input_mean) / self.input_deviation
         x = self.input_mlp(inputs) + self.placeholder

@@ -20,12 +20,10 @@ from store import MAP, write_source
 
 def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
     """Prepares the folder; returns the seconds on the clock and of a core."""
-    words = [sys.executable, "-m", "noether", "data", "prepare", source, out, "--map", source / "cases.yaml"]
+    words = [sys.executable, "-m", "noether", "data", "prepare", str(source), str(out)]
+    words += ["--map", str(source / "cases.yaml"), "--workers", "1"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    started = [
-        subprocess.Popen([*words, "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(processes)
-    ]
+    started = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(processes)]
     if codes := [code for one in started if (code := one.wait())]:
         sys.exit(f"prepare ended with {codes}")
     taken, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -55,7 +55,7 @@ def reached(own: dict[str, Any]) -> bool | None:
     """Whether a row's median reaches its goal; None where nothing is promised."""
     if "goal" not in own:
         return None
-    return own["median"] >= own["goal"] if own["at_least"] else own["median"] <= own["goal"]
+    return bool(own["median"] >= own["goal"] if own["at_least"] else own["median"] <= own["goal"])
 
 
 def text_of(own: dict[str, Any]) -> str:
@@ -101,10 +101,14 @@ class Arm:
         # PYTHONWARNINGS: peers warn about what they are told to do here.
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
         environ.setdefault("GOMP_SPINCOUNT", "10000")
-        self._log = subprocess.PIPE
-        command = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
+        self._words = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ
+            self._words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environ,
         )
 
     def answer(self) -> dict[str, Any]:
@@ -113,7 +117,7 @@ class Arm:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return dict(json.loads(line))
-        raise RuntimeError(f"{' '.join(self.process.args[1:])} ended with {self.process.wait()}")  # type: ignore[arg-type]
+        raise RuntimeError(f"{' '.join(self._words[1:])} ended with {self.process.wait()}")
 
     def ask(self, updates: int) -> dict[str, Any]:
         """Has the process make so many updates, and returns what it measured."""

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from record import parser
 
+from noether.workers.context import WorkerContext
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 BLOCK = 200
 TARGET_S = 5e-3
 
 
-def worker(context, asked: tuple[int, str]) -> int:
+def worker(context: WorkerContext, asked: tuple[int, str]) -> int:
     import torch
     from record import finish, row
 

@@ -125,7 +125,7 @@ def main() -> None:
             "prepare_seconds": seconds,
             "prepare_gb": memory,
         }
-        numbers = {"parameters": {}, "outputs": {}, "forces": {}}
+        numbers: dict[str, dict[str, Any]] = {"parameters": {}, "outputs": {}, "forces": {}}
         data = CasesDataset(folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {}}})
         draw = PointSampler(0, {"volume": drawn}, None, shuffled=True)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -160,14 +160,14 @@ def read_npy(folder: Path, keys: list[str], points: int, drawn: int, seed: int) 
     return [torch.from_numpy(np.load(folder / f"{key}.npy", mmap_mode="r")[rows]) for key in keys]
 
 
-def read_zarr(group: object, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
+def read_zarr(group: Any, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
     rows = np.sort(np.random.default_rng(seed).integers(points, size=drawn))
-    return [torch.from_numpy(group[key].oindex[rows]) for key in keys]  # type: ignore[index]
+    return [torch.from_numpy(group[key].oindex[rows]) for key in keys]
 
 
-def read_piece(group: object, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
+def read_piece(group: Any, keys: list[str], points: int, drawn: int, seed: int) -> list[torch.Tensor]:
     start = int(np.random.default_rng(seed).integers(points - drawn))
-    return [torch.from_numpy(group[key][start : start + drawn]) for key in keys]  # type: ignore[index]
+    return [torch.from_numpy(group[key][start : start + drawn]) for key in keys]
 
 
 if __name__ == "__main__":

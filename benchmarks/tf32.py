@@ -9,6 +9,7 @@ relative L2 difference of the fields predicted for the mesh from those in float3
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +36,12 @@ class RoundedFactors(TorchDispatchMode):
     """While entered, the factors of every product have `bits` bits of mantissa."""
 
     def __init__(self, bits: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bits, self.seen = bits, 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func.overloadpacket.__name__ in PRODUCTS:
             self.seen += 1
             skip = 1 if "addmm" in func.overloadpacket.__name__ or "baddbmm" in func.overloadpacket.__name__ else 0

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from record import finish, parser, row
 
-import noether
+from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data.build import prepare_data
 from noether.data.ellipsoid import open_folder
 from noether.data.ellipsoid_car import (
@@ -32,6 +32,7 @@ from noether.data.ellipsoid_car import (
 )
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares
 from noether.evaluation.ensemble import scores_of, shape_distance
+from noether.evaluation.loaded import LoadedRun
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Shape
 
@@ -62,7 +63,14 @@ def exact_gradient(car: EllipsoidCar) -> np.ndarray:
     return gradient
 
 
-def cosine_of_lift(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
+def cars_of(run: LoadedRun) -> EllipsoidDatasetConfig:
+    """Returns the settings of the built-in cars that a run was trained on."""
+    if not isinstance(run.config.dataset, EllipsoidDatasetConfig):
+        raise SystemExit(f"the exact flow is known for dataset=ellipsoid, not for {run.config.dataset.kind}")
+    return run.config.dataset
+
+
+def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
     """Returns the cosine between a model's gradient by the semi-axes and the exact one."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
@@ -82,7 +90,7 @@ def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> Ellipsoid
     return replace(car, **{name: high + beyond if beyond > 0 else low + beyond})
 
 
-def distance_of(run: "noether.LoadedRun", car: EllipsoidCar) -> float:
+def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
     """Returns how far a car is from the shapes that a run was trained on."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
@@ -102,9 +110,9 @@ def share_beyond(found: list[float], farthest: float) -> float:
     return float(np.mean(np.array(found) > farthest))
 
 
-def covered_in_deals(run: "noether.LoadedRun", cars: int) -> list[dict[str, Any]]:
+def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
     """Returns, for each output, what intervals of 90 % cover of 100 cars, by 60 others, over the deals of a pool."""
-    pool = run.config.dataset.model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
+    pool = cars_of(run).model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
     folder = prepare_data(run.config.model_copy(update={"dataset": pool, "dataset_root": None}))
     assert folder is not None
     _, unseen = open_folder(folder)
@@ -122,8 +130,9 @@ def covered_in_deals(run: "noether.LoadedRun", cars: int) -> list[dict[str, Any]
                 for k in range(len(cases[0]))
             ]
             shares.append(100 * float(np.mean(of_columns, axis=0)[LEVELS.tolist().index(90)]))
-        rows.append(row(f"{label}: percent of 100 cars within intervals of 90, mean of the deals", [np.mean(shares)]))
-        rows.append(row(f"{label}: percent within intervals of 90, by deal (standard deviation)", [np.std(shares)]))
+        mean, deviation = float(np.mean(shares)), float(np.std(shares))
+        rows.append(row(f"{label}: percent of 100 cars within intervals of 90, mean of the deals", [mean]))
+        rows.append(row(f"{label}: percent within intervals of 90, by deal (standard deviation)", [deviation]))
     return rows
 
 
@@ -133,12 +142,12 @@ def main() -> None:
     own.add_argument("--pool", type=int, default=0, help="number of further cars")
     options = own.parse_args()
     if options.pool:
-        finish("uncertainty", covered_in_deals(noether.load_run(*options.runs), options.pool), options.json)
+        finish("uncertainty", covered_in_deals(LoadedRun(*options.runs), options.pool), options.json)
         return
     rows = []
     for folder in options.runs:
-        run = noether.load_run(folder)
-        cars = [draw_car(run.config.dataset.seed, "test", index) for index in range(options.rounds or 30)]
+        run = LoadedRun(folder)
+        cars = [draw_car(cars_of(run).seed, "test", index) for index in range(options.rounds or 30)]
         found = [cosine_of_lift(run, car) for car in cars]
         rows.append(row(f"{folder.name}: cosine with the exact gradient of lift", found, 0.95))
         inside = [distance_of(run, car) for car in cars]
