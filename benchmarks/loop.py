@@ -135,7 +135,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
             own.mkdir()
             length = {"start_update": 0, "total_updates": updates}
             shown = [
-                ConsoleTracker(console, metrics=run.metrics, total_epochs=1.0, **length),
+                ConsoleTracker(console, known=run.known, total_epochs=1.0, **length),
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
@@ -23,9 +23,9 @@ from noether.errors import ExitCode, RequestError
 from noether.planning.plan import plan_run
 from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.metrics import Metric, Metrics
-from noether.runs.records import number
-from noether.runs.results import metrics_of, read_result
+from noether.runs.metrics import Metric, Metrics, described_in
+from noether.runs.records import finite_values, mapping
+from noether.runs.results import read_result
 from noether.workers.death_signal import set_death_signal
 
 
@@ -61,9 +61,8 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
             return code
     if dry_run:
         return ExitCode.DONE
-    found = {run: metrics_of(read_result(run.folder.result)) for run in runs}
-    results = {run: {name: own for name in values if (own := number(values, name)) is not None}
-               for run, (values, _) in found.items()}  # fmt: skip
+    found = {run: read_result(run.folder.result) for run in runs}
+    results = {run: finite_values(mapping(result, "metrics")) for run, result in found.items()}
     summary = summarise(results)
     path = runs[0].folder.path.parent / f"{base}.sweep.json"
     each = [
@@ -74,7 +73,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.
-    console.say("", sweep_table(summary, [known for _, known in found.values()]), f"\nsweep  {path}", sep="\n")
+    console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
 
@@ -96,17 +95,13 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Iterable[Metrics]) -> Table:
-    """Returns one row for each metric of the test split, and one column for each group of runs.
-
-    known: what each run knows of its metrics, which need not be those of the first.
-    """
-    of_all = Metrics({name: metric for own in known for name, metric in own.items()})
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Metrics) -> Table:
+    """Returns one row for each metric of the test split, and one column for each group of runs."""
     counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
     heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
-        cells = [_cell(metrics.get(name), of_all[name]) for metrics in summary.values()]
+        cells = [_cell(metrics.get(name), known[name]) for metrics in summary.values()]
         table.add_row(name, *cells)
     return table
 

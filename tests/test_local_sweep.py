@@ -44,7 +44,7 @@ def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
         swept("1", "seed=2"): {"p/relative_l2": 0.75, "p/mae": 2.0, "floor_r2": 0.5},
     }
     console = Console(file=io.StringIO(), width=100)
-    known = [Metrics.of(Metric("p/relative_l2", "%")), Metrics.of(Metric("p/mae", "Pa"))]
+    known = Metrics.of(Metric("p/relative_l2", "%"), Metric("p/mae", "Pa"))
     console.print(sweep_table(summarise(results), known))
     rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert ["p/relative_l2", "50.00%", "±", "35.36%"] in rows

@@ -11,7 +11,7 @@ from rich.table import Table
 from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
 from noether.common.numbers import duration_text, size_text
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in
+from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import is_count, mapping, number, read_record
 
 
@@ -37,7 +37,7 @@ class CheckpointRow:
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
     """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
-    found, known = list_checkpoints(folder.checkpoints), declared_in(read_record(folder.plan))
+    found, known = list_checkpoints(folder.checkpoints), described_in(read_record(folder.plan))
     best = best_checkpoint(folder.checkpoints)
     return [_describe(checkpoint, known, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
 

@@ -51,7 +51,7 @@ class Evaluator:
         dataset: Dataset,
         indices: Sequence[int],
         *,
-        measure: Callable[[Predictions, Batch], SampleMetrics] | None = None,
+        metrics: Callable[[Predictions, Batch], SampleMetrics] | None = None,
     ) -> SplitMetrics:
         """Evaluates the given samples of a data set over all ranks.
 
@@ -60,7 +60,7 @@ class Evaluator:
 
         Args:
             model, dataset, indices: the weights, and the samples of the data set.
-            measure: makes the metrics of a batch of this rank from predictions in the model's units (None: `metrics`).
+            metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
 
         Returns:
             On rank 0 the metrics of each sample; on the others an empty dict.
@@ -78,7 +78,7 @@ class Evaluator:
             for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
-                found = (measure or self.problem.task.metrics)(self._predict(model, batch), batch)
+                found = (metrics or self.problem.task.metrics)(self._predict(model, batch), batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in found.items()})
             for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()

@@ -58,27 +58,28 @@ class RunEvaluation:
         task, (dataset, indices) = problem.task, self._samples(split)
         errors: list[dict[str, np.ndarray]] = []
 
-        def measure(predictions: Predictions, batch: Batch) -> SampleMetrics:
+        def with_details(predictions: Predictions, batch: Batch) -> SampleMetrics:
             found = task.metrics(predictions, batch)  # first, as they check what the model returned
             physical = task.to_physical(predictions)
             errors.append(point_errors(task, physical, batch))
             return found | task.details(physical, batch)
 
-        sample_metrics = self.evaluator.sample_metrics(model, dataset, indices, measure=measure)
+        sample_metrics = self.evaluator.sample_metrics(model, dataset, indices, metrics=with_details)
         gathered = group.gather(errors)
         if not group.is_first:
             return {}
+        metrics = task.summarise(sample_metrics)
         result: dict[str, Any] = {
             "version": VERSION,
             "split": split,
             "samples": len(indices),
             **self.about,
-            "metrics": task.summarise(sample_metrics),
+            "metrics": metrics,
             "described": Metrics.of(*task.describe_metrics()).described(),
             "parameters": count_parameters(model),
             **mean_pace(self.folder),
             "report_parts": list(task.report_parts),
-            **task.results(sample_metrics),
+            **task.results(sample_metrics, metrics),
         }
         if task.baselines and task.fields:
             from noether.evaluation.baselines import score_baselines  # with SciPy, at the end and on rank 0 alone

@@ -9,9 +9,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 from noether.common.numbers import counted, finite, listed
-from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics
+from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics, described_in
 from noether.runs.records import mapping
-from noether.runs.results import metrics_of
 
 BASELINES = {
     "plain_network": "plain MLP",
@@ -58,7 +57,7 @@ class MetricsTable:
 
 def result_tables(result: Mapping[str, Any]) -> list[Any]:
     """Returns a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
-    values, known = metrics_of(result)
+    values, known = mapping(result, "metrics"), described_in(result)
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
         for name, value in values.items():
@@ -92,7 +91,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
     """Returns the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
-    values, known = metrics_of(result)
+    values, known = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
         others = mapping(mapping(result, "baselines"), baseline)

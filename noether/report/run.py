@@ -17,9 +17,9 @@ from noether.report.history import History
 from noether.report.numbers import Array
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in
+from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import Row, mapping, parse_record, read_metrics
-from noether.runs.results import metrics_of, parse_result
+from noether.runs.results import parse_result
 
 
 class _Span(BaseModel):
@@ -136,12 +136,12 @@ class ReportedRun:
     @property
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of the test split."""
-        return metrics_of(self.result)[0]
+        return mapping(self.result, "metrics")
 
     @cached_property
     def known(self) -> Metrics:
         """What is known of the metrics: from the evaluation, before one from the plan."""
-        return Metrics({**declared_in(self.plan), **metrics_of(self.result)[1]})
+        return described_in(self.plan, self.result)
 
     @cached_property
     def history(self) -> History:

@@ -1,10 +1,11 @@
 """What a metric of a run is: its name, its unit, which way is better. No torch here.
 
-The task declares its metrics, and the loop its own. plan.json and result.json carry what was declared, by which the
+The task describes its metrics, and the loop its own. plan.json and result.json carry the descriptions, by which the
 console, `status`, sweeps, the report, the live page and the trackers write a value.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -70,15 +71,15 @@ class Metric:
 
 
 class Metrics(dict[str, Metric]):
-    """Metrics by name; of one that nobody declared, the name alone is known."""
+    """What is known of metrics, by name; of one that nobody has described, the name alone."""
 
     def __missing__(self, name: str) -> Metric:
         return Metric(name)
 
     @classmethod
-    def of(cls, *declared: Metric) -> "Metrics":
+    def of(cls, *described: Metric) -> "Metrics":
         """Returns metrics by their names."""
-        return cls({metric.name: metric for metric in declared})
+        return cls({metric.name: metric for metric in described})
 
     def described(self) -> list[dict[str, Any]]:
         """Returns the metrics as records hold them, without what is not known of one."""
@@ -106,7 +107,7 @@ class Metrics(dict[str, Metric]):
         return f"{metric.of} {metric.label}" if metric.of and metric.score else metric.of or name
 
     def find(self, of: str, measure: str) -> Metric:
-        """Returns the metric of a whole thing by its measure; one without a name where nobody declared it."""
+        """Returns the metric of a whole thing by its measure; one without a name where nobody has described it."""
         every = (metric for metric in self.values() if (metric.of, metric.part, metric.measure) == (of, "", measure))
         return next(every, Metric(""))
 
@@ -139,12 +140,15 @@ FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "m
 _DESCRIBED = TypeAdapter(list[Metric])
 
 
-def declared_in(record: Mapping[str, Any]) -> Metrics:
-    """Returns the metrics that a plan.json or result.json describes, and the loop's; nothing else of a damaged one."""
-    try:
-        found = _DESCRIBED.validate_python(record.get("described") or [])
-    except ValidationError:
-        found = []
+def described_in(*records: Mapping[str, Any]) -> Metrics:
+    """Returns the loop's metrics and those that plan.json and result.json describe, the last record's word before all.
+
+    A record that is damaged describes none.
+    """
+    found: list[Metric] = []
+    for record in records:
+        with suppress(ValidationError):
+            found += _DESCRIBED.validate_python(record.get("described") or [])
     return Metrics.of(*OF_THE_LOOP, *map(_with_measure, found))
 
 

@@ -10,9 +10,9 @@ from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
-from noether.runs.metrics import declared_in
+from noether.runs.metrics import described_in
 from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_metrics, read_record
-from noether.runs.results import metrics_of, read_result
+from noether.runs.results import read_result
 
 HEADLINES_SHOWN = 2
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -130,7 +130,7 @@ def run_state(
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
-    metrics, known = metrics_of(result) if result.get("metrics") else (last_evaluation(rows), declared_in(plan))
+    metrics = mapping(result, "metrics") or last_evaluation(rows)
     planned = mapping(plan, "length").get("total_updates")
     total = planned if is_count(planned) else None
     return RunState(
@@ -141,7 +141,7 @@ def run_state(
         total_updates=total,
         loss=number(training[-1], "loss") if training else None,
         metrics=metrics,
-        headlines=[" ".join(pair) for pair in known.headlines(metrics, HEADLINES_SHOWN)],
+        headlines=[" ".join(pair) for pair in described_in(plan, result).headlines(metrics, HEADLINES_SHOWN)],
         seconds_left=seconds_left(training, total) if state == RUNNING else None,
         job=job.job_id if job else job_of_run(folder),
         time_left=job.time_left if job else None,

@@ -169,6 +169,11 @@ def number(row: Mapping[str, Any], key: str) -> float | None:
     return None if value is None else float(value)
 
 
+def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics that are finite numbers."""
+    return {name: value for name in metrics if (value := number(metrics, name)) is not None}
+
+
 def mean_rate(rows: Iterable[Row]) -> float | None:
     """Returns the samples per second of training rows together; None where no row says.
 

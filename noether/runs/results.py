@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from noether.runs.metrics import Metric, Metrics, declared_in
+from noether.runs.metrics import Metric, Metrics
 from noether.runs.records import mapping, parse_record, read_record
 
 VERSION = 2
@@ -21,11 +21,6 @@ def read_result(path: Path, warn: Any = lambda text: None) -> dict[str, Any]:
 def parse_result(path: Path) -> dict[str, Any]:
     """Returns what a result.json says, as this version has it. OSError, ValueError: it cannot be read."""
     return as_now(parse_record(path))
-
-
-def metrics_of(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], Metrics]:
-    """Returns the values of a result's metrics, and what is known of them."""
-    return mapping(result, "metrics"), declared_in(result)
 
 
 def as_now(result: dict[str, Any]) -> dict[str, Any]:

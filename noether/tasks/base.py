@@ -127,8 +127,8 @@ class Task:
         """Turns the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
         return {name: float(np.mean(values)) for name, values in samples.items()}
 
-    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns what else result.json says of a split, from the metrics of all its samples. Default: nothing."""
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Returns what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
         return {}
 
 

@@ -86,7 +86,7 @@ class ClassificationTask(Task):
         np.add.at(counts, (samples["class/truth"].astype(int), samples["class/prediction"].astype(int)), 1)
         return counts
 
-    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns what result.json says of the classes: their names and the confusion matrix."""
         return {"classes": {"names": list(self.names), "confusion": self.confusion(samples).tolist()}}
 

@@ -30,7 +30,7 @@ from noether.tasks.field_statistics import (
 )
 from noether.tasks.force_loss import ForceLoss
 from noether.tasks.physical_metrics import details, errors, named, numbers
-from noether.tasks.scores import SCORES, scalar_scores, score_metrics
+from noether.tasks.scores import scalar_facts, scalar_scores, score_metrics
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
@@ -301,15 +301,14 @@ class FieldsTask(Task):
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
                 found |= summarise_errors(samples, stem)
         for name, scores in scalar_scores(self, samples).items():
-            found |= {f"{name}/{key}": nan if scores[key] is None else scores[key] for key in SCORES if key in scores}
+            found |= {f"{name}/{key}": nan if score is None else score for key, score in scores.items()}
         return found
 
-    def results(self, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns the names of the fields, what the scores of scalars refer to, and what the training split spans."""
-        scalars = scalar_scores(self, samples).items()
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
-            "scalars": {name: {k: own for k, own in score.items() if k not in SCORES} for name, score in scalars},
+            "scalars": scalar_facts(self, samples, metrics),
             "trained_on": {"points": self.seen.points, "parameters": spans},
         }

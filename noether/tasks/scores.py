@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.config.task import ForceCoefficientConfig
 from noether.runs.metrics import Metric
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ SCORES = {
     "floor_mae": Metric("floor_mae", label="mean error of the true field"),
 }
 """What is computed of a number; a unit is that of the number."""
+UNDEFINED = ("r2", "spearman", "mae", "max")
+"""The scores that are there, without a value, of a number that is not known of every sample."""
+PARTS = ("prediction", "truth", "integral_of_truth")
+"""What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
 
 
 def score_metrics(name: str, unit: str) -> Iterator[Metric]:
@@ -29,26 +34,48 @@ def score_metrics(name: str, unit: str) -> Iterator[Metric]:
         yield replace(score, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 
-def scalar_scores(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Returns {scalar or output of the case: its scores, and what they refer to}, from the values of every sample."""
-    scores = {name: _derived(task, name, samples) for name in task.scalars}
-    for name in task.case_fields:
-        for label in task.case_labels(name):
-            if f"{label}/truth" in samples:
-                scores[label] = score_scalar(samples[f"{label}/prediction"], samples[f"{label}/truth"], None)
+Scores = dict[str, float | None]
+"""Of one number, by the keys of SCORES; None: undefined."""
+
+
+def scalar_scores(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, Scores]:
+    """Returns {scalar or output of the case: its scores}, from the values of every sample."""
+    scores: dict[str, Scores] = {}
+    for name in _scored(task, samples):
+        prediction, truth, integral = (samples.get(f"{name}/{part}") for part in PARTS)
+        if prediction is None or truth is None:
+            scores[name] = dict.fromkeys(UNDEFINED)
+        else:
+            has_floor = name in task.scalars and task.scalars[name].truth
+            scores[name] = score_scalar(prediction, truth, integral if has_floor else None)
     return scores
 
 
-def _derived(task: "FieldsTask", name: str, samples: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    scalar = task.scalars[name]
-    prediction, truth, integral = (
-        samples.get(f"{name}/{part}") for part in ("prediction", "truth", "integral_of_truth")
-    )
-    if prediction is None or truth is None or integral is None:
-        return undefined_scalar(f"it cannot be integrated: the samples hold no {', '.join(task.lacks(name))}")
+def scalar_facts(
+    task: "FieldsTask", samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """Returns what the scores among a split's metrics refer to, by scalar or output: why one is undefined, the air."""
+    facts: dict[str, dict[str, Any]] = {}
+    for name in _scored(task, samples):
+        prediction = samples.get(f"{name}/prediction")
+        if prediction is None:
+            note = f"it cannot be integrated: the samples hold no {', '.join(task.lacks(name))}"
+        else:
+            note = undefined_note(prediction, metrics[f"{name}/r2"], metrics[f"{name}/spearman"])
+        facts[name] = {"note": note} if note else {}
+        if name in task.scalars and prediction is not None:
+            facts[name] |= _reference(task.scalars[name], samples[f"{name}/reference_area"])
+    return facts
+
+
+def _scored(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str]:
+    labels = (label for name in task.case_fields for label in task.case_labels(name))
+    return [*task.scalars, *(label for label in labels if f"{label}/truth" in samples)]
+
+
+def _reference(scalar: ForceCoefficientConfig, areas: np.ndarray) -> dict[str, Any]:
     varies = isinstance(scalar.dynamic_pressure, str)
-    areas = samples.get(f"{name}/reference_area", np.zeros(0))
-    return score_scalar(prediction, truth, integral if scalar.truth else None) | {
+    return {
         "dynamic_pressure": None if varies else scalar.dynamic_pressure,
         "density": scalar.density,
         "speed": scalar.speed,
@@ -60,32 +87,32 @@ def _derived(task: "FieldsTask", name: str, samples: Mapping[str, np.ndarray]) -
     }
 
 
-def undefined_scalar(why: str) -> dict[str, Any]:
-    """Returns the scores of a scalar that has none, with the reason in words."""
-    return {**dict.fromkeys(("r2", "spearman", "mae", "max")), "note": why}
+def undefined_note(prediction: np.ndarray, r2: float, spearman: float) -> str:
+    """Says why scores of predictions (S,) are undefined, which then are NaN; "": they are not."""
+    if lost := int((~np.isfinite(prediction)).sum()):
+        return f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
+    if np.isnan(r2):
+        return "R² and Spearman are undefined: the true value is the same for every sample"
+    return "Spearman is undefined: the predicted value is the same for every sample" if np.isnan(spearman) else ""
 
 
-def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> dict[str, Any]:
-    """Scores a derived scalar over the samples of a split.
+def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> Scores:
+    """Scores a number over the samples of a split.
 
     Args:
-        prediction: (S,) the scalar of the predicted fields.
+        prediction: (S,) the number of the predicted fields.
         truth: (S,) its true value.
         integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points;
             None where the truth is that integral, so that nothing is known of its error.
 
     Returns:
         r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral).
-        Scores that are undefined, because the truth does not vary or a prediction is not a number, are None, and
-        `note` says so.
+        Those that are undefined, because the truth does not vary or a prediction is not a number, are None.
     """
-    lost = int((~np.isfinite(prediction)).sum())
-    if lost:
-        return undefined_scalar(
-            f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
-        )
+    if not np.isfinite(prediction).all():
+        return dict.fromkeys(UNDEFINED)
     error = np.abs(prediction - truth)
-    scores: dict[str, Any] = {
+    scores: Scores = {
         "r2": r_squared(prediction, truth),
         "spearman": spearman(prediction, truth),
         "mae": float(error.mean()),
@@ -94,10 +121,6 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
     if integral_of_truth is not None:
         scores["floor_r2"] = r_squared(integral_of_truth, truth)
         scores["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
-    if scores["r2"] is None:
-        scores["note"] = "R² and Spearman are undefined: the true value is the same for every sample"
-    elif scores["spearman"] is None:
-        scores["note"] = "Spearman is undefined: the predicted value is the same for every sample"
     return scores
 
 

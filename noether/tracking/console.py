@@ -30,9 +30,9 @@ class ConsoleTracker(Tracker):
     """Shows the rows of a run."""
 
     def __init__(
-        self, console: Console, *, metrics: Metrics, start_update: int, total_updates: int, total_epochs: float
+        self, console: Console, *, known: Metrics, start_update: int, total_updates: int, total_epochs: float
     ) -> None:
-        self._console, self._metrics = console, metrics
+        self._console, self._known = console, known
         self._total_updates, self._total_epochs = total_updates, total_epochs
         self._progress: Progress | None = None
         if console.is_live:
@@ -65,13 +65,17 @@ class ConsoleTracker(Tracker):
 
     def _values(self, values: Mapping[str, float]) -> str:
         """The loss, and the shares of 1 that say most beside it."""
-        known = self._metrics
+        known = self._known
         own = {name: value for name, value in values.items() if known[name].headline and known[name].unit == "%"}
-        return "  ".join([f"loss {values['loss']:.4f}", *map(" ".join, known.headlines(own) if own else ())])
+        return "  ".join([*self._loss(values), *map(" ".join, known.headlines(own) if own else ())])
+
+    def _loss(self, values: Mapping[str, float]) -> list[str]:
+        """The loss in words; nothing of a task whose metrics have none."""
+        return [f"loss {self._known['loss'].text(values['loss'])}"] if "loss" in values else []
 
     def _log_training(self, row: Row) -> None:
         facts = (
-            f"loss {row['loss']:.4f}",
+            *self._loss(row),
             f"lr {row['learning_rate']:.1e}",
             f"{row['samples_per_second']:.1f} samples/s",
             f"{row['memory_mib']:.0f} MiB",

@@ -64,7 +64,7 @@ class Run:
         return not progress.evaluation_pending and (made or in_vain or progress.ended)
 
     @property
-    def metrics(self) -> Metrics:
+    def known(self) -> Metrics:
         """What is known of the metrics that the run logs."""
         return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
 

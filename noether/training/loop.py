@@ -136,7 +136,7 @@ class Loop:
         for weights, values in metrics.items():
             self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
         name, own = self.built.config.trainer.select_by, metrics.get(selected)
-        metric = None if own is None else selection_metric(name, own, self.built.metrics)
+        metric = None if own is None else selection_metric(name, own, self.built.known)
         metric = self.built.group.from_first(metric)
         self.built.state.progress.evaluation_pending = False
         self._tell_callbacks(own or {})

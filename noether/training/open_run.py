@@ -47,7 +47,7 @@ def open_trackers(run: OpenRun) -> Trackers:
     trackers: list[Tracker] = [
         ConsoleTracker(
             console,
-            metrics=run.metrics,
+            known=run.known,
             start_update=start_update,
             total_updates=length.total_updates,
             total_epochs=length.epochs,
@@ -61,9 +61,9 @@ def open_trackers(run: OpenRun) -> Trackers:
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.metrics, lease))
+            trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.known, lease))
     settings, weights = config.model_dump(mode="json"), tuple(run.state.evaluation_models())
-    facts = RunFacts(folder.path.resolve().name, folder.path, settings, run.metrics, weights)
+    facts = RunFacts(folder.path.resolve().name, folder.path, settings, run.known, weights)
     trackers += open_services(config.tracker.services, facts, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
 

@@ -51,7 +51,7 @@ def check_selection(run: Run) -> None:
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
-            selection_metric(trainer.select_by, run.problem.task.summarise(sample_metrics), run.metrics)
+            selection_metric(trainer.select_by, run.problem.task.summarise(sample_metrics), run.known)
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:

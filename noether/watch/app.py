@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from starlette.types import ASGIApp
 
 from noether.common.strict_json import strict_json
 from noether.report.palette import BANDS, COLOURS
+from noether.runs.metrics import Metrics
+from noether.runs.records import finite_values
 from noether.watch.guard import Guard
 from noether.watch.settings import beside, differing
-from noether.watch.watched_run import WatchedRun, finite_values
+from noether.watch.watched_run import WatchedRun, shown_metric
 from noether.watch.watched_runs import WatchedRuns
 
 HERE = Path(__file__).parent
@@ -82,13 +85,14 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
 
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
+        final, latest = beside([run.final_metrics() for run in found]), _latest(found)
         return _json(
             {
                 "runs": [{"key": run.key, "name": run.name} for run in found],
                 "settings": differing([run.settings() for run in found]),
-                "final": beside([run.final_metrics() for run in found]),
-                "latest": _latest(found),
-                "metrics": _about(found),
+                "final": final,
+                "latest": latest,
+                "known": _known(found, (*final, *latest["values"])),
             }
         )
 
@@ -98,7 +102,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
         differ = differing([row["settings"] for row in rows])
         for place, row in enumerate(rows):
             row["settings"] = {name: values[place] for name, values in differ.items()}
-        return _json({"runs": rows, "metrics": _about(found)})
+        return _json({"runs": rows, "known": _known(found)})
 
     def csv_of_curves(request: Request) -> Response:
         text = io.StringIO()
@@ -169,9 +173,10 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     return {"of": of, "values": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
 
 
-def _about(runs: list[WatchedRun]) -> dict[str, Any]:
-    """What is known of the metrics of several runs."""
-    return {name: about for run in runs for name, about in run.about(run.known).items()}
+def _known(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
+    """What is known of the metrics of several runs, and of others by their names alone."""
+    known = Metrics({name: metric for run in runs for name, metric in run.known.items()})
+    return {name: shown_metric(known[name]) for name in dict.fromkeys((*known, *names))}
 
 
 def _json(content: Any) -> Response:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -15,10 +15,10 @@ from noether.common.shown import shown_name
 from noether.report.history import Evaluation, History
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, declared_in
+from noether.runs.metrics import Metric, Metrics, described_in
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, seconds_left
-from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_record
-from noether.runs.results import as_now, metrics_of
+from noether.runs.records import Row, finite_values, is_count, last_evaluation, mapping, number, read_record
+from noether.runs.results import as_now
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed
 from noether.watch.liveness import Liveness, read_liveness
@@ -95,7 +95,7 @@ class WatchedRun:
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
-                "selected_by": self.about(history.selected_by[:1])[history.selected_by[0]],
+                "selected_by": shown_metric(self.known[history.selected_by[0]]),
                 "pictures": [] if brief else [picture.described() for picture in self.pictures.listing()],
                 "settings": {} if brief else self.settings(),
                 "environment": {} if brief else self._environment(),
@@ -105,7 +105,7 @@ class WatchedRun:
         """Returns the curves between two updates; only their version where the page `have`s that one."""
         with self._lock:
             self._read_on()
-            version = f"{self._followed.generation}.{self._history.rows}"
+            version, known = f"{self._followed.generation}.{self._history.rows}", self.known
             if version == have:
                 return {"key": self.key, "version": version}
             return {
@@ -124,7 +124,7 @@ class WatchedRun:
                     }
                     for (split, weights, name), (x, y) in self._history.thinned(buckets, low, high).items()
                 ],
-                "metrics": self.about(name for _, _, name in self._history.curves),
+                "known": {name: shown_metric(known[name]) for _, _, name in self._history.curves},
                 "clock": self._history.clock(),
                 "times": self._times(buckets, low, high),
             }
@@ -140,16 +140,11 @@ class WatchedRun:
     @property
     def known(self) -> Metrics:
         """What is known of the run's metrics."""
-        return Metrics({**declared_in(self._record(self.folder.plan)), **metrics_of(self._result())[1]})
-
-    def about(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Returns what the page shows values of these metrics by."""
-        known = self.known
-        return {name: {**asdict(known[name]), "title": known[name].title} for name in names}
+        return described_in(self._record(self.folder.plan), self._result())
 
     def final_metrics(self) -> dict[str, float]:
         """Returns the metrics of result.json; none before the run is done."""
-        return finite_values(metrics_of(self._result())[0])
+        return finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
@@ -266,7 +261,7 @@ class WatchedRun:
     def _final(self) -> dict[str, Any] | None:
         result = self._result()
         names = ("split", "weights", "checkpoint", "samples", "parameters", "seconds", "samples_per_second")
-        shown = self._shown(metrics_of(result)[0])
+        shown = self._shown(mapping(result, "metrics"))
         return {**{name: result.get(name) for name in names}, "shown": shown} if shown else None
 
     def _environment(self) -> dict[str, str]:
@@ -277,9 +272,9 @@ class WatchedRun:
         return found | {str(name): str(version) for name, version in list(packages.items())[:50]}
 
 
-def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that are finite numbers."""
-    return {name: value for name in metrics if (value := number(metrics, name)) is not None}
+def shown_metric(metric: Metric) -> dict[str, Any]:
+    """Returns what the page shows the values of a metric by."""
+    return {**asdict(metric), "title": metric.title}
 
 
 def _whole_time(history: History) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ def test_metrics_and_fields_are_of_the_same_predictions() -> None:
         measured.append(predictions)
         return {}
 
-    evaluator.sample_metrics(problem.model, samples, [0], measure=measure)
+    evaluator.sample_metrics(problem.model, samples, [0], metrics=measure)
     fields, _ = evaluator.fields(problem.model, samples, 0)
     assert {name: value.dtype for name, value in fields.items()} == {"wave": torch.complex64, "count": torch.int64}
     for name, value in fields.items():

@@ -161,10 +161,11 @@ class Records(Subject):
 
     def run(self, rng: random.Random) -> None:
         from noether.evaluation.final import mean_pace
+        from noether.evaluation.tables import unbeaten_baselines
         from noether.runs.attempts import attempts_without_progress
         from noether.runs.lease import read_attempt
         from noether.runs.overview import run_state
-        from noether.runs.results import metrics_of, read_result
+        from noether.runs.results import read_result
         from noether.runs.status import status_table
 
         path = rng.choice(self.files)
@@ -172,7 +173,7 @@ class Records(Subject):
         try:
             attempts_without_progress(self.run_folder, 4)
             mean_pace(self.run_folder)
-            metrics_of(read_result(self.run_folder.result))
+            unbeaten_baselines(read_result(self.run_folder.result))
             holder = read_attempt(self.run_folder)
             if holder is not None:
                 holder.describe()

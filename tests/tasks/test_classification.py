@@ -30,7 +30,7 @@ def test_accuracy_and_confusion_count_each_sample_once() -> None:
         {"accuracy": 0.5, "loss": F.cross_entropy(LOGITS, LABELS).item()}
     )
     assert task.confusion(metrics(task)).tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
-    assert task.results(metrics(task))["classes"]["names"] == ["a", "b", "c"]
+    assert task.results(metrics(task), {})["classes"]["names"] == ["a", "b", "c"]
 
 
 def test_label_smoothing_is_in_the_training_loss_alone() -> None:

@@ -6,7 +6,7 @@ import pytest
 from noether.config.task import FieldConfig
 from noether.evaluation.cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
-from noether.tasks.scores import r_squared, score_metrics, score_scalar, spearman
+from noether.tasks.scores import r_squared, score_metrics, score_scalar, spearman, undefined_note
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 
@@ -14,7 +14,7 @@ TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 def test_the_truth_scores_one() -> None:
     scores = score_scalar(TRUTH, TRUTH, TRUTH)
     assert (scores["r2"], scores["spearman"], scores["max"], scores["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
-    assert "note" not in scores
+    assert undefined_note(TRUTH, 1.0, 1.0) == ""
 
 
 def test_the_mean_scores_zero_and_worse_than_the_mean_is_negative() -> None:
@@ -36,22 +36,23 @@ def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> No
     """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
     scores = score_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
     assert scores["r2"] is scores["spearman"] is scores["floor_r2"] is None
-    assert "undefined" in scores["note"]
+    assert "true value is the same" in undefined_note(truth, nan, nan)
     assert scores["max"] == pytest.approx(1e-9, rel=0.1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinite"])
 def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
-    scores = score_scalar(np.array([1.0, value, 3.0, value]), TRUTH, TRUTH)
+    prediction = np.array([1.0, value, 3.0, value])
+    scores = score_scalar(prediction, TRUTH, TRUTH)
     assert scores["r2"] is scores["spearman"] is scores["mae"] is scores["max"] is None
-    assert "not a number for 2 of 4 samples" in scores["note"]
+    assert "not a number for 2 of 4 samples" in undefined_note(prediction, nan, nan)
 
 
 def test_a_constant_prediction_has_no_rank_correlation() -> None:
     scores = score_scalar(np.full(4, 2.0), TRUTH, TRUTH)
     assert scores["spearman"] is None
     assert scores["r2"] == pytest.approx(-0.2)
-    assert scores["note"].startswith("Spearman is undefined")
+    assert undefined_note(np.full(4, 2.0), -0.2, nan).startswith("Spearman is undefined")
 
 
 @pytest.mark.parametrize(
