@@ -2,6 +2,9 @@
 
 import numpy as np
 
+ROUNDING = 1e-7
+"""Of float32, as a share of the mean: what differs by less does not vary."""
+
 
 class Moments:
     """Mean and summed squares of the deviations of columns, merged sample by sample.
@@ -26,3 +29,12 @@ class Moments:
     def deviation(self) -> np.ndarray:
         """The standard deviation of each column."""
         return np.asarray(np.sqrt(self.squares / max(self.count, 1)))
+
+    @property
+    def spread(self) -> np.ndarray:
+        """The standard deviation of each column, or 0 where the column only varies by rounding.
+
+        No absolute limit: a diffusivity of 1e-14 m²/s varies, and an absolute pressure need not.
+        """
+        deviation = self.deviation
+        return np.asarray(np.where(deviation <= ROUNDING * np.abs(self.mean), 0.0, deviation))

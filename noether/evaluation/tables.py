@@ -81,7 +81,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
                 table.add_row("dim", f"  {label}", *_cells(columns, own))
     lines: list[Any] = [table]
     if undefined:
-        lines.append("relative L2 is undefined: the true field of some sample is 0 everywhere")
+        lines.append("relative L2 is undefined (–) where a field, or a component, is 0 everywhere in some case")
     for name, facts in result["scalars"].items():
         lines += scalar_lines(name, values, known, facts)
     if unbeaten := unbeaten_baselines(result):

@@ -116,7 +116,7 @@ class Transolver(SequenceModel):
             for name in present(sample, self.layout):
                 moments.add(self._raw_inputs(sample, name).flatten(0, 1).double().cpu().numpy())
         self.input_mean.copy_(torch.from_numpy(moments.mean))
-        self.input_deviation.copy_(torch.from_numpy(np.where(moments.deviation < 1e-12, 1.0, moments.deviation)))
+        self.input_deviation.copy_(torch.from_numpy(np.where(moments.spread == 0, 1.0, moments.spread)))
 
     def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, None, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP.

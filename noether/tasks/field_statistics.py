@@ -1,7 +1,7 @@
 """What a task of fields learns from the training split: how to scale, where points lie, what parameters span."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NotRequired
 
@@ -17,10 +17,16 @@ from noether.errors import RequestError
 DOMAIN_MARGIN = 0.01
 """Share of the box of the training split by which a domain that is found from it is wider on every side."""
 
+NOISE = 1e-9
+"""Of a vector or tensor, the share below which a component is what arithmetic leaves of 0, as z of a plane flow."""
+
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one key is scaled, channel by channel: (x' − mean) / std, x' = x or sign(x)·log(1 + |x|/s)."""
+    """How one key is scaled, channel by channel: (x' − mean) / std, x' = x or sign(x)·log(1 + |x|/s).
+
+    std is 0 of a channel that is constant: it is not divided, and what a model predicts of it is the constant.
+    """
 
     mean: list[FiniteFloat]
     std: list[FiniteFloat]
@@ -31,7 +37,7 @@ class Scaling:
         mean, std, log_scale = self._beside(values)
         if log_scale is not None:
             values = values.sign() * torch.log1p(values.abs() / log_scale)
-        return (values - mean) / std
+        return (values - mean) / torch.where(std == 0, 1, std)
 
     def backward(self, values: Tensor) -> Tensor:
         """What the model predicts (…, C) to physical units."""
@@ -65,10 +71,14 @@ class Scaling:
 
 def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:
     """Returns the scaling that makes values standard; a constant channel is not scaled."""
-    deviation = moments.deviation
-    # It would turn rounding into a signal.
-    deviation[deviation < 1e-12] = 1.0
-    return Scaling(moments.mean.tolist(), deviation.tolist(), None if log_scale is None else log_scale.tolist())
+    spread = moments.spread
+    return Scaling(moments.mean.tolist(), spread.tolist(), None if log_scale is None else log_scale.tolist())
+
+
+def without_noise(scaling: Scaling) -> Scaling:
+    """Returns the scaling of a vector or tensor, of which a component that is noise beside another is constant."""
+    limit = NOISE * max(scaling.std)
+    return replace(scaling, std=[0.0 if std < limit else std for std in scaling.std])
 
 
 def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -27,6 +27,7 @@ from noether.tasks.field_statistics import (
     log_scaled,
     log_scales,
     standard_scaling,
+    without_noise,
 )
 from noether.tasks.force_loss import ForceLoss
 from noether.tasks.physical_metrics import details, errors, named, numbers
@@ -161,6 +162,7 @@ class FieldsTask(Task):
             check_domain(*self.seen.box(), *self._domain)
         self._forces.fit()
         self.statistics = {key: standard_scaling(own, logs.get(key)) for key, own in moments.items()}
+        self.statistics |= {key: without_noise(own) for key, own in self.statistics.items() if key in self.fields}
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:

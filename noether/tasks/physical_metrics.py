@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.tasks.base import Predictions, SampleMetrics
@@ -13,6 +15,7 @@ from noether.tasks.field_errors import (
     weighted_errors,
     with_channel,
 )
+from noether.tasks.field_statistics import NOISE
 from noether.tasks.forces import force_coefficient, true_coefficient
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
     """Returns what only a final evaluation has of each field.
 
     squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
-    COMPONENT/… of vector fields; on PART/squared_… of each named part of a set.
+    COMPONENT/… of vector fields, relative_l2 NaN where it is noise beside the others;
+    on PART/squared_… of each named part of a set.
     """
     measured: Measured = {}
     for name, field in task.fields.items():
@@ -50,6 +54,8 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
         for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
             one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
             of_one = field_errors(physical[name][..., one], truth[..., one], mask)
+            norms = (values.double().flatten(1).norm(dim=1) for values in (truth[..., one], truth))
+            of_one["relative_l2"][next(norms) <= NOISE * next(norms)] = torch.nan
             found |= {f"{label}/{key}": value for key, value in of_one.items()}
         prefix = field.points.removesuffix("_points")
         if (key := f"{prefix}_part") in batch:

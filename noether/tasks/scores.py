@@ -127,7 +127,7 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
     """Returns the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth is constant."""
     spread = float(((truth - truth.mean()) ** 2).sum())
-    if len(truth) < 2 or spread <= 1e-20 * max(1.0, float((truth**2).sum())):
+    if len(truth) < 2 or spread <= 1e-20 * float((truth**2).sum()):
         return None
     return 1.0 - float(((truth - prediction) ** 2).sum()) / spread
 

@@ -31,7 +31,7 @@ def text_of(*, width: int = 160, described: list[dict[str, Any]] | None = None, 
 @pytest.mark.parametrize("ratio", [float("nan"), float("inf")], ids=["0-of-0", "something-of-0"])
 def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -> None:
     text = text_of(relative_l2=ratio)
-    assert "undefined: the true field of some sample is 0 everywhere" in text
+    assert "undefined (–) where a field, or a component, is 0 everywhere" in text
     assert "–  " in text
     assert "nan" not in text
     assert "inf" not in text

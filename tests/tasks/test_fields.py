@@ -11,7 +11,6 @@ from noether.data.loader import stack_samples
 from noether.data.points import GEOMETRY
 from noether.errors import RequestError
 from noether.tasks.field_errors import field_errors
-from noether.tasks.field_statistics import Scaling
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
 
@@ -74,11 +73,34 @@ def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
     assert make_task().prepare(batch)[GEOMETRY].flatten().tolist() == pytest.approx([0.0, 1000.0, 500.0])
 
 
-def test_a_constant_channel_is_not_scaled() -> None:
-    samples = [{**sample, "surface_pressure": torch.full((11,), 5.0)} for sample in make_samples()]
+@pytest.mark.parametrize(
+    ("values", "std"),
+    [
+        pytest.param(torch.full((11,), 5.0), 0.0, id="constant"),
+        pytest.param(101325 + 1e-3 * torch.arange(11) / 11, 0.0, id="rounding-of-float32"),
+        pytest.param(1e-14 * torch.arange(11.0), 1e-14 * 10**0.5, id="small-numbers-of-SI-units-vary"),
+    ],
+)
+def test_what_varies_is_told_without_an_absolute_limit(values: torch.Tensor, std: float) -> None:
+    task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
+    task.fit([{**sample, "surface_pressure": values} for sample in make_samples()])
+    assert task.statistics["surface_pressure"].std == pytest.approx([std])
+    found = task.to_physical({"surface_pressure": torch.ones(1, 11, 1)})["surface_pressure"]
+    assert found.flatten().tolist() == pytest.approx([float(values.mean()) + std] * 11)
+
+
+def test_a_component_that_is_noise_beside_the_others_is_constant_and_has_no_relative_error() -> None:
+    vector = torch.arange(33.0).reshape(11, 3) * torch.tensor([1.0, 1.0, 1e-14])
+    samples = [{**sample, "surface_pressure": vector} for sample in make_samples()]
     task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
     task.fit(samples)
-    assert task.statistics["surface_pressure"] == Scaling([5.0], [1.0])
+    batch = stack(samples)
+    found = task.to_physical({"surface_pressure": torch.ones(len(samples), 11, 3)})
+    assert task.statistics["surface_pressure"].std[2] == 0
+    assert float(found["surface_pressure"][..., 2].abs().max()) < 1e-12
+    details = task.details({**found, "volume_velocity": batch["volume_velocity"]}, batch)
+    assert details["surface_pressure/z/relative_l2"].isnan().all()
+    assert details["surface_pressure/x/relative_l2"].isfinite().all()
 
 
 def test_outputs_of_the_case_that_span_decades_are_scaled_channel_by_channel() -> None:
