@@ -77,7 +77,7 @@ def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
-        if folder.holds_work() or _is_led(folder):
+        if folder.holds_work() or _may_be_alive(folder):
             raise RequestError(
                 "run-exists",
                 f"the run {folder.path} exists already",
@@ -140,8 +140,8 @@ def _from_path(path: Path, output: Path, warn: Warn | None) -> ResumeTarget:
     return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn)
 
 
-def _is_led(folder: RunFolder) -> bool:
-    """Whether a process that is alive leads the run, or may: that of another host cannot be asked."""
+def _may_be_alive(folder: RunFolder) -> bool:
+    """Whether an attempt at the run is alive, or may be: that of another host cannot be asked."""
     attempt = read_attempt(folder)
     return attempt is not None and attempt.alive() is not False
 

@@ -62,7 +62,7 @@ class Saver:
                 progress.best_metric = metric
             own = {f"rank{rank}/{key}": v for rank, numbers in enumerate(random_numbers) for key, v in numbers.items()}
             tensors = self._shadow.copy(saved_tensors(state) | {"random.safetensors": own})
-            meta = {**self.about, "metric": metric, "world_size": self.group.world_size}
+            meta = {**self.about, "metric": metric}
             self.writer.start(Snapshot(progress.updates, tensors, saved_texts(state), meta), verify=leaving)
             self._patience_s = LONGEST_WAIT_S
             if leaving:

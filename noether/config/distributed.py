@@ -23,7 +23,7 @@ class DistributedConfig(Section):
         description="Seconds a collective may take after the first update; DISTRIBUTED_TIMEOUT_S overrides it.",
     )
     heartbeat_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds of silence after which the launcher on another host is considered lost."
+        60.0, gt=0, description="Seconds of silence after which the parent process on another host is considered lost."
     )
     cpu_collectives: bool = Field(
         False, description="On GPUs, also connect the ranks by gloo, for your own code that reduces CPU tensors."

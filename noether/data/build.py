@@ -51,7 +51,7 @@ class DataSource:
     check: raises what is wrong with dataset_root, at once: it makes nothing and reads no samples; takes the dataset
         section and dataset_root.
     open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
-    prepare: makes what can be made and verifies what is there, once, in the launching process, without torch; takes the
+    prepare: makes what can be made and verifies what is there, once, in the parent process, without torch; takes the
         dataset section, dataset_root and a Progress, checks as `check` does, and returns what `open` reads. None:
         nothing is made, and `open` reads dataset_root.
     without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.

@@ -1,4 +1,4 @@
-"""Reserves a port: the launcher binds it and listens on it, then hands the open socket to rank 0."""
+"""Reserves a port: the parent process binds it and listens on it, then hands the open socket to rank 0."""
 
 import errno
 import socket
@@ -27,8 +27,8 @@ class HeldPort:
 def hold_port(endpoint: Endpoint) -> HeldPort:
     """Bind the endpoint's port (for port 0 a free one), listen on it, and keep it.
 
-    If the launcher only looked for a free port and closed it again, another job could take it before rank 0 binds it.
-    Instead the socket kept here goes to rank 0 through multiprocessing, and from there to
+    If the parent process only looked for a free port and closed it again, another job could take it before rank 0
+    binds it. Instead the socket kept here goes to rank 0 through multiprocessing, and from there to
     `torch.distributed.TCPStore(master_listen_fd=...)`. The port is never free in between, and ranks that
     connect early wait in its queue. A loopback endpoint is bound to that address only, so that nothing
     outside the machine can reach the store; any other is bound on every interface.

@@ -85,7 +85,7 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
     """
     asked = asked_port(master_port, environ)
     if asked is None:
-        reason = "every rank is on this machine; the launcher reserves a free port at the start"
+        reason = "every rank is on this machine; this process reserves a free port at the start"
         return Endpoint("127.0.0.1", 0), reason
     port, source = asked
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}={port}"

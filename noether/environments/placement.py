@@ -14,7 +14,7 @@ class LaunchRequest:
 
     `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written: None for all, "2" for
     that many, "0,1" (or "2," for one) to choose from the visible ones. `master_port` 0 or None leaves the port to
-    the launcher. `visible_devices` is for planning for another machine: the CUDA mask of a machine that has those
+    the placement. `visible_devices` is for planning for another machine: the CUDA mask of a machine that has those
     devices. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; under a
     launcher that knows these itself, they must agree with it.
     """
@@ -58,7 +58,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the ranks meet. Port 0 means a free port, which the launcher binds and keeps when the run starts.
+    """Where the ranks meet. Port 0 means a free port, which the parent process binds and keeps when the run starts.
 
     `asked_by` is the setting or variable that asked for the port, empty if none did; errors about the port name it.
     `served_by` is the launcher that already serves a store there ("torchrun"), empty if rank 0 must bind the port.

@@ -19,7 +19,7 @@ from noether.environments.torchrun import torchrun_placement
 from noether.errors import RequestError
 
 Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
-"""A launcher is one file and one pure function: (request, surroundings) -> the placement, or None if something else
+"""A launcher is one file and one pure function: (request, context) -> the placement, or None if something else
 started this process. If it did start the process but its variables make no sense, it raises RequestError: an incomplete
 environment must not fall through to the next launcher."""
 

@@ -22,7 +22,7 @@ from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
-from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
+from noether.environments.slurm.step import SrunTask, job_id_of, number, restart_count, slurm_process
 from noether.errors import RequestError
 
 
@@ -51,8 +51,9 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")  # There, Slurm's variables decide.
-        if environ.get("WORLD_SIZE", "") not in ("", "1") and not in_slurm:
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not job_id_of(
+            environ
+        ):  # There, Slurm's variables decide.
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
     if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):

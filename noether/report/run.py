@@ -128,7 +128,7 @@ class ReportedRun:
     rows: Sequence[Row]
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
-    starts: int = 1
+    attempts: int = 1
     troubles: Mapping[str, str] = field(default_factory=dict)
     spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
@@ -201,13 +201,13 @@ def read_run(folder: RunFolder) -> ReportedRun:
     result = read(folder.result, checked_result, {})
     meta, arrays = read(folder.evaluation / "test.npz", read_evaluation, ({}, {}))
     return ReportedRun(
-        run_id=folder.path.resolve().name,
+        run_id=folder.run_id,
         path=folder.path,
         config=read(folder.config, lambda path: read_plain(path).decode(), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
         result=result,
-        starts=len(read_attempts(folder)),
+        attempts=len(read_attempts(folder)),
         rows=read(folder.metrics, read_history, []),
         meta=meta,
         arrays=arrays,

@@ -68,7 +68,7 @@ def training_section(run: ReportedRun) -> Markup:
 
 
 def time_section(run: ReportedRun) -> Markup:
-    """What the time was made of: the shares over the updates, and the seconds of the last start."""
+    """What the time was made of: the shares over the updates, and the seconds of the last attempt."""
     updates, shares = run.history.time_shares()
     whole = run.result.get("time_use")
     if not len(updates) and not whole:

@@ -1,4 +1,4 @@
-"""How often a run was started, how far each start came, and whether starting it again still helps. No torch here."""
+"""How often a run was started, how far each attempt came, and whether starting it again still helps. No torch here."""
 
 import time
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from noether.runs.records import Row, append_row, is_count, read_rows, write_rec
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One start of a run: its number, the update it went on after (0: of a new run), and the last it has saved.
+    """One attempt at a run: its number, the update it went on after (0: of a new run), and the last it has saved.
 
-    `last_update` and `outcome` are None where the start was killed and the run has not been started since.
+    `last_update` and `outcome` are None where it was killed and the run has not been started since.
     """
 
     number: int
@@ -25,25 +25,25 @@ class AttemptRecord:
     job: str
 
 
-def record_start(folder: RunFolder, number: int, start_update: int, host: str, job: str = "") -> None:
-    """Adds a start to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
+def record_attempt(folder: RunFolder, number: int, start_update: int, host: str, job: str = "") -> None:
+    """Adds an attempt to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     row = {"number": number, "start_update": start_update, "host": host, "started": started, "job": job}
     append_row(folder.attempts, row)
 
 
 def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
-    """Adds how a start ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
+    """Adds how an attempt ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
     append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Returns the starts of a run that trained, oldest first; one that was killed came as far as the next began."""
-    starts: dict[int, Row] = {}
+    """Returns the attempts at a run that trained, oldest first; one that was killed came as far as the next began."""
+    attempts: dict[int, Row] = {}
     for row in read_rows(folder.attempts):
         if is_count(row.get("number")):
-            starts.setdefault(row["number"], {}).update(row)
-    rows = [row for row in starts.values() if is_count(row.get("start_update"))]
+            attempts.setdefault(row["number"], {}).update(row)
+    rows = [row for row in attempts.values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
         last = row.get("last_update", following and following["start_update"])
@@ -60,7 +60,7 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
 
 
 def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> None:
-    """Writes stopped.json: that everything is saved, up to an update, and what the next start needs to know."""
+    """Writes stopped.json: that everything is saved, up to an update, and what the next attempt needs to know."""
     content = {
         "reason": reason,
         "update": saved,
@@ -70,11 +70,11 @@ def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> No
 
 
 def attempts_without_progress(folder: RunFolder, reached: int) -> int:
-    """Returns how many starts of one job in a row, the newest included, have added no update to what they found.
+    """Returns how many attempts of one job in a row, the newest included, have added no update to what they found.
 
     Rank 0 leaves it in stopped.json, and whoever requeues the job gives up at a limit: a run that is stopped at the
     same place each time would otherwise keep its nodes for ever. A newly submitted job counts from zero.
     """
-    starts = read_attempts(folder)[::-1]
-    in_vain = takewhile(lambda start: start.start_update == reached and start.job == starts[0].job, starts)
+    attempts = read_attempts(folder)[::-1]
+    in_vain = takewhile(lambda one: one.start_update == reached and one.job == attempts[0].job, attempts)
     return len(list(in_vain))

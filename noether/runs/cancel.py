@@ -13,7 +13,7 @@ from noether.environments.slurm.queue import queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
-from noether.runs.overview import find_run, has_begun, job_in_queue, leader, queue_of, run_state
+from noether.runs.overview import find_run, has_begun, job_in_queue, last_attempt, queue_of, run_state
 from noether.runs.records import read_record
 from noether.runs.resuming import continue_line
 
@@ -32,11 +32,11 @@ def cancel_run(run: str) -> int:
     job = job_in_queue(folder, queue_of(folder))
     if job is not None:
         return _cancel_job(folder, job.job_id, job.state)
-    process = leader(folder)
-    if process is not None and process.alive():
-        return _stop_process(folder, process)
+    attempt = last_attempt(folder)
+    if attempt is not None and attempt.alive():
+        return _stop_process(folder, attempt)
     state = run_state(folder, {})
-    elsewhere = process.host if process and process.alive() is None and process.slurm_job is None else ""
+    elsewhere = attempt.host if attempt and attempt.alive() is None and attempt.slurm_job is None else ""
     raise RequestError(
         "run-not-here",
         f"{folder.path} runs on another machine" if elsewhere else f"{folder.path} is not running",
@@ -68,8 +68,8 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
     """A signal ends a program that does not listen yet, with its peers: wait until the ranks of this start do."""
 
     def listens() -> bool:
-        process = leader(folder)
-        begun = process is not None and process.slurm_job == job_id and has_begun(folder, process)
+        attempt = last_attempt(folder)
+        begun = attempt is not None and attempt.slurm_job == job_id and has_begun(folder, attempt)
         return begun or job_id not in queued_jobs()
 
     if not listens():
@@ -77,14 +77,14 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
         _within(listens, pause_s=1.0)
 
 
-def _stop_process(folder: RunFolder, process: Attempt) -> int:
-    _within(lambda: has_begun(folder, process) or not process.alive(), pause_s=0.1)
-    if process.alive():
-        os.kill(process.pid, signal.SIGTERM)
-    print(f"pid {process.pid} was told to save and stop", flush=True)
-    if not _within(lambda: not process.alive(), pause_s=0.1):
+def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
+    _within(lambda: has_begun(folder, attempt) or not attempt.alive(), pause_s=0.1)
+    if attempt.alive():
+        os.kill(attempt.pid, signal.SIGTERM)
+    print(f"pid {attempt.pid} was told to save and stop", flush=True)
+    if not _within(lambda: not attempt.alive(), pause_s=0.1):
         raise NoetherError(
-            f"pid {process.pid} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: kill -9 {process.pid}"
+            f"pid {attempt.pid} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: kill -9 {attempt.pid}"
         )
     return _say_end(folder, "train")
 

@@ -53,6 +53,11 @@ class RunFolder:
     job = _Inside("job.json")
     cancelled = _Inside("cancelled")
 
+    @property
+    def run_id(self) -> str:
+        """The run's name: its folder's own, whatever link leads there."""
+        return self.path.resolve().name
+
     def holds_work(self) -> bool:
         """Whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
 

@@ -1,13 +1,13 @@
-"""Which start of a run may write to its folder, and which process leads the run: attempt.json. No torch here.
+"""Which attempt at a run may write to its folder, and which process that is: attempt.json. No torch here.
 
 A scheduler can start a run again while a node that it believes dead still trains: a cable that was pulled, a switch
-that froze. Each start takes the folder by putting its own number and a random id into `attempt.json`, and whoever
-writes reads that file first. A start that finds another id there ends.
+that froze. Each attempt takes the folder by putting its own number and a random id into `attempt.json`, and whoever
+writes reads that file first. An attempt that finds another id there ends.
 
-A process can also be frozen between that look and its write, for as long as another start trains. So nothing in the
-folder is replaced or removed but by a rename into or out of `.attempt-ID`, a folder of the start's own that the next
-start removes when it takes over: the rename of a start that has lost the run then fails, whenever it comes. What is
-appended goes to files that the next start has replaced.
+A process can also be frozen between that look and its write, for as long as another attempt trains. So nothing in the
+folder is replaced or removed but by a rename into or out of `.attempt-ID`, a folder of the attempt's own that the
+next attempt removes when it takes over: the rename of one that has lost the run then fails, whenever it comes. What
+is appended goes to files that the next attempt has replaced.
 """
 
 import errno
@@ -32,17 +32,17 @@ _OWN_FOLDER = ".attempt-"
 
 
 class FencedError(NoetherError):
-    """A later start of the run has taken the folder over."""
+    """A later attempt at the run has taken the folder over."""
 
     exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a run, and the process that answers for its rank 0.
+    """One attempt at a run, and the process that answers for its rank 0.
 
-    number: starts of this run so far, this one included.
-    id: random, so that two starts are never taken for one.
+    number: attempts at this run so far, this one included.
+    id: random, so that two attempts are never taken for one.
     job: the Slurm job that this process is in ("12", of an array "12_3"), or None; is_task: as a task of its, so that
         the job is what is asked to stop. restarts: how often the scheduler has requeued that job.
     host, pid, started, boot: the process; `started` in clock ticks since the boot with this id.
@@ -83,50 +83,50 @@ _ATTEMPT = TypeAdapter(Attempt)
 
 @dataclass(frozen=True)
 class Lease(Publisher):
-    """One start's right to write to a run folder, and the way it does so."""
+    """One attempt's right to write to a run folder, and the way it does so."""
 
     folder: RunFolder
     own: Attempt
 
     def check(self) -> None:
-        """Returns where this start may still write. An attempt.json that was damaged or removed is written again.
+        """Returns where this attempt may still write. An attempt.json that was damaged or removed is written again.
 
         Raises:
-            FencedError: a later start has taken the folder.
+            FencedError: a later attempt has taken the folder.
             OSError: the file system does not answer, or the folder is gone; ask again before writing.
         """
         holder = read_attempt(self.folder)
         if holder is None:
             self._check_there()
-            if newest_start(self.folder) > self.own.number:
-                raise FencedError(self._lost("a later start, in attempts.jsonl"))
+            if newest_attempt(self.folder) > self.own.number:
+                raise FencedError(self._lost("a later attempt, in attempts.jsonl"))
             write_record(self.folder.attempt, asdict(self.own))
         elif holder.id != self.own.id:
             raise FencedError(self._lost(holder.describe()))
 
     def _lost(self, holder: str) -> str:
         return (
-            "another start of this run writes to its folder now; this one ends and leaves it alone\n"
+            "another attempt at this run writes to its folder now; this one ends and leaves it alone\n"
             f"  seen      {holder}, in {self.folder.path}\n"
             f"  expected  {self.own.describe()}: this one\n"
             "  fix       nothing, where the run was started again; else start it once, not twice"
         )
 
     def partial(self, path: Path) -> Path:
-        """Returns where `path` is written before it gets its name, in the start's own folder beside it."""
+        """Returns where `path` is written before it gets its name, in the attempt's own folder beside it."""
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Renames `partial` to `path`, as `Publisher.publish`, where this start may still write."""
+        """Renames `partial` to `path`, as `Publisher.publish`, where this attempt may still write."""
         self.check()
         try:
             super().publish(partial, path)
         except FileNotFoundError:
-            self.check()  # A later start has removed this one's folder.
+            self.check()  # A later attempt has removed this one's folder.
             raise
 
     def drop(self, path: Path) -> None:
-        """Removes a file or a folder, as `Publisher.drop`, where this start may still write."""
+        """Removes a file or a folder, as `Publisher.drop`, where this attempt may still write."""
         if not path.exists():
             return
         doomed = self._own_folder(path.parent) / f"{path.name}.removed"
@@ -151,7 +151,7 @@ class Lease(Publisher):
         return own
 
     def release(self, exit_code: int) -> None:
-        """Writes how this start ended, where it still has the run; on a disk that takes nothing, nothing."""
+        """Writes how this attempt ended, where it still has the run; on a disk that takes nothing, nothing."""
         with suppress(OSError, FencedError):  # The exit code must come through in any case.
             holder = read_attempt(self.folder)
             if holder is not None and holder.id == self.own.id:
@@ -164,15 +164,15 @@ class Lease(Publisher):
 def take_lease(
     folder: RunFolder, restarts: int, environ: Mapping[str, str] = os.environ, *, is_task: bool = False
 ) -> Lease:
-    """Takes a run folder for this start (see `Attempt`); from now on every earlier start is shut out.
+    """Takes a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
 
     Raises:
-        RequestError: where a later start of the same job has the folder, or one that is alive on this host.
+        RequestError: where a later attempt of the same job has the folder, or one that is alive on this host.
         OSError: where the disk refuses.
     """
     holder = read_attempt(folder)
     own = Attempt(
-        number=1 + max(newest_start(folder), holder.number if holder else 0),
+        number=1 + max(newest_attempt(folder), holder.number if holder else 0),
         id=secrets.token_hex(8),
         job=job_of_task(environ),
         is_task=is_task,
@@ -183,7 +183,7 @@ def take_lease(
     if holder is not None:
         _refuse_a_live_holder(folder, holder, own)
     write_record(folder.attempt, asdict(own))
-    # Twice, so that no single damaged file makes an older start believe that the run is still its own.
+    # Twice, so that no single damaged file makes an older attempt believe that the run is still its own.
     with suppress(OSError):
         append_row(folder.attempts, {"number": own.number, "id": own.id})
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
@@ -204,9 +204,9 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
     if same_job and own.restarts < holder.restarts:
         raise RequestError(
             "stale-start",
-            "this is a stale start: the job has been requeued since",
+            "this is a stale attempt: the job has been requeued since",
             seen=f"restart {own.restarts} of job {own.job}; restart {holder.restarts} has {folder.path}",
-            expected="the newest start of a job",
+            expected="the newest attempt of a job",
         )
     requeued = same_job and own.restarts > holder.restarts
     if not requeued and holder.pid != own.pid and holder.alive():
@@ -220,7 +220,7 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
 
 
 def read_attempt(folder: RunFolder) -> Attempt | None:
-    """Returns the newest start of a run; None where there is none, or where the record is damaged.
+    """Returns the newest attempt at a run; None where there is none, or where the record is damaged.
 
     Raises:
         OSError: where it is there and cannot be read: that must not be taken for a run without a writer.
@@ -228,11 +228,11 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
     except (FileNotFoundError, NotADirectoryError, NotPlainFile, ValueError):  # pydantic's is a ValueError too.
-        return None  # A flipped bit must not stop a run: the next start writes it again.
+        return None  # A flipped bit must not stop a run: the next attempt writes it again.
 
 
-def newest_start(folder: RunFolder) -> int:
-    """Returns the highest number that a start of the run has had, by attempts.jsonl; 0 where none is known."""
+def newest_attempt(folder: RunFolder) -> int:
+    """Returns the highest number that an attempt at the run has had, by attempts.jsonl; 0 where none is known."""
     return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("number"))), default=0)
 
 

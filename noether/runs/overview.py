@@ -1,4 +1,4 @@
-"""How each run is doing: what its folder holds, the process that leads it, and the job it waits in."""
+"""How each run is doing: what its folder holds, its newest attempt, and the job it waits in."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,15 +84,15 @@ def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> QueuedJo
 
 def job_of_run(folder: RunFolder) -> str | None:
     """Returns the Slurm job that the run was submitted as or last ran in, whichever is newer."""
-    process, submitted = leader(folder), submitted_job(folder)
-    if process is None or process.slurm_job is None:
+    attempt, submitted = last_attempt(folder), submitted_job(folder)
+    if attempt is None or attempt.slurm_job is None:
         return submitted
-    newer = folder.job.is_file() and folder.job.stat().st_mtime > process.began
-    return submitted if newer and submitted else process.slurm_job
+    newer = folder.job.is_file() and folder.job.stat().st_mtime > attempt.began
+    return submitted if newer and submitted else attempt.slurm_job
 
 
-def leader(folder: RunFolder) -> Attempt | None:
-    """Returns the start that leads a run, or None where none is known."""
+def last_attempt(folder: RunFolder) -> Attempt | None:
+    """Returns the newest attempt at a run; None where none is known."""
     with suppress(OSError):
         return read_attempt(folder)
     return None
@@ -110,8 +110,8 @@ def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
     Raises:
         SlurmError: where Slurm does not answer and a run was in a job.
     """
-    processes = [leader(folder) for folder in folders]
-    if all(process and process.slurm_job is None and process.alive() for process in processes):
+    attempts = [last_attempt(folder) for folder in folders]
+    if all(attempt and attempt.slurm_job is None and attempt.alive() for attempt in attempts):
         return {}
     try:
         return queued_jobs()
@@ -126,7 +126,7 @@ def run_state(
 ) -> RunState:
     """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
     job = job_in_queue(folder, queued)
-    state, why = state_and_reason(folder, leader(folder), job)
+    state, why = state_and_reason(folder, last_attempt(folder), job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
@@ -148,35 +148,35 @@ def run_state(
     )
 
 
-def has_begun(folder: RunFolder, process: Attempt) -> bool:
+def has_begun(folder: RunFolder, attempt: Attempt) -> bool:
     """Says whether every rank is listening for signals: those that come earlier end a process as it stands.
 
     Rank 0 writes the plan with the length of the run once all ranks have joined, which they do listening.
     """
     written = folder.plan.stat().st_mtime if folder.plan.is_file() else 0.0
-    return written >= process.began and "length" in read_record(folder.plan)
+    return written >= attempt.began and "length" in read_record(folder.plan)
 
 
-def state_and_reason(folder: RunFolder, process: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
-    """Returns a run's state and what it was read from: its job in the queue, its leading process, its folder."""
+def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
+    """Returns a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
     if job is not None:
         if job.state in ("RUNNING", "COMPLETING"):
             return RUNNING, f"job {job.job_id} {job.state}"
         return WAITING, f"job {job.job_id} {job.state}" + (f" ({job.reason})" if job.reason != "None" else "")
-    alive = process.alive() if process else False
-    if process and alive:
-        return RUNNING, f"pid {process.pid} on {process.host}"
+    alive = attempt.alive() if attempt else False
+    if attempt and alive:
+        return RUNNING, f"pid {attempt.pid} on {attempt.host}"
     if folder.stopped.is_file():
         return STOPPED, f"{read_record(folder.stopped).get('reason', 'a signal')}, everything is saved"
     if folder.result.is_file():
         return DONE, "trained and evaluated"
-    if process and process.exit_code is not None:
-        return FAILED, f"exit code {process.exit_code}, {folder.logs}"
-    if process and alive is None and process.slurm_job is None:
-        return LOST, f"it ran as pid {process.pid} on {process.host}"
-    if process is None and folder.cancelled.is_file():
+    if attempt and attempt.exit_code is not None:
+        return FAILED, f"exit code {attempt.exit_code}, {folder.logs}"
+    if attempt and alive is None and attempt.slurm_job is None:
+        return LOST, f"it ran as pid {attempt.pid} on {attempt.host}"
+    if attempt is None and folder.cancelled.is_file():
         return STOPPED, "cancelled before it started"
-    return LOST, "it ended without a word" if process else "nothing has started it"
+    return LOST, "it ended without a word" if attempt else "nothing has started it"
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:

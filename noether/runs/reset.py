@@ -1,4 +1,4 @@
-"""Starting a run of the same name over: its old folder is kept aside, and never taken from a start that is alive."""
+"""Starting a run of the same name over: its old folder is kept aside, and never taken from an attempt that is alive."""
 
 import os
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
     """Returns where a run's folder would be kept, RUN.replaced-1 or the next number; None where it holds no work.
 
     Raises:
-        RequestError: a start is alive, or its host cannot be asked; or the run's job waits or runs.
+        RequestError: an attempt is alive, or its host cannot be asked; or the run's job waits or runs.
     """
     with refusals_told(folder.path):
         holder = read_attempt(folder)
         alive = holder.alive() if holder else False
     if holder is not None and alive:
-        raise _still_led(folder, holder.describe())
+        raise _not_ended(folder, holder.describe())
     if folder.path.exists():
         state = run_state(folder, queue_of(folder))
         own_job = state.job is not None and state.job == job_of_task(environ)
         if state.state in (RUNNING, WAITING) and not own_job:
-            raise _still_led(folder, state.why)
+            raise _not_ended(folder, state.why)
         if alive is None and holder is not None and holder.slurm_job is None:
             raise RequestError(
                 "run-may-be-alive",
@@ -38,8 +38,8 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
     return _next_place(folder) if folder.holds_work() else None
 
 
-def is_own_start(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is in the folder was begun by an earlier start of this job; outside of a job that is taken so."""
+def is_own_attempt(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether what is in the folder was begun by an earlier attempt of this job; outside of a job that is taken so."""
     job = job_of_task(environ)
     holder = read_attempt(folder)
     return job is None or (holder is not None and holder.job == job)
@@ -49,7 +49,7 @@ def set_aside(folder: RunFolder, place: Path) -> None:
     """Moves a run's folder away, as `place_aside` has decided.
 
     Raises:
-        RequestError: another start has taken the run meanwhile; its folder stays where it is.
+        RequestError: another attempt has taken the run meanwhile; its folder stays where it is.
     """
     with refusals_told(folder.path):
         before = read_attempt(folder)
@@ -57,7 +57,7 @@ def set_aside(folder: RunFolder, place: Path) -> None:
         after = read_attempt(RunFolder(place))
         if after is not None and after.exit_code is None and (before is None or before.id != after.id):
             place.rename(folder.path)
-            raise _still_led(folder, after.describe())
+            raise _not_ended(folder, after.describe())
 
 
 def _next_place(folder: RunFolder) -> Path:
@@ -65,7 +65,7 @@ def _next_place(folder: RunFolder) -> Path:
     return next(place for place in places if not place.exists())
 
 
-def _still_led(folder: RunFolder, seen: str) -> RequestError:
+def _not_ended(folder: RunFolder, seen: str) -> RequestError:
     return RequestError(
         "run-not-ended",
         f"the run {folder.path} has not ended, so it is not started over",

@@ -1,6 +1,6 @@
 """Builds everything a run trains with: the problem, its state, and the arithmetic of its updates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,8 @@ class Run:
             "described": Metrics.of(*problem.task.describe_metrics()).described(),
         }
 
-    def summary(self) -> str:
-        """Returns data, model and length in three lines."""
-        about = self.describe()
+    def summary(self, about: Mapping[str, Any]) -> str:
+        """Returns data, model and length, `about` the run as `describe` returns it, in three lines."""
         data, model, length = about["data"], about["model"], about["length"]
         total, each = length["total_updates"], length["updates_per_epoch"]
         epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"

@@ -62,7 +62,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     if request.target is not None:
         (request.target.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console = Console(None, speaks=not request.quiet)
-    console.say(run.summary())
+    console.say(run.summary(about))
     console.say(
         f"memory {memory:.0f} MiB per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from noether.checkpoints.saver import Saver
@@ -30,6 +31,21 @@ class OpenRun(Run):
     folder: RunFolder
     lease: Lease
     console: Console
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What each checkpoint of this start says of the run."""
+        return {
+            "run_id": self.folder.run_id,
+            "world_size": self.group.world_size,
+            "effective_batch_size": self.plan.effective,
+            "micro_batch_size": self.plan.micro,
+            "conditions": conditions_of(self.group.device),
+            "data": dict(self.problem.data),
+            "updates_per_epoch": self.length.updates_per_epoch,
+            "config": self.config.model_dump(mode="json"),
+            "provenance": provenance(),
+        }
 
     def note(self, write: Callable[[], None]) -> None:
         """Writes, on rank 0, a record that the run can do without: where the disk refuses, a warning says so."""
@@ -62,24 +78,9 @@ def open_trackers(run: OpenRun) -> Trackers:
             from noether.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.known, lease))
-    settings, weights = config.model_dump(mode="json"), tuple(run.state.evaluation_models())
-    facts = RunFacts(folder.path.resolve().name, folder.path, settings, run.known, weights)
+    facts = RunFacts(folder.run_id, folder.path, run.about["config"], run.known, tuple(run.state.evaluation_models()))
     trackers += open_services(config.tracker.services, facts, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
-
-
-def about_checkpoints(run: OpenRun) -> dict[str, Any]:
-    """Returns what each checkpoint of this start says of the run."""
-    return {
-        "run_id": run.folder.path.resolve().name,
-        "effective_batch_size": run.plan.effective,
-        "micro_batch_size": run.plan.micro,
-        "conditions": conditions_of(run.group.device),
-        "data": dict(run.problem.data),
-        "updates_per_epoch": run.length.updates_per_epoch,
-        "config": run.config.model_dump(mode="json"),
-        "provenance": provenance(),
-    }
 
 
 def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:
@@ -89,7 +90,7 @@ def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> S
         keep = run.config.trainer.keep_checkpoints
         # A checkpoint gets its name after the rows that led to it are on the disk.
         writer = CheckpointWriter(run.folder.checkpoints, keep=keep, by=run.lease, before_rename=trackers.sync)
-    return Saver(run.group, writer, about_checkpoints(run), run.console.warn, deadline)
+    return Saver(run.group, writer, run.about, run.console.warn, deadline)
 
 
 def open_profile(run: OpenRun) -> UpdateProfile | None:

@@ -1,4 +1,4 @@
-"""What the launching process hands to its workers. No torch here."""
+"""What the parent process hands to its workers. No torch here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from noether.distributed.deadline import Deadline
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What the launching process hands to its workers.
+    """What the parent process hands to its workers.
 
     target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
         rank 0, which receives it from there.

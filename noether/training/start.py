@@ -23,7 +23,7 @@ from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
-from noether.runs.reset import is_own_start, place_aside, set_aside
+from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.training.preflight import check_compiler, check_torch
 from noether.training.refusing import other_hosts_told
@@ -140,7 +140,7 @@ def _find_target(
     if not reset:
         return find_target(config, console.warn), None
     folder = RunFolder(config.output_path.expanduser() / str(config.run_id))
-    if placement.restarts > 0 and is_own_start(folder):
+    if placement.restarts > 0 and is_own_attempt(folder):
         return find_target(config.model_copy(update={"resume": "auto"}), console.warn), None
     return ResumeTarget(folder, None), place_aside(folder)
 

@@ -13,7 +13,7 @@ from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
 from noether.errors import ExitCode, RequestError
-from noether.runs.attempts import record_outcome, record_start, record_stop
+from noether.runs.attempts import record_attempt, record_outcome, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
 from noether.runs.records import read_record, write_record
@@ -21,10 +21,10 @@ from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from noether.training.build import already_past, build_run
 from noether.training.callbacks import Callback, load_callbacks
-from noether.training.conditions import conditions_of, data_changes, differences_of_resume
+from noether.training.conditions import data_changes, differences_of_resume
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
-from noether.training.open_run import OpenRun, about_checkpoints, open_profile, open_saver, open_trackers
+from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
 from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
@@ -61,16 +61,16 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if start_update > run.length.total_updates:
         raise already_past(run)
     if group.is_first:
-        console.say(run.summary())
+        about = run.describe()
+        console.say(run.summary(about))
         if not run.is_over():
             with refusals_told(folder.path):
-                conditions = conditions_of(group.device)
-                _record(run, {**request.plan, **run.describe(), "conditions": conditions})
+                _record(run, {**request.plan, **about, "conditions": run.about["conditions"]})
     group.barrier()
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(request.deadline)
-    run.note(lambda: record_start(folder, lease.own.number, start_update, context.host, lease.own.job or ""))
+    run.note(lambda: record_attempt(folder, lease.own.number, start_update, context.host, lease.own.job or ""))
     try:
         reason = _update_and_evaluate(run, stop, request.deadline, callbacks)
         stop.finish()
@@ -140,9 +140,8 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, str(run.folder.path)):
         console.warn(change)
     load_checkpoint(state, run.group, checkpoint, run.config.seed)
-    console.say(f"resumed {run.folder.path.resolve().name} after update {state.progress.updates}")
-    now = about_checkpoints(run) | {"world_size": run.group.world_size}
-    for difference in differences_of_resume(checkpoint.meta(), now, state.model):
+    console.say(f"resumed {run.folder.run_id} after update {state.progress.updates}")
+    for difference in differences_of_resume(checkpoint.meta(), run.about, state.model):
         console.warn(difference)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from noether.runs.folder import RunFolder
-from noether.runs.overview import LOST, RUNNING, WAITING, leader, state_and_reason, submitted_job
+from noether.runs.overview import LOST, RUNNING, WAITING, last_attempt, state_and_reason, submitted_job
 from noether.runs.records import Row, number
 from noether.watch.inside import changed
 
@@ -34,16 +34,16 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
     `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
     """
     now = time.time() if now is None else now
-    process = leader(folder)
-    state, why = state_and_reason(folder, process, None)
+    attempt = last_attempt(folder)
+    state, why = state_and_reason(folder, attempt, None)
     logs = folder.logs.glob("rank-*.log") if folder.logs.is_dir() else ()
     times = map(changed, (folder.metrics, folder.attempt, folder.plan, *logs))
     sign = max((moment for moment in times if moment is not None), default=None)
-    if process is None and state == LOST and (job := submitted_job(folder)):
+    if attempt is None and state == LOST and (job := submitted_job(folder)):
         return Liveness(WAITING, f"submitted as job {job}, not started yet", sign)
-    if state == LOST and process is not None and process.exit_code is None and process.alive() is None:
-        patience, silent_for = patience_s(recent), now - (sign or process.began)
-        where = f"on {process.host}, as its folder tells"
+    if state == LOST and attempt is not None and attempt.exit_code is None and attempt.alive() is None:
+        patience, silent_for = patience_s(recent), now - (sign or attempt.began)
+        where = f"on {attempt.host}, as its folder tells"
         if silent_for <= patience:
             return Liveness(RUNNING, where, sign)
         return Liveness(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)

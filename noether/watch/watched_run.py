@@ -278,7 +278,7 @@ def shown_metric(metric: Metric) -> dict[str, Any]:
 
 
 def _whole_time(history: History) -> dict[str, Any] | None:
-    """The seconds of the last start by part, and of each rank, once it has ended."""
+    """The seconds of the last attempt by part, and of each rank, once it has ended."""
     row = history.whole_time
     if not row:
         return None

@@ -80,7 +80,7 @@ def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: 
 def test_endpoint(master_port: int | None, environ: dict[str, str], port: int, asked_by: str) -> None:
     endpoint, reason = local_endpoint(master_port, environ)
     assert (endpoint.host, endpoint.port, endpoint.asked_by) == ("127.0.0.1", port, asked_by)
-    assert (f"{asked_by}={port}" if asked_by else "the launcher reserves a free port") in reason
+    assert (f"{asked_by}={port}" if asked_by else "this process reserves a free port") in reason
 
 
 def contexts(environ: dict[str, str]) -> list[WorkerContext]:

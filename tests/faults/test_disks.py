@@ -290,7 +290,7 @@ def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undi
             older.kill()
             older.wait()
     said = logs[0].read_text()
-    assert "another start of this run writes to its folder now; this one ends and leaves it alone" in said
+    assert "another attempt at this run writes to its folder now; this one ends and leaves it alone" in said
     assert "attempt 2 on n9" in said
     assert "Traceback" not in said
     assert newer.wait(120) == 0, logs[1].read_text()
@@ -323,7 +323,7 @@ def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_
     finally:
         older.kill()
         older.wait()
-    assert "another start of this run writes to its folder now" in logs[0].read_text()
+    assert "another attempt at this run writes to its folder now" in logs[0].read_text()
     assert {path: path.read_bytes() for path in before} == before, "events of a history that has been made anew"
     assert folder.metrics.read_bytes() == history
     assert final_hashes(folder) == undisturbed

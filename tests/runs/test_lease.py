@@ -9,7 +9,7 @@ import pytest
 from noether.checkpoints.format import list_checkpoints, newest_update, write_checkpoint
 from noether.common.whole_file import write_whole
 from noether.errors import RequestError
-from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
+from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
@@ -86,14 +86,14 @@ def save(folder: RunFolder, updates: int) -> None:
 
 
 def test_starts_are_told_with_how_far_each_came(folder) -> None:
-    record_start(folder, 1, 0, "n1")
+    record_attempt(folder, 1, 0, "n1")
     save(folder, 4)
-    record_start(folder, 2, 4, "n2")  # The first was killed: it came as far as the second began.
+    record_attempt(folder, 2, 4, "n2")  # The first was killed: it came as far as the second began.
     record_outcome(folder, 2, 9, "SIGTERM")
-    record_start(folder, 3, 9, "n1")
+    record_attempt(folder, 3, 9, "n1")
     with folder.attempts.open("a") as file:
         file.write('{"number": 3, "last')  # Killed in the middle of its last words.
-    record_start(folder, 4, 9, "n1")
+    record_attempt(folder, 4, 9, "n1")
     rows = [(row.number, row.start_update, row.last_update, row.outcome) for row in read_attempts(folder)]
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
 
@@ -113,15 +113,15 @@ def test_starts_without_progress_are_counted(folder, starts, saved, expected) ->
     for updates in saved:
         save(folder, updates)
     for number, first in enumerate(starts, start=1):
-        record_start(folder, number, first, "n1")
+        record_attempt(folder, number, first, "n1")
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == expected
 
 
 def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:
     for number, job in enumerate(["", "slurm 12", "slurm 12", "slurm 13"], start=1):
-        record_start(folder, number, 0, "n1", job)
+        record_attempt(folder, number, 0, "n1", job)
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 1
-    record_start(folder, 5, 0, "n2", "slurm 13")
+    record_attempt(folder, 5, 0, "n2", "slurm 13")
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 2
 
 

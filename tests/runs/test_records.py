@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from noether.runs.attempts import attempts_without_progress, read_attempts, record_outcome, record_start
+from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.folder import RunFolder
 from noether.runs.records import (
     append_row,
@@ -118,7 +118,7 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     """SIGTERM ended with 1 in place of 75, and the job was not queued again."""
     folder = RunFolder(tmp_path)
     folder.attempts.write_bytes(content)
-    record_start(folder, 2, 4, "n1")
+    record_attempt(folder, 2, 4, "n1")
     record_outcome(folder, 2, 6, "SIGTERM")
     assert [(row.number, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
     assert attempts_without_progress(folder, 6) == 0

@@ -11,7 +11,7 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder, newest_run
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.records import write_record
-from noether.runs.reset import is_own_start, place_aside, set_aside
+from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from tests.refusal import refusal
 
 
@@ -87,7 +87,7 @@ def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: Run
 def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, folder: RunFolder) -> None:
     """A job that was requeued before it trained still starts the earlier run over."""
     take_lease(folder, 0, {"SLURM_JOB_ID": "7"}).release(75)
-    assert is_own_start(folder, environ) is own
+    assert is_own_attempt(folder, environ) is own
 
 
 REFUSED = {

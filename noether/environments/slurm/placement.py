@@ -21,7 +21,14 @@ from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
-from noether.environments.slurm.step import OutsideStep, SrunTask, describe_nodes, restart_count, slurm_process
+from noether.environments.slurm.step import (
+    OutsideStep,
+    SrunTask,
+    describe_nodes,
+    job_id_of,
+    restart_count,
+    slurm_process,
+)
 from noether.errors import RequestError
 
 
@@ -32,7 +39,7 @@ def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | 
         RequestError: the variables contradict each other, the tasks do not match the devices, or this process would
             train on only a part of the job although nobody asked for that.
     """
-    if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
+    if request.nodes == 1 and not job_id_of(here.environ):
         return None  # With a stripped environment, nodes=1 asks for this node only.
     process = slurm_process(here.environ, here.facts)
     if process is None:

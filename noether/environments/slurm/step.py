@@ -71,7 +71,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
             case each of the step's tasks would silently train alone.
     """
     seen = step_seen(facts)
-    job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    job_id = job_id_of(environ)
     if not job_id:
         _refuse_stripped(environ, seen)
         return None
@@ -265,6 +265,11 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
         step_id=step_id,
         nodes=nodes,
     )
+
+
+def job_id_of(environ: Mapping[str, str]) -> str:
+    """Return the id of the Slurm job that this process is in, or ""."""
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 
 def number(environ: Mapping[str, str], name: str) -> int:

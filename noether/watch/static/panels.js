@@ -1,4 +1,4 @@
-// What is known of one run: at a glance, ranks, starts, checkpoints, plan, settings.
+// What is known of one run: at a glance, ranks, attempts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
 import { ago, bytes, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
@@ -74,7 +74,7 @@ export function ranks(run, onLog) {
   });
   if (run.attempts.length) {
     fill("attempts", run.attempts, (attempts) => table(
-      ["start", "host", "job", "began", { text: "from update", kind: "n" }, { text: "to", kind: "n" }, "ended by"],
+      ["attempt", "host", "job", "began", { text: "from update", kind: "n" }, { text: "to", kind: "n" }, "ended by"],
       attempts.map((one) => [one.number, one.host, one.job || "–", one.started.replace("T", " "), { text: count(one.start_update), kind: "n" },
         { text: count(one.last_update), kind: "n" }, one.outcome ?? (run.state === "running" ? "still running" : "unknown")])));
   }
@@ -130,7 +130,7 @@ export function time(runs, colours) {
     const seconds = (value) => ({ text: number(value, 3), kind: "n" });
     const rows = [["mean", ...parts.map((part) => seconds(run.time.parts[part]))],
       ...run.time.ranks.map((rank, place) => [`rank ${place}`, ...parts.map((part) => seconds(rank?.[part]))])];
-    return h("details", {}, h("summary", {}, `Seconds of the last start${runs.length > 1 ? ` of ${run.name}` : ""}: ${duration(run.time.seconds)}`),
+    return h("details", {}, h("summary", {}, `Seconds of the last attempt${runs.length > 1 ? ` of ${run.name}` : ""}: ${duration(run.time.seconds)}`),
       table(["", ...parts.map((part) => ({ text: part, kind: "n" }))], rows));
   }));
 }
