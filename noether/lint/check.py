@@ -26,8 +26,8 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     rank_rules.mpi, rank_rules.devices, step_rules.step_nodes, step_rules.gpus_per_task, step_rules.step_cpus,
     step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
     rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.unexported,
-    rendezvous_rules.interfaces, ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals,
-    ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
+    ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
+    ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 _UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and a parser may die of.

@@ -11,6 +11,7 @@ from noether.lint.job import Job, JobShape, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
 from noether.lint.shell import REPEATED
 from noether.lint.status import Loss, StatusFlow
+from noether.lint.step_rules import ONE_THREAD
 from noether.lint.values import signal_request
 
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
@@ -18,8 +19,9 @@ _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
+_STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
-    "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -o pipefail      (before it)"),
+    "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
     "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
            "|| code=$?      (and exit $code at the end), or leave it out"),
     "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
@@ -31,7 +33,7 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 
 def _works(job: Job) -> list[Launch]:
     """Returns the launches that do the job's work: the trainings, else the steps, else the scripts in other files."""
-    works = [x for x in job.launches if not is_server(x) and x.innermost.name not in SHELL_WORDS]
+    works = [x for x in job.launches if not is_server(x) and x.innermost.name not in SHELL_WORDS | ONE_THREAD]
     files = [x for x in works if x.innermost.kind == "shell" and x.command.parent_type == "program"]
     return job.trainings or [x for x in works if x.layer("srun") or x.layer("mpirun")] or files
 
@@ -65,7 +67,8 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     above = command.parent_type
     if loss.kind == "pipe" and above in ("program", "pipeline"):
         # Another pipe may end by the signal that `| head` sends: with pipefail that would count as a failure.
-        only = "bash" in script.lines[0] and script.text.replace("||", "").count("|") == 1
+        last = StatusFlow(script.shell, pipefail=True).loss(command.node) is None  # No other command answers for it.
+        only = last and "bash" in script.lines[0] and script.text.replace("||", "").count("|") == 1
         return Edit(launch.line, ("set -o pipefail", script.source(launch.line)), safe=True) if only else None
     if loss.kind == "wait" and above == "program" and script.source(loss.line).strip() == "wait":
         single = script.text.count("&\n") == 1 and len(job.launches) == 1
@@ -113,13 +116,17 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             fix = "wait $!" if once else "one wait for each $pid"
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None)
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
-    bare = [c for c in commands if c.name == "wait" and len(c.words) == 1]
-    killed = re.search(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b", job.code) is not None
+    servers_alone = all(is_server(x) for x in job.launches if x.command.in_background)
+    waits = [c for c in commands if c.name == "wait" and (servers_alone or len(c.words) == 1)]
     work = [x for x in _works(job) if not x.command.in_background]
-    if servers and bare and not killed and work and bare[-1].line > work[-1].line > servers[-1].line:
-        message = f"wait waits for the server of line {servers[-1].line} too, which runs to the job's time limit"
-        fix = "server=$! after it, and kill $server in place of wait"
-        yield Finding(bare[-1].line, "wait-for-server", message, fix)
+    if servers and waits and work and waits[-1].line > work[-1].line > servers[-1].line:
+        lines, at = job.code.split("\n"), waits[-1].line - job.script.first_line
+        before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
+        # Who waits for the server alone, and then stops nothing, means it to serve to the end.
+        if not before and (after or len(waits[-1].words) == 1):
+            message = f"wait waits for the server of line {servers[0].line}, which runs to the job's time limit"
+            fix = "server=$! after it, and kill $server in place of wait"
+            yield Finding(waits[-1].line, "wait-for-server", message, fix)
 
 
 def signals(job: Job) -> Iterator[Finding]:

@@ -16,12 +16,12 @@ _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
     # Programs that run what follows: the word that must come next, and their options that take a value.
-    **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo xvfb-run chrt"), ("", "")),
+    **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
     "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "nsys": ("profile", "*"),  # All its options take one.
+    "perun": ("monitor", ""), "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),  # All take one.
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
 # Options without a value, without their dashes.
@@ -137,8 +137,8 @@ class _Chain:
             options, rest = _read(rest, _MPI_FLAGS, _MPI_PAIRS)
             self._add("mpirun", name, queue, options)
             return rest
-        if name in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
-            return self._container(name, queue)
+        if (plain := name.removeprefix("bsc_")) in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
+            return self._container(plain, queue)
         if name in ("torchrun", "deepspeed"):
             return self._per_node(name, queue, rest)
         if name == "accelerate" and rest and rest[0].text == "launch":

@@ -68,7 +68,7 @@ SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": 
 SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11")
 """Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11)."""
 _SITE_PREFIXES = ("container-", "no-container-")
-_SITE_FLAGS = ("x11", "container-writable", "container-remap-root")
+_SITE_FLAGS = names_in("x11 container-writable container-readonly container-remap-root container-mount-home")
 OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slurm calls it.
     "walltime": "time", "queue": "partition", "name": "job-name", "jobname": "job-name", "num-gpus": "gpus",
     "gpu": "gpus", "ngpus": "gpus", "workdir": "chdir", "mem-per-node": "mem", "memory": "mem", "mail": "mail-user",
@@ -139,7 +139,8 @@ class _Reader:
         if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
             self.of_a_site(word, typed)
             self.give(typed, value)
-            if not has_value and queue and not queue[0].startswith("-") and typed not in _SITE_FLAGS:
+            flag = typed in _SITE_FLAGS or typed.startswith("no-")
+            if not has_value and queue and not queue[0].startswith("-") and not flag:
                 queue.pop(0)
         elif not name:
             self._unknown(word, typed, has_value + value, candidates)

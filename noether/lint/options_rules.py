@@ -25,10 +25,10 @@ _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
 _NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _WORD_TO_FILL_IN = re.compile(
-    r"/?\bpath/to/[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
+    r"/?\b(?:path/to|some/path)/[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
-_REDIRECTED = re.compile(r"(?<=[/=:,@-])<\w[\w-]*>|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?=\s|$)|[a-z]>(?=\s*($|[;|)])))")
+_ANGLED = re.compile(r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -201,7 +201,7 @@ def values(job: Job) -> Iterator[Finding]:
 def unfilled(job: Job) -> Iterator[Finding]:
     """placeholder: the first word of a command that has still to be filled in; bash takes <NAME> for redirections."""
     for line, text in enumerate(job.code.split("\n"), job.script.first_line):
-        found = _REDIRECTED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text))
+        found = _ANGLED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text))
         if found and line not in job.script.shell.quoted_lines:
             yield _placeholder(line, found[0])
             return

@@ -1,4 +1,4 @@
-"""Rules about how the ranks find each other: master address, port, variables and network interfaces."""
+"""Rules about how the ranks find each other: master address, port and variables."""
 
 import re
 from collections.abc import Iterator
@@ -23,11 +23,9 @@ _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")
-_NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
 """What the environment of sbatch may have, exported already."""
-_C10D = ("c10d", "etcd", "etcd-v2")
 
 
 class _Setting(NamedTuple):
@@ -56,7 +54,7 @@ def _settings(job: Job) -> list[_Setting]:
 
 def _uses_c10d(launch: Launch | None) -> bool:
     layer = launch.layer("per-node") if launch else None
-    return layer is not None and unquote(layer.option("rdzv_backend") or "") in _C10D
+    return layer is not None and unquote(layer.option("rdzv_backend") or "") in ("c10d", "etcd", "etcd-v2")
 
 
 def master(job: Job) -> Iterator[Finding]:
@@ -205,16 +203,21 @@ def port(job: Job) -> Iterator[Finding]:
 
 
 def default_port(job: Job) -> Iterator[Finding]:
-    """fixed-port: that of torchrun on one node, where it is told none."""
+    """fixed-port: that of torchrun or deepspeed on one node, where it is told none."""
     for launch in job.trainings if not job.has_whole_nodes and "PET_" not in job.code else ():
         layer, shape, c10d = launch.layer("per-node"), job.shape_at(launch), _uses_c10d(launch)
         told = {"standalone", "rdzv_endpoint", "rdzv_conf", "" if c10d else "master_port"}
         shares = shape and shape.nodes == 1 and shape.gpus_per_node
-        if layer and layer.name in _TORCHRUN and shares and not told & set(layer.options):
-            meets = "c10d without an endpoint meets at 29400" if c10d else "torchrun before PyTorch 2.12 meets at 29500"
-            typed = r"\b(torchrun|torch\.distributed\.run)(?=\s)"
-            edit = job.script.rewritten(launch.line, typed, r"\1 --standalone", launch.command.last_line)
-            yield Finding(layer.line, "fixed-port", f"{meets}: two jobs on one node collide", "--standalone", edit)
+        if layer and layer.name in (*_TORCHRUN, "deepspeed") and shares and not told & set(layer.options):
+            deep = layer.name == "deepspeed"
+            who = "c10d without an endpoint" if c10d else "deepspeed" if deep else "torchrun before PyTorch 2.12"
+            message = f"{who} meets at {29400 if c10d else 29500}: two jobs on one node collide"
+            new, typed = (
+                f"--master_port={PORT[12:]}" if deep else "--standalone",
+                r"\b(torchrun|deepspeed|torch\S+\.run)(?=\s)",
+            )
+            edit = job.script.rewritten(launch.line, typed, rf"\1 {new}", launch.command.last_line)
+            yield Finding(layer.line, "fixed-port", message, new, edit)
             return
 
 
@@ -226,7 +229,7 @@ def unexported(job: Job) -> Iterator[Finding]:
             continue  # Docker's have an environment of their own.
         read = set(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-=+?])", launch.expands)) - _INHERITED
         if launch.trains and launch.layer("srun") and shape and shape.tasks > 1:
-            read |= {name for name in _NEEDED if not re.search(rf"\$\{{?{name}\b", job.code)}
+            read |= {name for name in ("MASTER_ADDR", "MASTER_PORT") if not re.search(rf"\$\{{?{name}\b", job.code)}
         given = "\n".join([*launch.command.texts, launch.expands, *re.findall(r"(?<=--export.)\S+", job.code)])
         for name, word in (pair for command in job.script.commands for pair in command.declared):
             own = re.search(rf"\b{name}=|\b(?:for|read|local|declare) .*\b{name}\b", given)
@@ -235,16 +238,3 @@ def unexported(job: Job) -> Iterator[Finding]:
                 edit = job.script.rewritten(word.line, rf"(?={name}=)", "export ")
                 message = f"{name} is set but not exported: what line {launch.line} starts does not see it"
                 yield Finding(word.line, "not-exported", message, edit=edit)
-
-
-def interfaces(job: Job) -> Iterator[Finding]:
-    """nccl-interface."""
-    for name, word in job.assignments:
-        value, nccl = word.text, name == "NCCL_SOCKET_IFNAME"
-        if nccl and value in ("lo", "=lo") and any(_spans(job, launch) for launch in job.launches):
-            message, fix = "lo does not reach the other nodes", "leave the line out"
-            yield Finding(word.line, "nccl-interface", message, fix, certain=True)
-        elif nccl and re.match(r"(?!.*([=,^]lo(,|$)|\$))\^", value):
-            message = f"{value} replaces NCCL's own exclusions, so that the loopback lo may be picked"
-            edit = job.script.rewritten(word.line, re.escape(value), f"{value},lo")
-            yield Finding(word.line, "nccl-interface", message, edit=edit)

@@ -17,7 +17,6 @@ _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
 _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
-_HETEROGENEOUS = ("hetjob", "packjob")
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
@@ -79,7 +78,7 @@ class Script:
             words = split_directive(match["rest"])
             if words is None:
                 found[-1].problems.append(OptionProblem("stray-word", "", number, "a quote is opened and not closed"))
-            elif len(words) == 1 and words[0] in _HETEROGENEOUS:
+            elif len(words) == 1 and words[0] in ("hetjob", "packjob"):
                 found.append(Options())
             else:
                 options = read_options(words, number, "sbatch")

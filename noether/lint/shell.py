@@ -197,7 +197,9 @@ class ShellText:
                 name, before = assigned[1], f"${{{assigned[1]}}}" * bool(assigned[2])
                 assignments.append((name, Word(before + assigned[3], line)))
             elif raw.strip() and child.type not in _NO_WORD:
-                words.append(Word(raw, line))
+                left = child.prev_sibling  # The grammar ends a word at the second $ of $A:$B,$C.
+                glued = words and left is not None and left.end_byte == child.start_byte
+                words[-1:] = [Word(words[-1].raw + raw, words[-1].line)] if glued else [*words[-1:], Word(raw, line)]
         return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)
 
 

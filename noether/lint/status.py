@@ -28,9 +28,9 @@ class Loss(NamedTuple):
 class StatusFlow:
     """Follows exit statuses through one script, by the rules of bash."""
 
-    def __init__(self, shell: ShellText) -> None:
+    def __init__(self, shell: ShellText, pipefail: bool = False) -> None:
         self.shell = shell
-        self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
+        self.pipefail = pipefail or re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
         first = shell.text.partition("\n")[0]
         # The lines from which `set -e` holds, and from which it does not.

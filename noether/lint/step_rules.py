@@ -1,5 +1,6 @@
 """Rules about srun's steps: what a step takes of the job, and options that it does not read."""
 
+import re
 from collections.abc import Iterator
 
 from noether.common.numbers import counted
@@ -10,7 +11,7 @@ from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.values import count, gpu_count
 
-_ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
+ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
 _SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "
                        "mem-per-cpu mem-bind het-group exact overlap")  # fmt: skip
 
@@ -50,7 +51,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
     if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in job.code or job.options.last("exclusive"):
         return
     for launch, srun, _ in job.known_steps:
-        threads = launch.trains or (launch is job.steps[-1] and launch.innermost.name not in _ONE_THREAD)
+        threads = launch.trains or (launch is job.steps[-1] and launch.innermost.name not in ONE_THREAD)
         if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
             message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
@@ -72,14 +73,17 @@ def side_by_side(job: Job) -> Iterator[Finding]:
 
 def misplaced(job: Job) -> Iterator[Finding]:
     """options-after-program, shell-word: options of srun that the program gets, and what is no program."""
-    for launch in job.steps:
-        srun, program = launch.layers[0], launch.innermost
-        if srun.kind == "srun" and program.name in SHELL_WORDS:
+    for launch in (x for x in job.steps if x.layers[0].kind == "srun"):
+        program, whole = launch.innermost, launch.innermost.words[0].raw
+        if program.name in SHELL_WORDS:
             message = f"srun starts programs, and {program.name} is a word of the shell"
             yield Finding(program.line, "shell-word", message, f"srun bash -c '{program.name} … && …'")
+        elif len(launch.layers) == 2 and re.match(r"([\"'])\w[^$]*\s[^$]*\1$", whole):
+            message = f"srun takes all of {whole} for the name of one program"
+            yield Finding(program.line, "shell-word", message, f"srun bash -c {whole}")
         names = [word.text[2:].partition("=")[0] for word in program.words[1:] if word.text.startswith("--")]
         found = next((name for name in names if name in _SRUN_ALONE), None)
         takes = found and found.replace("-", "_") in (job.script.neighbour(program.name) or "").replace("-", "_")
-        if srun.kind == "srun" and program.kind in ("python", "other") and found and not takes:
+        if program.kind in ("python", "other") and found and not takes:
             message = f"--{found} comes after {program.name}: srun does not read it, {program.name} does"
             yield Finding(program.line, "options-after-program", message, f"srun --{found}… {program.name} …")

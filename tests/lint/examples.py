@@ -108,7 +108,6 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "port-per-task": _body(_MASTER + _SRUN + "bash -c 'MASTER_PORT=$RANDOM exec python train.py'", _MASTER + _RUN),
     "not-exported": _body(_MASTER.removeprefix("export ") + _RUN, _MASTER + _RUN),
     "node-rank-missing": _body(_MASTER + _SRUN + _TORCHRUN_STATIC.replace(" --node_rank=$SLURM_NODEID", ""), _HEAD + _SRUN + _TORCHRUN, head=_EACH),
-    "nccl-interface": _body("export NCCL_SOCKET_IFNAME=^docker0\n" + _RUN, "export NCCL_SOCKET_IFNAME=^docker0,lo\n" + _RUN),
     "exit-code-lost": _body(_RUN + "\necho done", "set -e\n" + _RUN + "\necho done"),
     "background-without-wait": _body(_RUN + " &", _RUN + " &\nwait $!"),
     "wait-for-server": _body("set -e\nvllm serve model &\npython evaluate.py\nwait", "set -e\nvllm serve model &\nserver=$!\npython evaluate.py\nkill $server", head="#SBATCH --gpus=1\n"),

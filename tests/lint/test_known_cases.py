@@ -15,6 +15,7 @@ TWO = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
 EACH = TWO.replace("node=4 ", "node=1 ", 1)
 RANKS = "#SBATCH -N16 --ntasks-per-node=1 --gpus-per-node=8\n"
 W = "export WORLD_SIZE=$SLURM_NTASKS\n"
+DEEPSPEED = "deepspeed --master_port=$((20000 + SLURM_JOB_ID % 99))"
 FIRST = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | {})\n'
 RANK = '"{cmd}--nnodes=2 --nproc_per_node=4 --node_rank={node} --master_addr=$MASTER_ADDR t.py"'
 TORCHRUN = 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$((20000 + SLURM_JOB_ID % 99))" t.py'
@@ -85,8 +86,14 @@ RIGHT = {  # name: (options, body); nothing may be found
     "escaped-hostname-for-the-batch-shell": (TWO, 'CMD="export MASTER_ADDR=$(hostname) WORLD_SIZE=8; exec python t.py"\nsrun -K bash -c "$CMD"'),
     "one-worker-that-is-asked-for": (G4, "torchrun --standalone --nproc_per_node=1 t.py"),
     "workers-by-a-word": (G4, "torchrun --standalone --nproc_per_node=gpu t.py"),
-    "deepspeed-on-all-gpus": (G4, "deepspeed t.py"),
-    "deepspeed-on-chosen-gpus": (G4, "deepspeed --include localhost:0,1 t.py"),
+    "deepspeed-on-all-gpus": (G4, f"{DEEPSPEED} t.py"),
+    "deepspeed-on-chosen-gpus": (G4, f"{DEEPSPEED} --include localhost:0,1 t.py"),
+    "deepspeed-on-nodes-held-whole": (G4 + "#SBATCH --exclusive\n", "deepspeed t.py"),
+    "hosts-for-mpirun": ("#SBATCH -n4\n", "srun hostname -s | sort -n > hosts\nmpirun -np 4 -machinefile hosts ./solver"),
+    "server-that-is-to-serve": (G4, "set -e\nvllm serve model &\nserver=$!\npython register.py\nwait $server"),
+    "server-that-is-ended-before-its-wait": (G4, "set -e\nvllm serve model &\nserver=$!\npython ask.py\nkill $server\nwait $server || true\npkill -P $$"),
+    "program-by-a-path-with-a-blank": ("#SBATCH -n1\n", 'srun "./my solver" input'),
+    "flag-of-pyxis-before-the-program": ("#SBATCH -n1\n", "srun --container-image=a.sqsh --no-container-mount-home python t.py"),
     "accelerate-counts-all-machines": (EACH, FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines 2 --num_processes 8 --machine_rank $SLURM_NODEID --main_process_ip $MASTER_ADDR t.py'"),
     "accelerate-on-the-cpu": (G4, "accelerate launch --cpu --num_processes 8 t.py"),
     "one-task-a-node-that-may-spawn": (EACH, FIRST.format("head -n 1") + "srun -K python t.py"),
@@ -229,7 +236,7 @@ WRONG = {  # name: (options, body, the one finding)
     "four-ranks-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", FIRST.format("head -n 1") + "srun -K python t.py", ("one-rank-per-gpu", WARNS)),
     "four-ranks-of-mpirun-on-two-gpus": ("#SBATCH -N1 --ntasks-per-node=4 --gpus-per-node=2\n", W + "mpirun -np 4 python t.py", ("one-rank-per-gpu", WARNS)),
     "torchrun-that-starts-one-worker": (G4, "torchrun --standalone t.py", ("processes-per-node", WARNS)),
-    "deepspeed-on-more-gpus-than-there-are": (G4, "deepspeed --num_gpus=8 t.py", ("processes-per-node", FAILS)),
+    "deepspeed-on-more-gpus-than-there-are": (G4, f"{DEEPSPEED} --num_gpus=8 t.py", ("processes-per-node", FAILS)),
     "accelerate-with-the-processes-of-one-machine": (EACH, FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines 2 --num_processes 4 --machine_rank $SLURM_NODEID --main_process_ip $MASTER_ADDR t.py'", ("processes-per-node", WARNS)),
     "accelerate-on-more-gpus-than-there-are": (G4, "accelerate launch --num_processes 8 t.py", ("processes-per-node", FAILS)),
     "container-by-which": (TWO, "srun -K $(which singularity) exec --nv a.sif torchrun --nnodes=2 --nproc_per_node=4 t.py", ("launcher-per-task", FAILS)),
@@ -280,7 +287,7 @@ WRONG = {  # name: (options, body, the one finding)
     "folder-of-the-script-in-a-variable": ("#SBATCH -n1\n", "HERE=${BASH_SOURCE[0]%/*}\npython $HERE/t.py", ("script-folder", WARNS)),
     "variable-that-the-inner-shell-does-not-get": (EACH, "DATA=/data\nsrun bash -c './solver $DATA'", ("not-exported", WARNS)),
     "accelerate-once-a-task": (TWO, "export N=`scontrol show hostnames $SLURM_JOB_NODELIST | wc -l`\n" + FIRST.format("head -n 1") + "srun -K bash -c 'accelerate launch --num_machines $N --num_processes $((4 * N)) --machine_rank $SLURM_PROCID --main_process_ip $MASTER_ADDR t.py'", ("launcher-per-task", FAILS)),
-    "deepspeed-once-a-task": (TWO.replace("N2", "N1"), "srun -K deepspeed t.py", ("launcher-per-task", FAILS)),
+    "deepspeed-once-a-task": (TWO.replace("N2", "N1"), f"srun -K {DEEPSPEED} t.py", ("launcher-per-task", FAILS)),
     "torchrun-once-a-task-by-default": (TWO, "srun -K torchrun --nnodes=2 t.py", ("launcher-per-task", FAILS)),
     "server-that-a-comment-alone-ends": (G4, "set -e\nray start --head --block &\nbash work.sh\n# kill %1\nwait", ("wait-for-server", WARNS)),
     "tasks-that-slurm-does-not-count": ("#SBATCH -N2 --gpus-per-node=1\n", FIRST.format("head -n 1") + TORCHRUN.replace("torchrun --nnodes=2 --nproc_per_node=4", "srun -K torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1"), ("unset-variable", WARNS)),
@@ -326,6 +333,18 @@ WRONG = {  # name: (options, body, the one finding)
     "ray-on-the-first-node-alone": (EACH, "ray start --head\npython tune.py", ("missing-srun", WARNS)),
     "seconds-of-a-signal-that-the-comment-has-in-minutes": ("#SBATCH --time=1:00:00\n#SBATCH --signal=USR1@60 # 10 minutes before the end\n", "srun python t.py", ("claim-mismatch", WARNS)),
     "gpus-of-a-node-after-a-comma": (TWO + "# 2 nodes, 8 GPUs per node\n", "hostname", ("claim-mismatch", WARNS)),
+    "default-port-of-deepspeed": (G4, "deepspeed --num_gpus=4 t.py", ("fixed-port", WARNS)),
+    "server-that-is-stopped-behind-its-own-wait": (G4, "set -e\nray start --head --block &\nhead=$!\npython tune.py\nwait $head || true\nray stop", ("wait-for-server", WARNS)),
+    "bare-wait-in-front-of-a-kill": (G4, "set -e\nvllm serve model &\nserver=$!\npython ask.py\nwait\nkill $server", ("wait-for-server", WARNS)),
+    "command-line-in-one-word": ("#SBATCH -n1\n", 'srun "cd_up; ./solver 5"', ("shell-word", FAILS)),
+    "program-and-its-words-in-one-word": ("#SBATCH -n1\n", "srun 'python t.py'", ("shell-word", FAILS)),
+    "key-of-several-words-to-be-filled-in": ("#SBATCH -n1\n", "export HF_TOKEN=<Your Hugging Face Key>\npython t.py", ("placeholder", WARNS)),
+    "path-of-somebody": ("#SBATCH -n1\n", "export CONFIG=/some/path/config.toml\npython t.py", ("placeholder", WARNS)),
+    "code-lost-under-perun": ("#SBATCH -n1\n", "perun monitor t.py\nexit 0", ("exit-code-lost", WARNS)),
+    "program-under-a-wrapper-of-singularity": (TWO, "srun bsc_singularity exec --nv a.sif python t.py", ("kill-on-bad-exit", WARNS)),
+    "program-behind-two-binds": (TWO, "srun singularity exec --nv --bind $A:$A,$B:$B a.sif python t.py", ("kill-on-bad-exit", WARNS)),
+    "program-behind-xvfb": (TWO, "srun xvfb-run -a -e x.log python t.py", ("kill-on-bad-exit", WARNS)),
+    "program-behind-a-flag-of-pyxis": (TWO, "srun --container-image=a.sqsh --no-container-mount-home python t.py", ("kill-on-bad-exit", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
