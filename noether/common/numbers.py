@@ -34,8 +34,8 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
 
 
 def nearly_one(score: float) -> str:
-    """A score below its best value, 1, that fewer decimals would round up to it."""
-    return f"{min(score, 1 - 1e-6):.6f}"
+    """A score below its best value, 1, that four digits would round up to it; "" of any other."""
+    return f"{min(score, 1 - 1e-6):.6f}" if 1 - 0.5 * 10**-DIGITS <= score < 1 else ""
 
 
 def percentage(share: float) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noether.report.palette import BANDS
-from noether.runs.records import Row, is_selected, mapping, mean_rate, number
-from noether.tracking.tracker import POSITION
+from noether.runs.records import Row, is_selected, mapping, mean_rate, metrics_of_row, number
 
 Array = NDArray[np.float64]
 Whose = tuple[str, str, str]
@@ -21,7 +20,6 @@ MOST_CURVES = 400
 """A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
 CLOCK = 300
 """Points of the line from updates to epochs and time."""
-_NOT_A_CURVE = (*POSITION, "time")
 
 
 class _Curve:
@@ -104,7 +102,7 @@ class History:
         self.recent.append(row)
         self.epochs.add(row["update"], number(row, "epoch") or 0.0)
         self.seconds.add(row["update"], number(row, "time") or float("nan"))
-        self._add_numbers("training", "", row["update"], row)
+        self._add_numbers(row)
         seconds = mapping(row, "time_use")
         if seconds:
             for part in PARTS:
@@ -115,9 +113,7 @@ class History:
             self.hosts[rank] = host
 
     def _add_evaluation(self, row: Row) -> None:
-        metrics = mapping(row, "metrics")
-        split, weights = str(row.get("split", "")), str(row.get("weights", ""))
-        self._add_numbers(split, weights, row["update"], metrics)
+        split, weights, metrics = self._add_numbers(row)
         before, self._evaluated = self._evaluated, row
         if not is_selected(row, before):
             return
@@ -128,16 +124,17 @@ class History:
         if own is not None and (best is None or sign * own < sign * best):
             self.best = self.last
 
-    def _add_numbers(self, split: str, weights: str, update: int, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            if name in _NOT_A_CURVE or not (value is None or isinstance(value, (int, float))):
-                continue
+    def _add_numbers(self, row: Row) -> tuple[str, str, Mapping[str, Any]]:
+        """Takes a row's metrics, and returns their split, weights and values."""
+        split, weights, values = metrics_of_row(row)
+        for name in values:
             full = split, weights, name
             if full not in self.curves and len(self.curves) >= MOST_CURVES:
                 continue
             found = number(values, name)
             # JSON has no NaN: a loss that was one is null, and a gap in its curve.
-            self.curves.setdefault(full, _Curve()).add(update, float("nan") if found is None else found)
+            self.curves.setdefault(full, _Curve()).add(row["update"], float("nan") if found is None else found)
+        return split, weights, values
 
     def curve(self, split: str, weights: str, metric: str) -> tuple[Array, Array]:
         """Returns the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""

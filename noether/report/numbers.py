@@ -1,7 +1,6 @@
 """Numbers as the report writes them: values, percentages, counts, scores, durations, and the labels of an axis."""
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -57,12 +56,8 @@ def short_number(value: float) -> str:
 
 
 def score_text(value: float | None) -> str:
-    """A score whose best value is 1: four decimals, more where they would be nines; never rounded up to 1."""
-    if value is None or not isfinite(value):
-        return "undefined"
-    if 0.9999 <= value < 1:
-        return nearly_one(value)
-    return f"{value:.{6 if value == 1 else 4}f}".replace("-", "−")
+    """A score whose best value is 1, to which none is rounded up."""
+    return "undefined" if finite(value) is None or value is None else nearly_one(value) or number(value, DIGITS)
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:

@@ -13,6 +13,10 @@ from noether.report.run import ReportedRun
 
 TRAINING = ("training", "")
 """Split and weights of curves."""
+OF_TRAINING = (
+    ("learning_rate", "As the schedule set it."),
+    ("samples_per_second", "Samples per second over all ranks."),
+)
 
 
 def training_section(run: ReportedRun) -> Markup:
@@ -60,8 +64,10 @@ def training_section(run: ReportedRun) -> Markup:
     shown = [
         chart("Loss", f"{unit}Log scale.", losses, log=True),
         *(share if shares else ()),
-        chart("Learning rate", "As the schedule set it.", [line(TRAINING, "learning_rate", "accent")]),
-        chart("Speed", "Samples per second over all ranks.", [line(TRAINING, "samples_per_second", "accent")]),
+        *(
+            chart(heading(run.known[name].title), words, [line(TRAINING, name, "accent")])
+            for name, words in OF_TRAINING
+        ),
     ]
     missing = "No validation split was evaluated: the loss is the training loss alone."
     return charts(shown, note="" if evaluated else missing)

@@ -56,8 +56,8 @@ class Metric:
         """A value without its unit, but for the sign of a percentage; a score is never rounded up to 1."""
         if finite(value) is None or value is None:
             return NONE
-        if self.score and 1 - 0.5 * 10**-DIGITS <= value < 1:
-            return nearly_one(value)
+        if self.score and (text := nearly_one(value)):
+            return text
         return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
 
     def text(self, value: float | None, spread: float | None = None) -> str:

@@ -23,6 +23,8 @@ Row = dict[str, Any]
 Warn = Callable[[str], None]
 LARGEST_HISTORY = 2**32
 """Bytes of a file of rows that is read."""
+POSITION = ("kind", "time", "update", "epoch", "samples", "split", "weights", "selected")
+"""What says where a row belongs, and is not one of its metrics."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
 _OLD_KEYS = {"figures": "metrics", "first_update": "start_update"}
 """Of rows that 0.1.0 wrote, and what they are called now."""
@@ -116,6 +118,16 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
             if number < len(lines):
                 warn(f"{path}:{number} is damaged and skipped: {error}")
     return rows
+
+
+def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
+    """Returns the split (or "epoch": of means over one), the weights and the values of a row's metrics, None of NaN."""
+    if row["kind"] == "training":
+        values = {name: value for name, value in row.items() if name not in POSITION}
+    else:
+        values = dict(mapping(row, "metrics"))
+    numbers = {name: value for name, value in values.items() if value is None or isinstance(value, (int, float))}
+    return str(row.get("split", row["kind"])), str(row.get("weights", "")), numbers
 
 
 def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ class Task:
         """Returns predictions in physical units. Default: as they are."""
         return predictions
 
-    def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
+    def size_key(self, name: str, keys: Iterable[str]) -> str | None:
         """Returns the key of the area or volume of a field's points, of those that samples have. Default: none."""
         return None
 

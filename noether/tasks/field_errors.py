@@ -74,14 +74,14 @@ def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
     return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
 
 
-def weighted_errors(prediction: Tensor, truth: Tensor, measure: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Returns each sample's errors in which every point counts by its area or volume, `measure` (B, N).
+def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tensor | None = None) -> SampleMetrics:
+    """Returns each sample's errors in which every point counts by its area or volume, `sizes` (B, N).
 
     weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
     They do not depend on where a mesh is fine.
     """
     error = _error_of(prediction, truth, mask)
-    weights = measure.double().reshape(measure.shape[0], -1)
+    weights = sizes.double().reshape(sizes.shape[0], -1)
     if mask is not None:
         weights = weights.masked_fill(~mask, 0)
     squares = (weights * error.square().sum(dim=2)).sum(dim=1)

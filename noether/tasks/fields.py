@@ -267,7 +267,7 @@ class FieldsTask(Task):
         """Returns the keys that a scalar needs and samples lack."""
         return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
-    def measure_of(self, name: str, keys: Iterable[str]) -> str | None:
+    def size_key(self, name: str, keys: Iterable[str]) -> str | None:
         """Returns the key of the area or volume of a field's points, of those that samples have."""
         field, have = self.fields[name], set(keys)
         prefix = field.points.removesuffix("_points")

@@ -49,8 +49,8 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
     for name, field in task.fields.items():
         truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
         found = squared_sums(physical[name], truth, mask)
-        if (measure := task.measure_of(name, batch)) is not None:
-            found |= weighted_errors(physical[name], truth, batch[measure], mask)
+        if (sizes := task.size_key(name, batch)) is not None:
+            found |= weighted_errors(physical[name], truth, batch[sizes], mask)
         for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
             one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
             of_one = field_errors(physical[name][..., one], truth[..., one], mask)

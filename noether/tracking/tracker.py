@@ -5,20 +5,16 @@ from contextlib import suppress
 
 from noether.common.appending_file import AppendingFile
 from noether.errors import NoetherError
-from noether.runs.records import Row
-
-POSITION = ("kind", "update", "epoch", "samples", "split", "weights", "selected")
-"""What says where a row belongs, and is not one of its metrics."""
+from noether.runs.records import Row, metrics_of_row
 
 
 def logged(row: Row) -> list[tuple[str, str, float]]:
     """Returns the group, name and value of each metric of a row: training, validation (ema), …; nothing of others."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
-    group = f"{row['split']} ({row['weights']})" if row["kind"] == "evaluation" else row["kind"]
-    values = row if row["kind"] == "training" else row["metrics"]
-    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    return [(group, name, float(value)) for name, value in numbers.items() if name not in POSITION]
+    split, weights, values = metrics_of_row(row)
+    group = f"{split} ({weights})" if weights else split
+    return [(group, name, float(value)) for name, value in values.items() if value is not None]
 
 
 class Tracker:
