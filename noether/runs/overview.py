@@ -76,15 +76,15 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
     return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
 
 
-def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob]) -> QueuedJob | None:
-    """Returns the run's job that has not ended: the one its folder names, or one of a script that names the folder."""
-    known = queued.get(job_of_run(folder) or "")
+def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob], own: str | None = None) -> QueuedJob | None:
+    """Returns the job of a run that has not ended: `own`, by `job_of_run`, or that of a script with its folder."""
+    known = queued.get(own or job_of_run(folder) or "")
     return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
 
 
-def job_of_run(folder: RunFolder) -> str | None:
-    """Returns the Slurm job that the run was submitted as or last ran in, whichever is newer."""
-    attempt, submitted = last_attempt(folder), submitted_job(folder)
+def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
+    """Returns the Slurm job that the run was submitted as or last ran in (its last `attempt`), whichever is newer."""
+    attempt, submitted = attempt or last_attempt(folder), submitted_job(folder)
     if attempt is None or attempt.slurm_job is None:
         return submitted
     newer = folder.job.is_file() and folder.job.stat().st_mtime > attempt.began
@@ -125,8 +125,10 @@ def run_state(
     folder: RunFolder, queued: Mapping[str, QueuedJob], warn: Callable[[str], None] = lambda text: None
 ) -> RunState:
     """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
-    job = job_in_queue(folder, queued)
-    state, why = state_and_reason(folder, last_attempt(folder), job)
+    attempt = last_attempt(folder)
+    own = job_of_run(folder, attempt)
+    job = job_in_queue(folder, queued, own)
+    state, why = state_and_reason(folder, attempt, job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
@@ -143,7 +145,7 @@ def run_state(
         metrics=metrics,
         headlines=[" ".join(pair) for pair in described_in(plan, result).headlines(metrics, HEADLINES_SHOWN)],
         seconds_left=seconds_left(training, total) if state == RUNNING else None,
-        job=job.job_id if job else job_of_run(folder),
+        job=job.job_id if job else own,
         time_left=job.time_left if job else None,
     )
 
