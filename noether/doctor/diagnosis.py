@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from noether.errors import RequestError
+from noether.errors import RequestError, shown
 
 Level = Literal["error", "warning", "skipped", "ok"]
 LEVELS = get_args(Level)
@@ -40,7 +40,8 @@ def skipped(check: str, reason: str) -> Diagnosis:
 
 def refused(check: str, error: RequestError) -> Diagnosis:
     """Returns a RequestError as a finding: it would end a run, but the doctor continues."""
-    seen = f"{error.summary} ({error.seen})" if error.seen else error.summary
+    summary = shown(error.summary, error.code)
+    seen = f"{summary} ({error.seen})" if error.seen else summary
     return Diagnosis(check, "error", seen, error.expected, error.fix)
 
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.errors import RequestError
+from noether.errors import JoinError, RequestError, one_line
 from noether.workers.context import WorkerReport
 from noether.workers.hub import Hub
 from noether.workers.link import Peer
@@ -60,11 +60,11 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
     if verdict is not None:
         finding, who = refused("agreement", verdict.refusal), f"rank {verdict.rank} on {verdict.host}"
         return [finding if verdict.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
-    if meeting is None or getattr(meeting, "code", "") == "ranks-late":
+    if meeting is None or (hub is not None and isinstance(meeting, JoinError)):
         return []
     if isinstance(meeting, RequestError):
         return [refused("names" if meeting.code == "master-not-resolved" else "port", meeting)]
-    return [Diagnosis("port", "error", str(meeting), "rank 0 listening there")]
+    return [Diagnosis("port", "error", one_line(meeting), "rank 0 listening there")]
 
 
 def examine(

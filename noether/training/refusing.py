@@ -13,7 +13,7 @@ from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
-from noether.workers.connector import Connector
+from noether.workers.connector import TELLING_S, Connector
 from noether.workers.context import RunInfo
 from noether.workers.listener import listener_endpoint, open_listener
 from noether.workers.worker import failure_report
@@ -23,9 +23,9 @@ from noether.workers.worker import failure_report
 def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[None]:
     """Tells them of an error that comes before this process's ranks have started; leaves once they know.
 
-    At the latest after distributed.init_timeout_s. Without a valid `config`, the job's name is all that proves that
-    this process belongs to the run; there is none where it was started by hand or as a pod, and nobody is told.
-    `adapt` makes what the processes of the command are given of what a run's are.
+    At the latest after distributed.init_timeout_s, or two minutes. Without a valid `config`, the job's name is all that
+    proves that this process belongs to the run; there is none where it was started by hand or as a pod, and nobody is
+    told. `adapt` makes what the processes of the command are given of what a run's are.
     """
     # A launcher places this process whatever its devices are; asking the driver for them could hang.
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
@@ -45,8 +45,9 @@ def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInf
 def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> None:
     if len(placement.workers) == placement.world_size:
         return
-    endpoint, limit_s = placement.endpoint, info.distributed.init_timeout_s
+    endpoint, limit_s = placement.endpoint, min(info.distributed.init_timeout_s, TELLING_S)
     ranks = tuple(worker.rank for worker in placement.workers)
+    report = failure_report(error, ranks[0], placement.host)
     listener = open_listener(placement, info)
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
@@ -54,8 +55,8 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> 
         port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)
     if listener is not None:
-        listener.refuse_all(failure_report(error, ranks[0], placement.host), len(ranks), limit_s)
+        listener.refuse_all(report, len(ranks), limit_s)
         return
     connector = Connector(endpoint, placement.host, ranks, info)
-    connector.own_refusal, connector.deadline = error, time.monotonic() + limit_s
+    connector.own_refusal, connector.deadline = report, time.monotonic() + limit_s
     connector.run()

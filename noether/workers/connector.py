@@ -16,7 +16,7 @@ from noether.environments.identity import RunIdentity
 from noether.environments.network import find_address, not_permitted, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.errors import EndedByAnother, JoinError, NoetherError, RequestError
+from noether.errors import EndedByAnother, JoinError, RequestError
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
 from noether.workers.worker import failure_report
@@ -33,6 +33,12 @@ PUBLISHING_S = 10.0
 QUIET_S = 10.0
 """A parent process that waits longer than this says what it waits for."""
 
+TELLING_S = 120.0
+"""The longest that a parent process stays to refuse a run to hosts that come late; some may never come."""
+
+TELLING_QUIET_S = 2.0
+"""Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
+
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may take."""
 
@@ -41,22 +47,20 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class AddressLookup(threading.Thread):
-    """Looks for an address; `reader` becomes readable when it is over, and `refusal` says why it failed, if it did."""
+    """Looks for an address; `reader` becomes readable when it is over, and `error` says why it failed, if it did."""
 
     def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=name, daemon=True)
         self._look, self.address = look, ""
-        self.refusal: NoetherError | None = None
+        self.error: Exception | None = None
         self.reader, self._writer = socket.socketpair()
 
     def run(self) -> None:
         """Looks, and wakes whoever waits for `reader`."""
         try:
             self.address = self._look()
-        except NoetherError as refusal:
-            self.refusal = refusal
         except Exception as error:  # Passed on to the ranks of this parent process, which would wait otherwise.
-            self.refusal = NoetherError(f"looking for rank 0 failed: {error!r}")
+            self.error = error
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
@@ -64,13 +68,14 @@ class AddressLookup(threading.Thread):
 class Connector(AddressLookup):
     """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
 
-    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
+    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is
+    told.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
         super().__init__("connector", self._reach)
         self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
-        self.own_refusal: Exception | None = None
+        self.own_refusal: WorkerReport | None = None
         self.verdict: WorkerReport | None = None
         self._has_found = False
         self.deadline = math.inf
@@ -86,7 +91,8 @@ class Connector(AddressLookup):
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
             published = PublishedPort(folder, self._run_info.identity)
-        quiet_until, pause = time.monotonic() + QUIET_S, PAUSE_S
+        quiet_s = QUIET_S if self.own_refusal is None else TELLING_QUIET_S
+        quiet_until, pause = time.monotonic() + quiet_s, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
             host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
@@ -96,7 +102,10 @@ class Connector(AddressLookup):
             now = time.monotonic()
             if now >= quiet_until:
                 quiet_until = math.inf
-                say_waiting(self._who, "rank 0", endpoint, self._run_info.distributed.init_timeout_s)
+                if self.own_refusal is not None:
+                    say_telling(self.own_refusal, self.deadline - now)
+                else:
+                    say_waiting(self._who, "rank 0", endpoint, self._run_info.distributed.init_timeout_s)
             if now >= self.deadline:
                 raise self.late()
             time.sleep(min(pause, max(0.0, self.deadline - now)))
@@ -146,15 +155,16 @@ class Connector(AddressLookup):
             raise Garbled("it sent JSON that does not describe a run") from None
         own = run_info.identity
         differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
-        refusal: Exception | None = self._stranger(met, differ) if differ else None
+        refusal = self._stranger(met, differ) if differ else None
         self._has_found = met.is_of_same_start(own)
         if self._has_found:
             self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
             if self.verdict is not None:
                 raise EndedByAnother(f"rank 0 refused the run: {self.verdict.message}")
-            refusal = self.own_refusal or refusal
-            if refusal is not None:
+            report = self.own_refusal
+            if report is None and refusal is not None:
                 report = failure_report(refusal, self._ranks[0], self._host)
+            if report is not None:
                 line = refusal_line(report, run_info.start_key, nonce, caller.nonce)
                 if self.own_refusal is not None or differ != ["configuration"]:
                     connection.send(line)
@@ -163,6 +173,8 @@ class Connector(AddressLookup):
                     with contextlib.suppress(Unanswered):
                         answer = connection.receive(LOOK_S)
                         self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
+            if self.own_refusal is not None:
+                raise EndedByAnother("this process refuses the run, and has said so")
         if refusal is not None:
             raise refusal
         if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
@@ -174,16 +186,16 @@ class Connector(AddressLookup):
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
         connection.send({"proof": proof(run_info.key, "client", nonce, caller.nonce)})
-        verdict = connection.receive(LOOK_S)
-        if "double" in verdict:
+        answer = connection.receive(LOOK_S)
+        if "double" in answer:
             raise RequestError(
                 "rank-twice",
-                f"two processes are rank {verdict['double']} of one run",
+                f"two processes are rank {answer['double']} of one run",
                 seen=f"pid {os.getpid()} on {self._host}, and another that came before",
                 expected=f"each of the ranks 0 to {run_info.identity.world_size - 1} once",
                 fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
             )
-        return "welcome" in verdict
+        return "welcome" in answer
 
     def late(self) -> RequestError:
         """Returns how this parent process's ranks end when the time is over."""
@@ -249,6 +261,12 @@ def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None
         file=sys.stderr,
         flush=True,
     )
+
+
+def say_telling(refusal: WorkerReport, limit_s: float) -> None:
+    """Says on stderr why this parent process refuses the run, while it waits to tell the others."""
+    why = refusal.message.partition("\n")[0]
+    print(f"noether: {why}; other hosts are told as they come, for up to {limit_s:.0f} s", file=sys.stderr, flush=True)
 
 
 def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str:

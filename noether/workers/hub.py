@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from noether.common.numbers import counted
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
 from noether.errors import JoinError
@@ -77,8 +78,8 @@ class Hub(Link):
     def _decide_meeting(self) -> None:
         own, missing, limit_s = self._own_address, self.missing, self.run_info.distributed.init_timeout_s
         waited_s = limit_s - (self.deadline - time.monotonic())
-        if own is not None and own.refusal is not None:
-            self.meeting = own.refusal
+        if own is not None and own.error is not None:
+            self.meeting = own.error
         elif not missing and (own is None or own.address):
             address = own.address if own is not None else self.endpoint.host
             log_folder = str(self.run_info.log_folder.absolute())
@@ -90,7 +91,7 @@ class Hub(Link):
             self.meeting = JoinError(
                 "ranks-late",
                 f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
-                seen=f"{self.world_size - len(missing)} at {self.endpoint.host} port {self.endpoint.port}",
+                seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}",
                 expected="all of them",
                 fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
             )

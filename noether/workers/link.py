@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from noether.common.json_lines import JsonLines
 from noether.environments.placement import Endpoint
-from noether.errors import NoetherError
 from noether.workers.context import ReportKind, RunInfo, WorkerReport
 from noether.workers.rank_state import MeetingPoint, RankPosition
 
@@ -49,7 +48,7 @@ class Link:
     deadline: float = math.inf
     reports: dict[int, WorkerReport] = field(default_factory=dict)
     verdict: WorkerReport | None = None
-    meeting: MeetingPoint | NoetherError | None = None
+    meeting: MeetingPoint | Exception | None = None
 
     def __post_init__(self) -> None:
         self._beaten = self._polled = time.monotonic()

@@ -18,6 +18,7 @@ from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
+from noether.workers.connector import TELLING_QUIET_S, TELLING_S, say_telling
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
 from noether.workers.link import Peer
@@ -30,12 +31,6 @@ MOST_ACCEPTED = 256
 """How many connections are accepted at a time, before the parent process looks after its run again."""
 
 LONGEST_HELLO = 1 << 14
-TELLING_S = 120.0
-"""The longest that rank 0's parent process stays to refuse a run to hosts that come late; some may never come."""
-
-QUIET_S = 2.0
-"""Seconds after which a parent process that refuses the run says that it waits to tell the others."""
-
 MOST_STRAYS_SHOWN = 20
 
 
@@ -146,13 +141,12 @@ class RunListener:
         Returns once all have been told, which have as many ranks each as the `own`, or after `limit_s` seconds.
         """
         limit_s, self._own_refusal = min(limit_s, TELLING_S), report
-        began, quiet_s = time.monotonic(), QUIET_S
+        began, quiet_s = time.monotonic(), TELLING_QUIET_S
         others = math.ceil(self._identity.world_size / own) - 1
         while (len(self.came) < others or self.unproven) and (waited_s := time.monotonic() - began) < limit_s:
             if waited_s >= quiet_s:
                 quiet_s = limit_s
-                why = f"{report.message.partition(chr(10))[0]}; other hosts are told as they come"
-                print(f"noether: {why}, for up to {limit_s:g} s", file=sys.stderr, flush=True)
+                say_telling(report, limit_s - waited_s)
             wait(self.descriptors(), min(1.0, limit_s - waited_s))
             for peer in self.poll(()):
                 peer.connection.send({"verdict": asdict(report)})

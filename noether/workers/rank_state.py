@@ -20,6 +20,7 @@ COLLECTIVES = (
     "broadcast from rank 0",
     "gather on rank 0",
     "barrier",
+    "meeting of all ranks",
 )
 """What a rank can wait in, by number; 0 is nothing."""
 
@@ -136,9 +137,10 @@ class ParentLink:
         if self._messages is None:
             raise RuntimeError("a rank of several needs a parent process to meet the others")
         self._messages.send(RankNote("arrived"))
-        if not self._messages.poll(limit_s):
-            raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")
-        meeting: MeetingPoint = self._messages.recv()
+        with self.waiting("meeting of all ranks"):
+            if not self._messages.poll(limit_s):
+                raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")
+            meeting: MeetingPoint = self._messages.recv()
         return meeting
 
 

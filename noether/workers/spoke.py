@@ -51,8 +51,8 @@ class Spoke(Link):
         if connector is not None:
             connector.deadline = self.deadline
         if connector is not None and not self.peers and self.meeting is None:
-            if connector.refusal is not None:
-                self.meeting, self.verdict = connector.refusal, connector.verdict
+            if connector.error is not None:
+                self.meeting, self.verdict = connector.error, connector.verdict
             elif connector.connection is not None and not self._is_in:
                 self._is_in = True
                 self.peers.append(Peer(connector.connection, time.monotonic(), self.endpoint.host, (0,)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from noether.common.signals import SECOND_INTERRUPT_S
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode
 from noether.workers.context import WorkerReport
 from noether.workers.failure import (
     as_phrase,
@@ -187,7 +187,9 @@ class _Watch:
             waited = [report for report in reports.values() if is_timeout(report)]
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
             failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
-        if failure is not None and failure.kind in ("hung", "lost"):  # It could not write a report itself.
+        not_here = failure is not None and failure.rank not in self._ranks.workers and link.meeting is None
+        # It could not write a report itself, or does not know the run's folder.
+        if failure is not None and (failure.kind in ("hung", "lost") or not_here):
             write_error_file(failure, self._run_logs)
         return failure
 
@@ -202,7 +204,7 @@ class _Watch:
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
-        refuses = failure.rank in self._ranks.workers and isinstance(self._link.meeting, NoetherError)
+        refuses = failure.rank in self._ranks.workers and isinstance(self._link.meeting, Exception)
         told = failure is self._link.verdict or failure.kind == "lost"
         if isinstance(self._link, Spoke) and told and not refuses:
             stays = self._ranks.context.run_info.logs_stay

@@ -1,5 +1,6 @@
 """One host of a run refuses it before it joins: the others end at once, with its code and its name."""
 
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,6 +39,9 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
     refusing = next(rank for rank in (0, 1) if words[rank])
     assert f"[{code}]" in ended[refusing].err
     assert f"rank {refusing} on {socket.gethostname()}" in ended[1 - refusing].err
+    if refusing == 1:  # Rank 0's host keeps what the page and the logs show.
+        (kept,) = tmp_path.glob("*/logs/rank-1.error.json")
+        assert json.loads(kept.read_text())["code"] == code
     if code == "hosts-differ":
         for host in ended:
             assert "seed=5" in host.err
