@@ -32,6 +32,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
+from noether.common.dotted_path import code_granted
 from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
 from noether.data.build import prepare_data
@@ -126,7 +127,8 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
     def prepare(updates: int) -> Turn:
         given = {"hp": folder / "loop.yaml"} if not words else {}
         config = load_config([*words, f"trainer.max_updates={updates}"], **given)
-        run = build_run(config, prepare_data(config), group)
+        with code_granted(config.own_code()):
+            run = build_run(config, prepare_data(config), group)
         nothing: Any = NobodyStops()
         own = folder / f"turn-{next(turns)}"
         console = Console(None, speaks=group.is_first)

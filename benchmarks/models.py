@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
@@ -64,7 +65,8 @@ class Contender:
 
     def __post_init__(self) -> None:
         self.data = prepare_data(self.config)
-        self.run = run = build_run(self.config, self.data, self.group)
+        with code_granted(self.config.own_code()):
+            self.run = run = build_run(self.config, self.data, self.group)
         self.updater = Updater(run.state, self.group, self.config.trainer, run.precision, run.plan.accumulation_steps)
         order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, self.config.seed)
         own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
