@@ -126,7 +126,9 @@ def main() -> None:
             "prepare_gb": memory,
         }
         numbers: dict[str, dict[str, Any]] = {"parameters": {}, "outputs": {}, "forces": {}}
-        data = CasesDataset(folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {"kind": "points"}}})
+        data = CasesDataset(
+            folder / "out", ["case"], {"cases": {"case": numbers}, "sets": {"volume": {"kind": "points"}}}
+        )
         draw = PointSampler(0, {"volume": drawn}, None, shuffled=True)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found["store"] = measure("store", folder / "out", lambda epoch: draw.for_training(data[0], SampleKey(epoch, 0)))

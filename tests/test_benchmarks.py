@@ -107,6 +107,31 @@ def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
     assert "seconds lost to noether" in done.stdout
 
 
+FEW = ("dataset.train_shapes=20", "dataset.test_shapes=2", "trainer.effective_batch_size=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["clock.py", "--rounds", "1"], "calls an update", id="loop-with-its-own-model"),
+        pytest.param(["growth.py", "2"], '"noticed": ', id="ranks-that-meet-and-lose-one"),
+        pytest.param(["store.py", "20000", "512"], "memory ", id="store"),
+        pytest.param(
+            ["conditioning.py", "--updates", "4", "--seeds", "1", "task.parameters={car: {}}", *FEW],
+            "seed 0, token, ",
+            id="model-of-the-benchmark",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(["models.py", "--updates", "2", *FEW], "| Transolver | ", id="models", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_benchmark_runs_to_its_end(words, said, tmp_path):
+    own = [f"output_path={tmp_path}"] if "=" in words[-1] else []
+    done = run(f"benchmarks/{words[0]}", *words[1:], *own, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
 def test_a_benchmark_that_fails_leaves_the_others_results(tmp_path, monkeypatch, capfd):
     bench = importlib.import_module("bench")
     monkeypatch.setitem(bench.SHORT, "broken", (60, ["clock.py", "--no-such-option"]))
