@@ -3,12 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from noether.evaluation.loaded import LoadedRun
 
 __version__ = "0.1.0"
 
 
-def load_run(run: str, *more: str, **options: Any) -> "LoadedRun":
+def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedRun":
     """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
 
     Options and errors are those of `noether.evaluation.loaded.LoadedRun`.

@@ -70,7 +70,7 @@ class OnFakeGPU:
         self.precision = choose_precision(config.trainer, self.device)
         problem = build_problem(config, prepare_data(config), torch.device("cpu"), self.precision)
         problem.fit()
-        order = RankOrder(GlobalOrder(len(problem.train_indices), 2, 0), [2], 0, 0, 4)
+        order = RankOrder(GlobalOrder(len(problem.train_indices), 2, 0), (2,), 0, 0, 4)
         self.batches = list(training_batches(problem.splits.train, problem.train_indices, order, problem.draw))[:2]
         self.test = next(evaluation_batches(problem.splits.test, [0, 1], 2, problem.draw))
         self.config, self.task, self.model = config, problem.task, gpu.place(problem.model, device)

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from noether.config.distributed import DistributedConfig
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity, run_key
 from noether.environments.placement import Endpoint
 from noether.workers.connector import own_address
-from noether.workers.context import RunInfo, WorkerReport
+from noether.workers.context import DistributedSettings, RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hub import Hub
 from noether.workers.link import Link, reports_from
@@ -52,7 +51,7 @@ class Links:
         self.hub = Hub((0, 1), "n1", run_info, self.endpoint, listener)
 
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
-        waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
+        waits = DistributedSettings(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
         start = run_key({}, {"NOETHER_RUN_KEY": self.secret})
         digest = {"noether": identity.configuration, "torch": "2", "seed": 1}
         return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start, settings=digest)
