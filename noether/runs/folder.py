@@ -142,9 +142,8 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
         RequestError: where the path is not a run folder, naming the run that has a name like it.
     """
     folder = Path(path).expanduser()
-    for found in (folder, Path("runs") / folder):
-        if is_run(found):
-            return RunFolder(found)
+    if found := run_at(folder):
+        return found
     around = next((parent for parent in (folder, *folder.parents) if is_run(parent)), None)
     places = dict.fromkeys(place for place in (folder, folder.parent, Path("runs")) if place.is_dir())
     runs = {run.parent.name: run.parent for place in places for run in sorted(place.glob("*/config.yaml"))}
@@ -159,6 +158,11 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
         expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",
         fix=form.format(near) if near and form else fix,
     )
+
+
+def run_at(path: Path) -> RunFolder | None:
+    """Returns the run that has begun at a path, or under a name in runs/; None where there is none."""
+    return next((RunFolder(found) for found in (path, Path("runs") / path) if is_run(found)), None)
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:

@@ -10,7 +10,7 @@ from noether.config.overrides import parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, newest_run, split_checkpoint
+from noether.runs.folder import RunFolder, newest_run, run_at, split_checkpoint
 from noether.runs.trust import approved_code
 
 
@@ -79,4 +79,5 @@ def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> RunFolder | None
         place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
         return newest_run(Path(str(place)).expanduser())
     path = Path(named).expanduser()
-    return RunFolder(split_checkpoint(path.resolve() if path.is_symlink() else path)[0])
+    run = split_checkpoint(path.resolve() if path.is_symlink() else path)[0]
+    return run_at(run) if run.exists() else RunFolder(run)

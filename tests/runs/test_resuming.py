@@ -10,7 +10,7 @@ import yaml
 
 from noether.config.compose import dump_config, load_config
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, newest_run
+from noether.runs.folder import RunFolder, existing_run, newest_run
 from noether.runs.resuming import continue_line, load_run_config, on_own_settings
 from noether.runs.trust import mark_own
 
@@ -41,6 +41,15 @@ def test_a_resumed_run_keeps_its_settings_but_for_what_is_typed(resume: str, tmp
     assert (config.seed, config.model.kind) == (7, "transformer")
     assert config.trainer.max_updates == 20
     assert config.accept_changes == (), "what was accepted once is accepted once"
+
+
+def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path: Path, monkeypatch) -> None:
+    """Where the run was looked for twice, it went on from its checkpoint with the settings of another."""
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs"), "cars")
+    Path("cars").mkdir()
+    assert load_run_config(["resume=cars"], None).seed == 7
+    assert existing_run("cars").path == Path("runs/cars")
 
 
 def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_path: Path) -> None:
