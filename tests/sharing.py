@@ -46,7 +46,7 @@ MACHINES = (
     "tests/evaluation/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
     "tests/models/test_point_models.py::test_exports",
-    "tests/tasks/test_own_fields.py::test_every_model",
+    "tests/tasks/test_own_fields.py::test_a_model",
     "tests/test_benchmarks.py",
     "tests/test_guide.py",
     "tests/test_readme.py::test_make_train",

@@ -179,39 +179,15 @@ def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
     assert found["torch"]["level"] == "ok", "the host itself is examined all the same"
 
 
-FOLLOWERS = {
-    "master-does-not-resolve": ("no-such-host.invalid", "no-such-host.invalid does not resolve", "master_addr=ADDRESS"),
-    "nobody-listens": ("127.0.0.1", "nothing answers (Connection refused)", "see what the host of rank 0 says"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("master", "words", "fix"), in_every_push(FOLLOWERS, "master-does-not-resolve"))
-def test_a_rank_that_cannot_reach_rank_0_says_so_itself(master: str, words: str, fix: str, noether) -> None:
-    started = time.monotonic()
-    done = noether("doctor", "--timeout", "25", "accelerator=cpu", **ranks_environ(1, 2, free_port(), master))
+def test_a_rank_that_cannot_reach_rank_0_says_so_itself(noether) -> None:
+    started, ranks = time.monotonic(), ranks_environ(1, 2, free_port(), "no-such-host.invalid")
+    done = noether("doctor", "--timeout", "25", "accelerator=cpu", **ranks)
     assert time.monotonic() - started < LIMIT_S
     assert (done.code, done.out) == (1, "")
     said = " ".join(done.err.split())
-    assert words in said
-    assert fix in said
-
-
-@pytest.mark.nightly
-def test_rank_0_says_that_the_masters_name_does_not_resolve(noether) -> None:
-    done = noether(
-        "doctor",
-        "--json",
-        "--timeout",
-        "25",
-        "accelerator=cpu",
-        **ranks_environ(0, 2, free_port(), "no-such-host.invalid"),
-    )
-    found = by_check(json.loads(done.out))
-    assert done.code == 1
-    assert found["names"]["level"] == "error"
-    assert found["names"]["fix"].startswith("master_addr=")
-    assert found["store"]["level"] == "skipped"
+    assert "no-such-host.invalid does not resolve" in said
+    assert "master_addr=ADDRESS" in said
 
 
 @pytest.mark.slow

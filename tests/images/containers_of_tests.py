@@ -1,7 +1,6 @@
 """Containers that a test starts: run to their end with a limit, stopped and removed by id."""
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ import pytest
 import requests
 from conftest import TINY
 from docker.models.containers import Container
-from docker.models.networks import Network
 
 TINY_INSIDE = "/tiny.yaml"
 
@@ -34,7 +32,6 @@ class Tracker:
     client: docker.DockerClient
     image: str
     started: list[Container] = field(default_factory=list)
-    networks: list[Network] = field(default_factory=list)
 
     def run(self, *command: str, limit_s: float = 200, **options: Any) -> Ended:
         """Run a container to its end, whatever its exit code."""
@@ -77,17 +74,11 @@ class Tracker:
             assert time.monotonic() < deadline, f"{text!r}: not within {limit_s:g} s\n{said[-3000:]}"
             time.sleep(0.3)
 
-    def private_network(self) -> Network:
-        """Return a network of its own, from which nothing outside is reached and in which names resolve."""
-        network = self.client.networks.create(f"noether-{os.getpid()}-{len(self.networks)}", internal=True)
-        self.networks.append(network)
-        return network
-
     def remove(self) -> None:
-        """Remove every container and network that was made."""
-        for thing in (*self.started, *self.networks):
+        """Remove every container that was made."""
+        for container in self.started:
             with contextlib.suppress(docker.errors.NotFound):
-                thing.remove(**({"force": True} if isinstance(thing, Container) else {}))
+                container.remove(force=True)
 
 
 def tiny(name: str, *overrides: str, train: Sequence[str] = ("train",)) -> list[str]:

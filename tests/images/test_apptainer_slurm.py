@@ -40,19 +40,6 @@ def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
     return words, variables
 
 
-@pytest.mark.nightly
-def test_two_nodes_of_two_tasks_learn_what_one_process_learns(slurm: Slurm, inside, train_in, tmp_path) -> None:  # noqa: F811
-    words, variables = inside
-    options = ("-N2", "--ntasks-per-node=2", "-t9")
-    done = slurm.srun(*options, *words("four", "devices=null"), limit_s=400, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = RunFolder(tmp_path / "four")
-    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
-    assert json.loads(folder.result.read_text())["world_size"] == 4
-    reference, found = weights(train_in(tmp_path, "one", *PROOF)), weights(folder)
-    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
-
-
 def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None:  # noqa: F811
     """Without SLURM_* each of the four tasks would train alone, on the same device, into folders of its own."""
     words, variables = inside

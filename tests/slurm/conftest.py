@@ -141,10 +141,6 @@ class Slurm:
         """Return the ids of the jobs that have not ended."""
         return set(self.run("squeue", "-h", "-o", "%A").split())
 
-    def node_state(self, node: str) -> str:
-        """Return a node's state: idle, allocated, down, …; `down*` is one that does not answer."""
-        return self.run("sinfo", "-hN", "-pmain", f"-n{node}", "-o%T").strip()
-
     def kill_node(self, node: str) -> None:
         """Cut a node's power."""
         self.power("kill", node)

@@ -2,32 +2,12 @@
 
 import os
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from slurm.conftest import Slurm, running_cluster, wait_for
-
-
-def lines(text: str) -> list[str]:
-    return sorted(text.splitlines())
-
-
-def machine() -> dict[str, object]:
-    """Return what a cluster must leave alone: the machine's links, mounts, host name and files of the network.
-
-    Less what a container engine has, which other tests use at the same time.
-    """
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    etc = [*Path("/etc/slurm").glob("*.conf"), *map(Path, ("/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"))]
-    return {
-        "links": sorted(name for _, name in socket.if_nameindex() if not re.match(r"docker|br-|veth", name)),
-        "mounts": [line for line in mounts if line.split()[4].startswith(("/etc", "/run", "/dev", "/proc", "/sys"))],
-        "name": socket.gethostname(),
-        "etc": {path: path.read_bytes() for path in etc if path.exists()},
-    }
 
 
 def namespaces(pids: Sequence[int]) -> set[str]:
@@ -53,25 +33,6 @@ def leftovers(folder: Path, spaces: set[str]) -> list[str]:
 
 def host_pids(slurm: Slurm) -> list[int]:
     return [int(pid) for pid in re.findall(r"pid (\d+)", slurm.cluster("status").stdout)]
-
-
-@pytest.mark.nightly
-def test_cluster_beside_another_leaves_no_process_no_mount_and_the_machine_alone(slurm: Slurm) -> None:
-    before = machine()
-    with running_cluster(nodes=2, cpus=2, gpus=0, life=120) as other:
-        pids = host_pids(other)
-        spaces = namespaces(pids)
-        assert len(pids) == 3
-        assert len(spaces) == 3 * 5
-        assert machine() == before
-        assert lines(other.srun("-N2", "hostname").stdout) == ["n1", "n2"]
-        # A job that has left its session, and whoever waits for it, must not outlive the cluster either.
-        other.submit("setsid sleep 300 & sleep 300", "-N1")
-        wait_for("the job runs", lambda: any("sleep" in line for line in leftovers(other.folder, spaces)))
-    assert not other.folder.exists()
-    wait_for("nothing is left", lambda: not leftovers(other.folder, spaces), 5)
-    assert machine() == before
-    assert lines(slurm.srun("-N2", "hostname").stdout) == ["n1", "n2"]
 
 
 @pytest.mark.slow

@@ -52,7 +52,6 @@ CASES = {
     "time limit": Case(("-wn3", "-t1"), pause_s=1.0),
     "scancel, submitted again": Case(("-wn3",)),
     "scontrol requeue": Case(("-wn3",)),
-    "scontrol requeue, four ranks": Case(("-wn3",), ranks=4),
     "node lost": Case(("--exclude=n1,n2",), ranks=2, saves=False),
 }
 NAMES = in_every_push(CASES.keys(), "preempted, GraceTime 0", "node lost")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from safetensors.torch import load_file
-from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -19,22 +18,7 @@ from slurm.conftest import PATH, Slurm
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 HOSTS = ("n1", "n2")
 LIMIT_S = 170
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node")
-# Each test has a port of its own: what the one before left in TIME_WAIT is no matter here.
-TORCHRUN_CASES = {
-    "static-2x1": (1, ("--master-addr", "n1", "--master-port", "29511"), True),
-    "static-2x2": (2, ("--master-addr", "n1", "--master-port", "29512"), True),
-    # Whichever agent wins is node 0: MASTER_ADDR is what that host calls itself.
-    "rendezvous-of-c10d-2x1": (
-        1,
-        ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n1:29513", "--rdzv-id", "two"),
-        False,
-    ),
-}
-PLAIN_CASES = {
-    "by-address-2x1": (1, "address", ("master_port=29521",)),
-    "by-name-2x2-on-the-usual-port": (2, "name", ()),
-}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
 
 
 def train_words(output: Path, *overrides: str) -> list[str]:
@@ -68,42 +52,33 @@ def on_both(on_host) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     return run
 
 
-def check(output: Path, launcher: str, world: int, done: list, reference: dict) -> None:
+def check(output: Path, launcher: str, done: list, reference: dict) -> None:
     words = "".join(
         f"{host}: {one.returncode}\n{one.stdout}{one.stderr}" for host, one in zip(HOSTS, done, strict=True)
     )
     assert [one.returncode for one in done] == [0, 0], words
     folder = RunFolder(output / "run")
     plan = json.loads(folder.plan.read_text())
-    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == (launcher, world, 2)
-    assert json.loads(folder.result.read_text())["world_size"] == world
+    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == (launcher, 4, 2)
+    assert json.loads(folder.result.read_text())["world_size"] == 4
     found = weights(folder)
     assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
     assert sum(one.stdout.count("unseen cases of the test split") for one in done) == 1, "only rank 0 speaks"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("each", "words", "numbered"), in_every_push(TORCHRUN_CASES, "static-2x2"))
-def test_torchrun_over_two_hosts(each, words, numbered, on_both, reference, tmp_path) -> None:
-    def command(number: int) -> list[str]:
-        place = ["--node-rank", str(number)] if numbered else []
-        program = [str(REPOSITORY / "entrypoint.py"), *train_words(tmp_path, "devices=null")]
-        return [*TORCHRUN, str(each), *words, *place, *program]
-
-    check(tmp_path, "torchrun", 2 * each, on_both(command), reference)
+def test_torchrun_over_two_hosts(on_both, reference, tmp_path) -> None:
+    program = [str(REPOSITORY / "entrypoint.py"), *train_words(tmp_path, "devices=null")]
+    place = ("--master-addr", "n1", "--master-port", "29512", "--node-rank")
+    check(tmp_path, "torchrun", on_both(lambda number: [*TORCHRUN, *place, str(number), *program]), reference)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("each", "called", "more"), in_every_push(PLAIN_CASES, "by-name-2x2-on-the-usual-port"))
-def test_the_same_command_on_each_of_two_hosts(each, called, more, slurm, on_both, reference, tmp_path) -> None:
-    address = slurm.on("n1", "getent", "hosts", "n1").stdout.split()[0]
-    master = {"address": address, "name": "n1"}[called]
-
-    def command(number: int) -> list[str]:
-        place = ("--nodes", "2", "--node-rank", str(number), "--master-addr", master)
-        return [sys.executable, "-m", "noether", *train_words(tmp_path, f"devices={each}", *place, *more)]
-
-    check(tmp_path, "multinode", 2 * each, on_both(command), reference)
+def test_the_same_command_on_each_of_two_hosts(on_both, reference, tmp_path) -> None:
+    """By rank 0's name, at the usual port."""
+    noether = [sys.executable, "-m", "noether", *train_words(tmp_path, "devices=2", "--nodes", "2")]
+    place = ("--master-addr", "n1", "--node-rank")
+    check(tmp_path, "multinode", on_both(lambda number: [*noether, *place, str(number)]), reference)
 
 
 @pytest.mark.slow

@@ -170,25 +170,3 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
     again = subprocess.run(words, timeout=900, capture_output=True, text=True)
     assert (again.returncode, "1 of 1 runs are finished" in again.stdout) == (0, True)
     assert json.loads((tmp_path / "figures.json").read_text())["runs"] == figures["runs"]
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1000)
-def test_a_stopped_study_saves_its_run(solved: Path, tmp_path: Path) -> None:
-    words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
-             "--seeds", "1", "--few", "0", "trainer.effective_batch_size=2", "dataset.geometry_points=128",
-             "dataset.points_per_update={surface: 64, volume: 64}"]  # fmt: skip
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as study:
-        log = tmp_path / "logs" / "upt-0.log"
-        try:
-            end = time.monotonic() + 600
-            while time.monotonic() < end and not (
-                log.is_file() and re.search(r"^update +\d", log.read_text(), re.MULTILINE)
-            ):
-                time.sleep(0.2)
-            study.terminate()
-            said = study.communicate(timeout=300)[0]
-        finally:
-            study.kill()
-    assert (study.returncode, "stopped, and will go on" in said) == (75, True), said + log.read_text()
-    assert list((tmp_path / "runs" / "upt-0" / "checkpoints").iterdir())
