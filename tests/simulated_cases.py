@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyvista
 
-RHO = 1.225
 LAYOUTS = {"+x+z": np.eye(3), "-y+z": np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])}
 """Turns a vector of wind +x and up +z into one of a wind along -y, up +z."""
 

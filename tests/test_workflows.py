@@ -45,8 +45,3 @@ def test_the_nightly_parts_are_all_of_make_faults() -> None:
         assert asked.pop("--first", seen.get(kind, 0)) == seen.get(kind, 0), "each case once"
         seen[kind] = seen.get(kind, 0) + sum(asked.values())
     assert seen == whole
-
-
-@pytest.mark.parametrize("name", ["tests", "faults"])
-def test_what_needs_root_has_it(name: str) -> None:
-    assert "--privileged" in WORKFLOWS["nightly"]["jobs"][name]["container"]["options"]

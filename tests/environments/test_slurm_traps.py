@@ -47,10 +47,6 @@ class Local:
 @pytest.mark.parametrize(
     "case",
     [
-        Local("fault 4: sbatch body without srun", batch_script(["n1"], [4]), "SLURM_NTASKS=4"),
-        Local("fault 4: and it has two GPUs", {**batch_script(["n1"], [4]), "CUDA_VISIBLE_DEVICES": "0,1"}, "2 workers",
-            2),
-        Local("one task: nothing is left out", batch_script(["n1"], [1]), ""),
         Local("two nodes, told nodes=1", batch_script(["n1", "n2"], [2, 2]), "2 nodes", request=LaunchRequest(nodes=1)),
         Local("salloc on the node itself", {**job_variables(["box"], [4])}, "SLURM_NTASKS=4"),
         Local("salloc on the node itself, with a domain", {**job_variables(["box.lan"], [1])}, ""),
@@ -146,12 +142,8 @@ GPUS_4 = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 STRIPPED = ("variables were removed", "--cleanenv", "--export=NONE", "nodes=1")
 
 REFUSED = [
-    Refused("bare on two nodes", batch_script(["n1", "n2"], [1, 1]),
-        ("1 of the job's 2 nodes", "srun noether train", "nodes=1")),
     Refused("interactive step on two nodes", {**TASK, **INTERACTIVE}, ("interactive step", "srun noether train")),
     Refused("typed into srun --pty bash, two nodes", {**TASK, **PTY}, ("srun --overlap noether train",), TERMINAL),
-    Refused("salloc on the login host", job_variables(["n1"], [1]), ("salloc on login", "srun noether train"),
-        host="login"),
     Refused("salloc on the login host, which has no GPU", job_variables(["n1"], [1]), ("salloc on login",),
         host="login", request=LaunchRequest("gpu")),
     Refused("salloc on the login host, told nodes=1", job_variables(["n1"], [1]), ("salloc on login",), host="login",
@@ -180,17 +172,6 @@ REFUSED = [
     Refused("a negative number", {**without(TASK, "SLURM_GTIDS"), "SLURM_PROCID": "-1"}, ("SLURM_PROCID=-1",)),
     Refused("a hostile node list", {**TASK, "SLURM_STEP_NODELIST": "n[1-99999999]"}, ("more than 65536 nodes",)),
     Refused("a restart count that is none", {**TASK, "SLURM_RESTART_COUNT": "x"}, ("SLURM_RESTART_COUNT=x",)),
-    Refused(
-        "four tasks on two devices",
-        ONE_NODE,
-        (
-            "4 tasks on this node but 2 visible devices",
-            "SLURM_STEP_TASKS_PER_NODE=4",
-            "CUDA_VISIBLE_DEVICES=0,1",
-            "one task per device",
-            "--ntasks-per-node=2",
-        ),
-    ),
     Refused("two tasks on four devices", {**TASK, **GPUS_4},
         ("2 tasks on this node but 4 visible", "--ntasks-per-node=4")),
     Refused("two tasks on one device, which they would share",

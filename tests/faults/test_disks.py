@@ -149,23 +149,6 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     assert rows(folder) == list(range(1, 61))
 
 
-@pytest.mark.nightly
-def test_on_a_disk_that_turns_read_only_training_goes_on(host, undisturbed, tmp_path) -> None:
-    run = tmp_path / "disk" / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    host.run("mount", "-t", "tmpfs", "-o", "size=16m", "none", str(run / "checkpoints"))
-    folder, log = RunFolder(host.seen(run)), tmp_path / "log"
-    process = host.train(log, *WIDE, f"output_path={run.parent}", "run_id=run")
-    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
-    remount = host.inside("mount", "-o", "remount,ro", str(run / "checkpoints"))
-    # Busy while a checkpoint is being written.
-    wait_for("read-only", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
-    wait_for("the warning", lambda: "Read-only file system; training continues" in log.read_text())
-    host.run("mount", "-o", "remount,rw", str(run / "checkpoints"))
-    assert process.wait(90) == 0, log.read_text()
-    assert final_hashes(folder) == undisturbed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "room",

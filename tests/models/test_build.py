@@ -8,7 +8,6 @@ from torch import nn
 from noether.common.dotted_path import code_granted, load_object
 from noether.errors import RequestError
 from noether.models.build import build_model, count_parameters
-from noether.models.upt import UPT
 from tests.refusal import refusal
 
 USER_CODE = """
@@ -82,12 +81,6 @@ def user_folder(tmp_path, monkeypatch):
         yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "user_package"]:
         del sys.modules[name]
-
-
-def test_registered_name_with_options():
-    model = build_model("upt", dim=24, heads=2, encoder_depth=3, decoder_depth=1)
-    assert isinstance(model, UPT)
-    assert (len(model.encoder), len(model.decoder), model.dim) == (3, 1, 24)
 
 
 @pytest.mark.parametrize(

@@ -75,18 +75,6 @@ def test_query_chunk_size_changes_nothing(kind, anchors, chunk_size):
 
 
 @KINDS
-def test_queries_are_never_attended_to(kind):
-    model, batch = small_model(kind), make_batch(anchors=13)
-    moved = {**batch, "volume_points": batch["volume_points"].clone()}
-    moved["volume_points"][:, 4] += 30.0
-    before, after = model(batch), model(moved)
-    assert (after["volume_velocity"][:, 4] - before["volume_velocity"][:, 4]).abs().max() > 1e-3
-    others = [i for i in range(31) if i != 4]
-    assert_same({"u": after["volume_velocity"][:, others]}, {"u": before["volume_velocity"][:, others]})
-    assert_same({"p": after["surface_pressure"]}, {"p": before["surface_pressure"]})
-
-
-@KINDS
 def test_the_shape_is_seen(kind):
     model, batch = small_model(kind), make_batch(anchors=13)
     moved = {
@@ -94,13 +82,6 @@ def test_the_shape_is_seen(kind):
         for key, value in batch.items()
     }
     assert (model(moved)["volume_velocity"] - model(batch)["volume_velocity"]).abs().max() > 1e-4
-
-
-@KINDS
-def test_moving_all_points_together_matters(kind):
-    model, batch = small_model(kind), make_batch()
-    shifted = model({name: value + 20.0 if name.endswith("_points") else value for name, value in batch.items()})
-    assert (shifted["surface_pressure"] - model(batch)["surface_pressure"]).abs().max() > 1e-3
 
 
 @KINDS

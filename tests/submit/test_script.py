@@ -54,6 +54,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run_script(text: str, fakes: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a job script whose programs are the functions of `fakes`."""
+    text = text.replace("\nrestarts=", f"\n{fakes}restarts=", 1)
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **variables}
+    return subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+
+
 def script(hp: str | None, words: tuple[str, ...]) -> str:
     overrides = [word for word in words if word != "-m"]
     job = describe_job(["run_id=cars", *overrides], hp, multirun="-m" in words)
@@ -77,9 +84,7 @@ AWKWARD = ("a b", "12", "1e3", "true", "läufe", "$(touch pwned)", 'a"b', "it's"
 def test_any_name_reaches_the_ranks_as_one_word_that_reads_back(name: str, sweep, folder: Path) -> None:
     job = describe_job([f"run_id={override_value(name)}", *sweep], None, multirun=bool(sweep))
     fakes = "srun() { printf '%s\\n' \"$@\"; }\n"
-    text = render_script(job, program=("noether",)).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
-    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}
-    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    done = run_script(render_script(job, program=("noether",)), fakes, folder, SLURM_ARRAY_TASK_ID="1")
     words = done.stdout.splitlines()
     chosen = [word for word in words[words.index("train") + 1 :] if word.startswith(("run_id=", "seed="))]
     assert load_config(chosen).run_id == (f"{name}-1" if sweep else name), done.stderr
@@ -129,9 +134,8 @@ def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: P
     for name, starts in {"two": 2, "three": 3}.items():
         stopped = {"reason": "SIGUSR2", "update": 10, "attempts_without_progress": starts}
         write_json(folder / f"{name}.json", stopped)
-    text = script(None, ()).replace("\nrestarts=", f"\n{FAKES.format(srun=srun)}restarts=", 1)
-    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "RANK": "3", "SLURM_STEP_ID": "7", **variables}
-    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    left = {"RANK": "3", "SLURM_STEP_ID": "7", **variables}
+    done = run_script(script(None, ()), FAKES.format(srun=srun), folder, **left)
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout
     asked = folder / "scontrol.said"
@@ -140,10 +144,8 @@ def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: P
 
 def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
     (folder / "runs" / "cars").mkdir(parents=True)
-    fakes = FAKES.format(srun=ENDS["saved"][0])
-    text = script(None, ("slurm.slurm_setup=['set -euo pipefail']",)).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
-    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12"}
-    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    text = script(None, ("slurm.slurm_setup=['set -euo pipefail']",))
+    done = run_script(text, FAKES.format(srun=ENDS["saved"][0]), folder)
     assert (done.returncode, "queued again" in done.stdout) == (75, True), done.stdout + done.stderr
 
 
@@ -177,9 +179,7 @@ def test_a_script_that_nobody_submitted_for_us_says_where_its_job_is(sweep, vari
 
 def test_a_mount_with_a_blank_is_one_word_of_srun(folder: Path) -> None:
     words = ('slurm.container="a#b:1"', 'slurm.container_mounts=["/da ta:/mnt"]')
-    fakes = "srun() { printf '%s\\n' \"$@\"; }\n"
-    text = script(None, words).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
-    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, timeout=20, cwd=folder)
+    done = run_script(script(None, words), "srun() { printf '%s\\n' \"$@\"; }\n", folder)
     assert f"--container-mounts={folder}:{folder},/da ta:/mnt" in done.stdout.splitlines()
 
 
@@ -207,8 +207,6 @@ def test_an_image_that_is_not_there_never_reaches_the_queue(noether, folder: Pat
 
 
 def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
-    fakes = "srun() { env; }\n"
-    text = script(None, ()).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
     inherited = (
         "RANK",
         "MASTER_PORT",
@@ -217,8 +215,7 @@ def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
         "OMPI_COMM_WORLD_RANK",
         "SLURM_CPU_BIND",
     )
-    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **dict.fromkeys(inherited, "3")}
-    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
+    done = run_script(script(None, ()), "srun() { env; }\n", folder, **dict.fromkeys(inherited, "3"))
     left = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert left.isdisjoint(inherited)
     assert "SLURM_JOB_ID" in left

@@ -109,10 +109,6 @@ def refuse(context: WorkerContext, payload: Any) -> int:
     raise RequestError("no-such-model", "no such model", seen="model=upd", expected="upt", fix="model=upt")
 
 
-def return_codes(context: WorkerContext, codes: list[int]) -> int:
-    return codes[context.worker.rank]
-
-
 def exit_75(context: WorkerContext, payload: Any) -> int:
     return int(ExitCode.CHECKPOINTED)
 

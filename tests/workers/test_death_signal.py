@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.common.processes import ProcessEntry, descendants, living_descendants, process_table
+from noether.common.processes import ProcessEntry, descendants, living_descendants
 from noether.workers.death_signal import end_descendants
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +31,6 @@ def table_of(**parents: int) -> dict[int, ProcessEntry]:
 )
 def test_descendants(table: dict[int, ProcessEntry], below: set[int]) -> None:
     assert {entry.pid for entry in descendants(table, 10)} == below
-
-
-@linux
-def test_the_table_has_this_process_under_its_parent() -> None:
-    entry = process_table()[os.getpid()]
-    assert (entry.parent, entry.zombie) == (os.getppid(), False)
-    assert entry.started > 0
 
 
 @linux

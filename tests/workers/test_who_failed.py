@@ -98,27 +98,6 @@ def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run,
 
 
 @pytest.mark.slow
-def test_strangers_and_doubles_are_refused_and_the_run_goes_on(run: Run, tmp_path: Path) -> None:
-    port = free_port()
-    short = ("trainer.max_updates=3", "distributed.init_timeout_s=100")
-    first = run(*nodes(2, 0, port), *short)
-    stray = run(*nodes(4, 1, port), *short)
-    other = run(*nodes(2, 1, port), *short, "seed=1")
-    refused = [process.communicate(timeout=START_S)[1] for process in (stray, other)]
-    assert [stray.returncode, other.returncode] == [2, 2], refused
-    assert "the run was started with 2 ranks where rank 0 is, and with 4 here" in refused[0]
-    assert f"master_port={port + 1}" in refused[0]
-    assert "has other settings or versions than rank 0" in refused[1]
-    doubles = [run(*nodes(2, 1, port), *short) for _ in range(2)]
-    said = [process.communicate(timeout=START_S)[1] for process in doubles]
-    assert sorted(process.returncode for process in doubles) == [0, 2], said
-    assert "two processes are rank 1 of one run" in "".join(said)
-    _, words = first.communicate(timeout=START_S)
-    assert first.returncode == 0, words
-    assert words.count(" of another run was refused: it is of multinode, ") == 2, words
-
-
-@pytest.mark.slow
 def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_path: Path) -> None:
     """Nobody asked for port 29500; on it sits a program that accepts connections and says nothing."""
     try:
@@ -188,15 +167,3 @@ def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: in
     assert "the master's name nohost.invalid does not resolve" in said
     assert "fix       master_addr=" in said
     assert time.monotonic() - began < GONE_S
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("refusing", in_every_push({"rank-0": 0, "rank-1": 1}, "rank-0"))
-def test_what_one_host_refuses_ends_every_host(run: Run, tmp_path: Path, refusing: int) -> None:
-    """Rank 0's data is looked at before there is a meeting point: the other host must not wait there for nobody."""
-    port = free_port()
-    wrong = {refusing: ["dataset_root=/proc/no/such/place"]}
-    hosts = [run(*nodes(2, rank, port), "trainer.max_updates=3", *wrong.get(rank, [])) for rank in (0, 1)]
-    said = [process.communicate(timeout=START_S)[1] for process in hosts]
-    assert [process.returncode for process in hosts] == [2, 2], said
-    assert "/proc/no/such/place" in said[0]

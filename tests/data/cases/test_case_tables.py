@@ -144,14 +144,6 @@ def test_what_is_odd_about_a_table_is_said(write: Callable[[Path], None], words:
     assert words in draft_map(survey)
 
 
-def test_a_workbook_of_all_cases_gives_parameters_and_outputs(tmp_path: Path) -> None:
-    rows = [[f"car{index}", 20 + index, 0.3 + index / 100] for index in range(4)]
-    survey = survey_with(tmp_path, lambda root: write_book(root / "all.xlsx", ["Design", "speed", "Cd"], *rows))
-    text = draft_map(survey)
-    assert 'file: "all.xlsx", row: "Design"' in text
-    assert "20 to 23" in text
-
-
 def test_an_empty_cell_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("case;v\na;1\nb;\n")
     with refusal("not-a-number") as told:

@@ -11,7 +11,7 @@ from simulated_cases import MAP, write_cases
 
 from noether.config.compose import load_config
 from noether.data.build import Splits, prepare_data
-from noether.data.cases.metadata import read_metadata, write_metadata
+from noether.data.cases.metadata import read_metadata
 from noether.data.cases.prepare import prepare_cases
 from noether.data.identity import data_identity
 from noether.errors import RequestError
@@ -104,22 +104,6 @@ def test_a_split_without_cases_is_refused_before_any_worker_starts(prepared: Pat
     DATA["cases"]["the only test case to train on"].make(prepared)
     with refusal("prepared-split-empty"):
         verify(prepared)
-
-
-def test_data_is_told_from_other_data(prepared: Path) -> None:
-    before = data_identity(open_prepared(prepared))
-    assert before == data_identity(open_prepared(prepared))
-    about = read_metadata(prepared)
-    del about["sha256"]
-    about["splits"]["train"].reverse()
-    write_metadata(prepared, about)
-    assert data_identity(open_prepared(prepared)) != before
-
-
-def open_prepared(folder: Path) -> Splits:
-    from noether.data.cases.dataset import open_cases
-
-    return Splits(*open_cases(folder))
 
 
 class Lines(list):
