@@ -52,18 +52,18 @@ test-fast: $(READY)
 
 # Kills, damages, frozen starts, refusing disks and mutated files, each as often as CONTRIBUTING.md names: hours
 # on two cores. Each is a command of its own, with a first case and a number of cases.
-# make faults PART="kill --first 50 --seeds 50" makes one part alone, as each job of the nightly workflow does.
+# make faults PART="kill --first 50 --cases 50" makes one part alone, as each job of the nightly workflow does.
 faults: $(READY)
 ifdef PART
 	$(BIN)/python -m tests.faults.$(PART)
 else
 	$(BIN)/python -m tests.faults.fuzz --cases 100000
-	$(BIN)/python -m tests.faults.kill --seeds 200
+	$(BIN)/python -m tests.faults.kill --cases 200
 	$(BIN)/python -m tests.faults.frozen --cases 100
 	$(BIN)/python -m tests.faults.disks --cases 200
 	$(BIN)/python -m tests.faults.damage --cases 1500
 	$(BIN)/python -m tests.faults.changed --cases 300
-	$(BIN)/python -m tests.faults.strangers --rounds 12
+	$(BIN)/python -m tests.faults.strangers --cases 12
 endif
 
 # The short form of every benchmark, 10 to 15 minutes on two idle cores, into benchmarks/results/bench; then the charts.

@@ -60,7 +60,7 @@ MACHINES = (
 )
 """Beginnings of the ids of tests that need such a machine, or minutes on it."""
 EVERYWHERE = (
-    "tests/faults/test_kills.py",
+    "tests/faults/test_harness.py::test_killed",
     "tests/faults/test_disks.py::test_on_a_full_disk",
     "tests/faults/test_disks.py::test_a_flipped_byte",
     "tests/faults/test_harness.py::test_a_forged",

@@ -53,11 +53,6 @@ class EllipsoidCar:
     half_width: float
     yaw: float = 0.0
 
-    def __post_init__(self) -> None:
-        lengths = (self.half_length, self.height, self.half_width)
-        if not all(np.isfinite(length) and length > 0 for length in lengths) or not np.isfinite(self.yaw):
-            raise ValueError(f"lengths must be positive and the yaw finite: {self}")
-
     @property
     def semi_axes(self) -> Array:
         """Semi-axes (3,) along the body's x, y, z."""
@@ -182,8 +177,6 @@ def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed
 
     The fields are exact at the stored, rounded positions.
     """
-    if surface_points < 1 or volume_points < 0:
-        raise ValueError(f"{surface_points} surface and {volume_points} volume points: at least 1 and 0")
     from scipy.spatial import cKDTree
 
     surface = sample_surface(car, surface_points, seed).astype(np.float32).astype(np.float64)

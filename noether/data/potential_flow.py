@@ -119,9 +119,7 @@ def half_area(semi_axes: ArrayLike) -> float:
     return float(2 * np.pi * axes.prod() * elliprg(*axes**-2.0))
 
 
-def half_force_coefficients(
-    semi_axes: ArrayLike, freestream: ArrayLike, *, polar: int = 64, azimuth: int = 128
-) -> Array:
+def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Array:
     """Force (3,) on the upper half (y > 0) of the ellipsoid, over ½ρ|U|² and the planform π a_x a_z.
 
     The half stands on the ground plane y = 0, which mirror symmetry makes exact as long as the stream has no
@@ -132,7 +130,7 @@ def half_force_coefficients(
     nodes keep that symmetry, so they come out as rounding only. A hemisphere has 11/16 in y.
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
-    directions, weights = hemisphere_rule(polar, azimuth)
+    directions, weights = hemisphere_rule(64, 128)
     velocity = surface_velocity(axes, stream, axes * directions)
     vector_area = axes.prod() * directions / axes * weights[:, None]
     values: Array = -pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2])
@@ -157,11 +155,9 @@ def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
 def hemisphere_rule(polar: int, azimuth: int) -> tuple[Array, Array]:
     """Directions (polar·azimuth, 3) of the hemisphere y > 0 and their solid angles, which sum to 2π.
 
-    Gauss-Legendre nodes in y ∈ (0, 1) times equally spaced azimuths about y. `azimuth` must be even, so that
-    (x, y, z) and (−x, y, −z) are both nodes.
+    Gauss-Legendre nodes in y ∈ (0, 1) times equally spaced azimuths about y: of an even number, (x, y, z) and
+    (−x, y, −z) are both nodes.
     """
-    if azimuth % 2:
-        raise ValueError(f"azimuth must be even, not {azimuth}")
     nodes, node_weights = np.polynomial.legendre.leggauss(polar)
     heights, angles = np.meshgrid((nodes + 1) / 2, 2 * np.pi * np.arange(azimuth) / azimuth, indexing="ij")
     radius = np.sqrt(1 - heights**2)

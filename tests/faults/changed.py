@@ -204,7 +204,7 @@ class Scene:
 
 
 def main() -> int:
-    given = options(__doc__, 300)
+    given = options(__doc__, 300).parse_args()
     import noether.training.start  # noqa: F401
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 

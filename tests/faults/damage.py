@@ -306,7 +306,9 @@ class Scene(Room):
 
 
 def main() -> int:
-    given = options(__doc__, 1500, named=True)
+    parser = options(__doc__, 1500)
+    parser.add_argument("--only", default="", help="a regular expression: the cases whose names it fits")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
         scene = Scene(Path(scratch))
         every = [case for case in scene.cases() if re.search(given.only, str(case))]

@@ -81,7 +81,7 @@ class Scene(Room):
 
 
 def main() -> int:
-    given = options(__doc__, 200)
+    given = options(__doc__, 200).parse_args()
     with tempfile.TemporaryDirectory(prefix="disks-") as scratch:
         if "disk_shim" not in os.environ.get("LD_PRELOAD", ""):
             shim = build_shim(Path(scratch))

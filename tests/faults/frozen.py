@@ -121,7 +121,7 @@ def count_operations(folder: str, before: Callable[[int], object]) -> None:
 
 
 def main() -> int:
-    given = options(__doc__, 100)
+    given = options(__doc__, 100).parse_args()
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
         return run_series(
             given, Scene(Path(scratch)).run_case, summary="frozen starts, {failed} differences or tracebacks"

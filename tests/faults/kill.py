@@ -1,6 +1,6 @@
 """Kills runs at any moment, again and again, and shows that they end as if nothing had happened.
 
-    python -m tests.faults.kill --seeds 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
+    python -m tests.faults.kill --cases 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
 
 Each seed is a run that is disturbed one to three times and resumed each time, with `resume=auto`, until it is through.
 Then every file of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows.
@@ -16,8 +16,6 @@ The last start of two ranks is only delayed: one of them stands still for a whil
 What follows from a number of operations is the same each time; a moment is as exact as the machine.
 """
 
-import argparse
-import json
 import os
 import random
 import shutil
@@ -26,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from noether.runs.attempts import read_attempts
 
 from . import victim
 from .room import LIMIT_S, REPOSITORY, Blow, Room, Undisturbed, ended, final_hashes, free_port, history
+from .series import options, run_series
 
 MEETING_S = 60.0
 
@@ -164,7 +163,7 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     codes = [one.wait(LIMIT_S) for one in victims]
     folder = room.run_folder(name)
     told.insert(0, f"{who} of {ranks} ranks" + (f" on {hosts} hosts" if who == "launcher" else ""))
-    story = f"seed {seed}: " + "; ".join(told)
+    story = "; ".join(told)
     assert codes == [0] * ranks, f"{story}\nthe last start ended with {codes}\n{room.log(name).read_text()}"
     assert final_hashes(folder) == calm[ranks].hashes, f"{story}\nother bits than the undisturbed run"
     assert history(folder) == calm[ranks].rows, f"{story}\nother rows than the undisturbed run"
@@ -174,52 +173,8 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     return story
 
 
-def run_seeds(seeds: range, jobs: int, keep: Path | None = None, ranks: Sequence[int] = (1, 2)) -> list[str]:
-    """Runs seeds in so many processes at once; returns the stories of those that failed, and prints all."""
-    with tempfile.TemporaryDirectory(prefix="kill-") as scratch:
-        room = Room(keep or Path(scratch))
-        room.folder.mkdir(parents=True, exist_ok=True)
-        calm = {number: room.undisturbed(number) for number in ranks}
-        for number, one in calm.items():
-            print(f"undisturbed on {number} rank(s): {one.seconds:.1f} s, {one.operations} operations", flush=True)
-        workers = []
-        for job in range(jobs):
-            pid = os.fork()
-            if not pid:
-                run_share(room, seeds[job::jobs], calm, room.folder / f"failed-{job}.json", keep is None)
-            workers.append(pid)
-        for pid in workers:
-            os.waitpid(pid, 0)
-        failed = [
-            story for job in range(jobs) for story in json.loads((room.folder / f"failed-{job}.json").read_text())
-        ]
-    print(f"{len(seeds) - len(failed)} of {len(seeds)} seeds ended bit for bit as the undisturbed run")
-    return failed
-
-
-def run_share(room: Room, seeds: range, calm: dict[int, Undisturbed], result: Path, clear: bool) -> None:
-    failed, done = [f"the process of seeds {list(seeds)} died"], []
-    result.write_text(json.dumps(failed))
-    try:
-        failed = []
-        for seed in seeds:
-            try:
-                print(f"ok   {run_seed(room, seed, calm)}", flush=True)
-            except Exception as error:
-                failed.append(f"seed {seed}: {error}")
-                print(f"FAIL seed {seed}: {error}", flush=True)
-            done.append(seed)
-            if clear:
-                shutil.rmtree(room.folder / f"seed-{seed}", ignore_errors=True)
-        result.write_text(json.dumps(failed))
-    finally:
-        os._exit(0)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=200, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser = options(__doc__, 200)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
     parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
     parser.add_argument("--ranks", default="1,2,3,4,8", help="numbers of ranks, 1 among them")
@@ -227,15 +182,19 @@ def main() -> int:
     import noether.training.start  # noqa: F401
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 
-    started = time.monotonic()
-    failed = run_seeds(
-        range(given.first, given.first + given.seeds),
-        given.jobs,
-        given.keep,
-        [int(number) for number in given.ranks.split(",")],
-    )
-    print(f"{time.monotonic() - started:.0f} s")
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory(prefix="kill-") as scratch:
+        room = Room(given.keep or Path(scratch))
+        calm = {int(ranks): room.undisturbed(int(ranks)) for ranks in given.ranks.split(",")}
+        for ranks, one in calm.items():
+            print(f"undisturbed on {ranks} rank(s): {one.seconds:.1f} s, {one.operations} operations", flush=True)
+
+        def run_case(seed: int) -> tuple[str, list[str]]:
+            story = run_seed(room, seed, calm)
+            if given.keep is None:
+                shutil.rmtree(room.run_folder(f"seed-{seed}").path)
+            return story, []
+
+        return run_series(given, run_case, summary="kills, {failed} differences or tracebacks", jobs=given.jobs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,27 +11,23 @@ Case = Callable[[int], tuple[str, list[str]]]
 """Runs the case of a number; returns what was done, and what went wrong."""
 
 
-def options(description: str | None, cases: int, *, named: bool = False) -> argparse.Namespace:
-    """Reads the command line of a harness that makes so many cases unless told otherwise.
-
-    named: its cases have names, by which they can be chosen.
-    """
+def options(description: str | None, cases: int) -> argparse.ArgumentParser:
+    """The command line of a harness that makes so many cases unless told otherwise."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=cases, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first")
     parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
-    if named:
-        parser.add_argument("--only", default="", help="a regular expression: the cases whose names it fits")
-    return parser.parse_args()
+    return parser
 
 
-def run_series(given: argparse.Namespace, run_case: Case, *, summary: str) -> int:
-    """Runs the cases that the record does not name as done, and prints them.
+def run_series(given: argparse.Namespace, run_case: Case, *, summary: str, jobs: int = 1) -> int:
+    """Runs the cases that the record does not name as done, and prints them. A case that raises has failed.
 
     Args:
         given: the command line.
         run_case: runs one.
-        summary: the last line after the number of cases, with {failed} for the number of failures.
+        summary: the last line after the number of cases, with {failed} for the number of failed cases.
+        jobs: in how many forks of this process, which has started no thread.
 
     Returns:
         1 where anything went wrong, else 0.
@@ -37,15 +35,29 @@ def run_series(given: argparse.Namespace, run_case: Case, *, summary: str) -> in
     record: Path | None = given.record
     lines = record.read_text().splitlines() if record is not None and record.exists() else []
     done = {json.loads(line)["number"] for line in lines}
-    failed = 0
-    for number in range(given.first, given.first + given.cases):
-        if number in done:
-            continue
-        story, wrong = run_case(number)
+    left = [number for number in range(given.first, given.first + given.cases) if number not in done]
+
+    def is_sound(number: int) -> bool:
+        try:
+            story, wrong = run_case(number)
+        except Exception:
+            story, wrong = "raised", [traceback.format_exc()]
         print(f"{'FAIL' if wrong else 'ok  '} {number} {story}", *wrong, sep="\n  ", flush=True)
-        failed += len(wrong)
         if record is not None:
             with record.open("a") as file:
                 file.write(json.dumps({"number": number, "story": story, "wrong": wrong}) + "\n")
+        return not wrong
+
+    processes = []
+    for job in range(jobs):
+        pid = os.fork()
+        if not pid:
+            failed = 1
+            try:
+                failed = sum(not is_sound(number) for number in left[job::jobs])
+            finally:
+                os._exit(min(failed, 255))
+        processes.append(pid)
+    failed = sum(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in processes)
     print(f"{given.cases} {summary.format(failed=failed)}", flush=True)
     return 1 if failed else 0

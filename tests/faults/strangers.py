@@ -1,15 +1,13 @@
 """Strangers at the ports of a run: garbage, zeros, idle and many connections, forged hellos.
 
-    python -m tests.faults.strangers [--rounds 12] [--first 0]
+    python -m tests.faults.strangers --cases 12 [--first 0] [--record FILE]
 
-Each round is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
+Each case is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
 one of its processes listens, from before its launchers meet until it ends; half of them meet at an address of this
 machine beside the loopback, so that the ports are open on every interface. It must end as if nothing had happened: exit
-code 0 at both, and the weights of the undisturbed run. Prints a line of JSON for each round; exits with 1 if one
-failed.
+code 0 at both, and the weights of the undisturbed run.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,6 +27,7 @@ from noether.runs.folder import RunFolder
 from tests.misbehaving import processes_of
 
 from .room import REPOSITORY, TINY, final_hashes, free_port
+from .series import options, run_series
 
 LIMIT_S = 240.0
 SETTINGS = ("trainer.max_updates=12", "trainer.precision=float64", "trainer.log_every=1 updates")
@@ -214,28 +213,24 @@ def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str
     return row
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2 * len(ATTACKS))
-    parser.add_argument("--first", type=int, default=0)
-    given = parser.parse_args(arguments)
-    failed = 0
+def main() -> int:
+    given = options(__doc__, 2 * len(ATTACKS)).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        calm = finish(
-            quiet := [start(Path(temporary) / "calm", node, port) for port in [free_port()] for node in (0, 1)]
-        )
-        if [process.returncode for process in quiet] != [0, 0]:
-            raise SystemExit("\n".join(calm))
-        expected = final_hashes(RunFolder(Path(temporary) / "calm" / "run"))
-        for seed in range(given.first, given.first + given.rounds):
+        calm, port = Path(temporary) / "calm", free_port()
+        processes = [start(calm, node, port) for node in (0, 1)]
+        said = finish(processes)
+        assert [process.returncode for process in processes] == [0, 0], said
+        expected = final_hashes(RunFolder(calm / "run"))
+
+        def run_case(seed: int) -> tuple[str, list[str]]:
             rng = random.Random(seed)
             how = list(ATTACKS)[seed % len(ATTACKS)]
             most, apart_s = rng.choice((50, 400, MOST_OPEN)), rng.uniform(0, 10)
             row = play(Path(temporary) / str(seed), how, seed, most, apart_s, rng.choice(("127.0.0.1", own_address())))
-            row["held"] = row.pop("hashes", None) == expected
-            failed += not row["held"]
-            print(json.dumps(row), flush=True)
-    return int(failed > 0)
+            held = row.pop("hashes", None) == expected
+            return json.dumps(row), [] if held else ["other weights, or another end"]
+
+        return run_series(given, run_case, summary="attacks, {failed} that made a difference")
 
 
 if __name__ == "__main__":

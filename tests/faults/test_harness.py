@@ -43,6 +43,15 @@ def run(module: str, *words: str) -> str:
 
 
 @pytest.mark.slow
+def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happened() -> None:
+    """The first seeds strike a process alone, both of two nodes at once, and a launcher; by KILL and by TERM."""
+    said = run("kill", "--cases", "6", "--jobs", "2", "--ranks", "1,2")
+    assert "6 kills, 0 differences" in said
+    for word in ("alone", "node", "launcher", "SIGKILL", "SIGTERM twice", "operation"):
+        assert word in said
+
+
+@pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
     """A checkpoint copied to a newer name, rows that stand there twice, pipes, flipped bits."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"

@@ -21,7 +21,7 @@ def updates_kept(folder: RunFolder) -> list[int]:
 
 
 @pytest.mark.slow
-# One rank alone is killed and resumed bit for bit in tests/faults/test_kills.py.
+# One rank alone is killed and resumed bit for bit in tests/faults/test_harness.py.
 @pytest.mark.parametrize(
     ("killed_at", "options"),
     [

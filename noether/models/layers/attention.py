@@ -24,13 +24,13 @@ class SelfAttention(nn.Module):
 
     Args:
         dim: channels of a token.
-        heads: attention heads; must divide `dim`, or it is a ValueError.
+        heads: attention heads; must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.head_dim = head_width(dim, heads)
+        self.head_dim = dim // heads
         self.query_key_value = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
 
@@ -68,13 +68,13 @@ class CrossAttention(nn.Module):
 
     Args:
         dim: channels of a token, in both sets.
-        heads: attention heads; must divide `dim`, or it is a ValueError.
+        heads: attention heads; must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.head_dim = head_width(dim, heads)
+        self.head_dim = dim // heads
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.output = nn.Linear(dim, dim)
@@ -87,13 +87,6 @@ class CrossAttention(nn.Module):
         """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
         out: Tensor = self.output(_read(self.query(x), self.heads, attended_to, table))
         return out
-
-
-def head_width(dim: int, heads: int) -> int:
-    """Channels of one head. ValueError: `heads` does not divide `dim`."""
-    if heads < 1 or dim % heads:
-        raise ValueError(f"dim must be a multiple of heads: dim={dim}, heads={heads}")
-    return dim // heads
 
 
 def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:

@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noether.models.layers.attention import head_width
-
 EPSILON = 1e-5
 FIRST_TEMPERATURE = 0.5
 
@@ -20,13 +18,13 @@ class SliceAttention(nn.Module):
 
     Args:
         dim: channels of a point.
-        heads: attention heads; must divide `dim`, or it is a ValueError.
+        heads: attention heads; must divide `dim`.
         slices: slices of a head.
     """
 
     def __init__(self, dim: int, heads: int, slices: int) -> None:
         super().__init__()
-        head_dim = head_width(dim, heads)
+        head_dim = dim // heads
         self.heads = heads
         self.assigned = nn.Linear(dim, dim)
         self.features = nn.Linear(dim, dim)

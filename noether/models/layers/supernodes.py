@@ -49,12 +49,7 @@ def radius_neighbours(
         max_distances: bounds memory: as many centres are searched at a time as stay below it. It changes
             nothing in the result.
         mask: (batch, points) bool, False for padding, which is nobody's neighbour; None: no padding.
-
-    Raises:
-        ValueError: `radius` is not positive, or `max_neighbours` is below 1.
     """
-    if radius <= 0 or max_neighbours < 1:
-        raise ValueError(f"radius must be > 0 and max_neighbours ≥ 1: {radius=}, {max_neighbours=}")
     batch, count, _ = points.shape
     slots = min(max_neighbours, count)
     parts: Sequence[Tensor] = (centres,)
