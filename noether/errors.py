@@ -64,10 +64,10 @@ class JoinError(RequestError):
     exit_code = ExitCode.FAILED
 
 
-class EndedByAnother(NoetherError):
+class EndedByAnother(RequestError):
     """This rank ends because rank 0 has ended or refused the run, and is not what the run failed of."""
 
-    code = "ended-by-rank-0"
+    exit_code = ExitCode.FAILED
 
 
 class RanksLate(Exception):

@@ -91,7 +91,15 @@ def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
 def _raises(function: ast.expr) -> bool:
     name = ast.unparse(function)
     return name.endswith(
-        ("RequestError", "SettingError", "SettingProblem", "DamagedCheckpoint", "DiskRefusal", "JoinError")
+        (
+            "RequestError",
+            "SettingError",
+            "SettingProblem",
+            "DamagedCheckpoint",
+            "DiskRefusal",
+            "JoinError",
+            "EndedByAnother",
+        )
     ) or name in (*("refuse", "_choice_error", "_refusal", "wrong"),)
 
 

@@ -28,10 +28,11 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
         )
     except RuntimeError as error:
         raise EndedByAnother(
-            "rank 0 has ended before all ranks had joined\n"
-            f"  seen      the store at {point.address} port {point.port} is gone ({_first_line(error)})\n"
-            "  expected  rank 0, which serves it\n"
-            "  fix       see what the host of rank 0 says"
+            "rank-0-ended",
+            "rank 0 has ended before all ranks had joined",
+            seen=f"the store at {point.address} port {point.port} is gone ({_first_line(error)})",
+            expected="rank 0, which serves it",
+            fix="see what the host of rank 0 says",
         ) from None
 
 

@@ -104,11 +104,10 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     link: Hub | Spoke | None = None
     try:
         process = Participant(config, facts, placement, children, clock, found)
-        link = open_link(here, run_info, listener)
+        link = open_link(here, run_info, listener, held.endpoint.port if held is not None else 0)
         if isinstance(link, Spoke):
             return follow(process, link, report)
         link.meeting = refusal
-        link.store_port = held.endpoint.port if held is not None else 0
         lead(process, link, listener, report)
     finally:
         children.end()

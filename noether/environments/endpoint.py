@@ -63,7 +63,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
         fix = "master_port=0      (any free port)"
     else:
         # Ranks that were started separately cannot learn which port is free: all must be given the same number.
-        fix = f"master_port={endpoint.port + 1}"
+        fix = endpoint.another_port
     return RequestError(
         "port-unusable",
         f"port {endpoint.port} {state}",

@@ -70,6 +70,11 @@ class Endpoint:
     asked_by: PortSource = field(default="", compare=False)
     served_by: str = ""
 
+    @property
+    def another_port(self) -> str:
+        """The setting or variable of the port, with the number beside it."""
+        return f"{self.asked_by or 'master_port'}={self.port + (1 if self.port < 65535 else -1)}"
+
 
 @dataclass(frozen=True)
 class Placement:

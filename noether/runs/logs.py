@@ -21,12 +21,15 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
     offsets: dict[Path, int] = {}
     if not follow and not log_files(folder, rank):
         state = run_state(folder, queue_of(folder))
+        is_over = state.state not in (RUNNING, WAITING) and any(folder.logs.glob("rank-*.error.json"))
         raise RequestError(
             "no-logs-yet",
             f"{folder.path} has written nothing yet",
             seen=f"{state.state}: {state.why}",
             expected="a run that has started",
-            fix=f"noether logs {folder.path} -f      (waits for it)",
+            fix=f"cat {folder.logs}/rank-*.error.json      (why it ended)"
+            if is_over
+            else f"noether logs {folder.path} -f      (waits for it)",
         )
     shown: Path | None = None
     asked = 0.0

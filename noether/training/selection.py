@@ -55,4 +55,8 @@ def check_selection(run: Run) -> None:
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:
-        raise refusal if run.group.is_first else EndedByAnother(f"rank 0 refused the run: {refusal.summary}")
+        raise (
+            refusal
+            if run.group.is_first
+            else EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {refusal.summary}")
+        )

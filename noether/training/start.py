@@ -16,7 +16,7 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import find_deadline
 from noether.environments.placement import Placement
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, NoetherError, RequestError
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_stop
 from noether.runs.folder import RunFolder, refusals_told
@@ -30,6 +30,7 @@ from noether.training.refusing import other_hosts_told
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
 from noether.workers.run import run_placement
+from noether.workers.worker import failure_report, write_error_file
 
 
 def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, tensorboard: bool) -> int:
@@ -50,6 +51,8 @@ def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, 
                 code = ExitCode.CHECKPOINTED
     except NoetherError as error:
         code = error.exit_code
+        if isinstance(error, RequestError):  # A port that is taken; no rank started that could keep it.
+            write_error_file(failure_report(error, 0, plan.placement.host), folder.logs)
         raise
     finally:
         lease.release(code)

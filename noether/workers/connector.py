@@ -160,7 +160,7 @@ class Connector(AddressLookup):
         if self._has_found:
             self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
             if self.verdict is not None:
-                raise EndedByAnother(f"rank 0 refused the run: {self.verdict.message}")
+                raise EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {self.verdict.message}")
             report = self.own_refusal
             if report is None and refusal is not None:
                 report = failure_report(refusal, self._ranks[0], self._host)
@@ -174,7 +174,7 @@ class Connector(AddressLookup):
                         answer = connection.receive(LOOK_S)
                         self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
             if self.own_refusal is not None:
-                raise EndedByAnother("this process refuses the run, and has said so")
+                raise self.own_refusal.refusal
         if refusal is not None:
             raise refusal
         if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
@@ -218,15 +218,13 @@ class Connector(AddressLookup):
             f"port {port} is taken by another program on {host}, where rank 0 was expected",
             seen=f"{asked_by or 'port'}={port}; {self._why}",
             expected="a port that is free on the host of rank 0",
-            fix=f"{asked_by or 'master_port'}={port + 1}      (on every host)",
+            fix=f"{self._endpoint.another_port}      (on every host)",
         )
 
     def _stranger(self, met: RunIdentity, differ: Sequence[str]) -> RequestError:
         """Returns how a parent process is refused that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
-        name = endpoint.asked_by or "master_port"
-        fix = f"{name}={endpoint.port + 1 if endpoint.port < 65535 else endpoint.port - 1}      "
-        fix += "(in one of the two runs, on all of its ranks)"
+        fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
         code, summary = "another-run", "this rank has met another run"
         if "launcher" not in differ and "world_size" in differ:
             code = "world-sizes-differ"

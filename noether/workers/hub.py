@@ -28,6 +28,8 @@ class Hub(Link):
         run_info: RunInfo,
         endpoint: Endpoint,
         listener: RunListener | None = None,
+        *,
+        store_port: int = 0,
     ) -> None:
         world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
         super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
@@ -36,7 +38,7 @@ class Hub(Link):
         self._read: Callable[[Any], Any] = dict
         self.answers: dict[tuple[int, ...], Any] = {}
         self.stop_wanted = 0
-        self.store_port = endpoint.port
+        self.store_port = store_port
         self._has_said_who_is_missing = False
         self._own_address: AddressLookup | None = None
         if listener is not None:

@@ -56,20 +56,23 @@ def run_placement(
             raise
         print("noether: interrupted while workers were started", file=sys.stderr)
         return 128 + signal.SIGINT
-    link = open_link(placement, run_info, listener)
+    link = open_link(placement, run_info, listener, running[0].context.store_port)
     # Ranks started by hand on a machine of their own, and pods, have a terminal or log that rank 0 does not write to.
     says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
     return watch_workers(running, link=link, says_more=says_more)
 
 
-def open_link(placement: Placement, run_info: RunInfo, listener: RunListener | None) -> Hub | Spoke:
-    """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
+def open_link(placement: Placement, run_info: RunInfo, listener: RunListener | None, store_port: int) -> Hub | Spoke:
+    """Returns how this parent process reaches the others, which is a hub without a listener where there are none.
+
+    `store_port` is where rank 0 serves the ranks' store; 0 in a process without rank 0.
+    """
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
         endpoint = listener_endpoint(placement, listener.port if listener is not None else 0)
     if 0 not in ranks:
         return Spoke(ranks, placement.host, run_info, endpoint)
-    return Hub(ranks, placement.host, run_info, endpoint, listener)
+    return Hub(ranks, placement.host, run_info, endpoint, listener, store_port=store_port)
 
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:

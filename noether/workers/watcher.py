@@ -64,9 +64,6 @@ def watch_workers(
     """
     stream = stream or sys.stderr
     ranks = LocalRanks(running)
-    context = ranks.context
-    if isinstance(link, Hub):
-        link.store_port = context.store_port
     with SignalInbox() as inbox:
         watch = _Watch(ranks, link, inbox, says_more)
         watch.until_decided(grace_s)

@@ -43,5 +43,5 @@ def test_what_an_exception_says_of_the_peers(error: Exception, follows: str, wai
 def test_a_report_carries_the_kind_of_its_refusal() -> None:
     refused = failure_report(RequestError("some-code", "rank 0 refused the run"), 1, "n1")
     assert (refused.kind, refused.code, refused.follows) == ("refused", "some-code", "")
-    followed = failure_report(EndedByAnother("any words"), 1, "n1")
+    followed = failure_report(EndedByAnother("ended-by-rank-0", "any words"), 1, "n1")
     assert (followed.kind, followed.code, followed.follows) == ("refused", "ended-by-rank-0", "lost-peer")

@@ -46,3 +46,16 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
         for host in ended:
             assert "seed=5" in host.err
             assert "seed=0" in host.err
+
+
+def test_a_taken_port_is_kept_as_the_cause_and_logs_name_it(noether, tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        words = ("--hp", str(TINY), f"output_path={tmp_path}", "devices=2", f"master_port={port}")
+        refused = noether("train", *words, timeout=INIT_S)
+    assert refused.code == 2
+    assert "[port-unusable]" in refused.err
+    (kept,) = tmp_path.glob("*/logs/rank-0.error.json")
+    assert json.loads(kept.read_text())["code"] == "port-unusable"
+    logs = noether("logs", str(kept.parents[1]), timeout=INIT_S)
+    assert "rank-*.error.json" in logs.err

@@ -37,7 +37,7 @@ def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[
     words = io.StringIO()
     placement = workers(2)
     running = start_workers(placement, f"launch_targets.{target}", payload, folder / "logs")
-    link = open_link(placement, running[0].context.run_info, None)
+    link = open_link(placement, running[0].context.run_info, None, running[0].context.store_port)
     code = watch_workers(running, grace_s=grace_s, stream=words, link=link)
     return code, words.getvalue()
 
