@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from noether.errors import RequestError, one_line
 
 MESH_SUFFIXES = (".vtk", ".vtu", ".vtp", ".stl", ".ply", ".obj")
-VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD = 5, 7, 9
+VTK_TRIANGLE, VTK_POLYGON, VTK_PIXEL, VTK_QUAD = 5, 7, 8, 9
 """VTK's numbers of the cells that are faces: https://docs.vtk.org/en/latest/vtk_file_formats/vtk_legacy_file_format.html"""
 
 
@@ -102,6 +102,11 @@ def read_mesh(path: Path) -> MeshFile:
             mesh = mesh.cast_to_unstructured_grid()
     except Exception as error:  # whatever a parser raises on bytes that are not its format
         raise _unreadable(path, one_line(error)) from None
+    return mesh_file_of(path, mesh)
+
+
+def mesh_file_of(path: Path, mesh: Any) -> MeshFile:
+    """Returns what `read_mesh` does, of a mesh of pyvista. RequestError: its points are not usable."""
     try:
         points = np.asarray(mesh.points, np.float64)
         triangles, quads = _faces(mesh, len(points))
@@ -159,11 +164,11 @@ def _faces(mesh: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     flat = hasattr(mesh, "n_strips")
     if flat and mesh.n_strips:
         mesh = mesh.triangulate()
-    cells = mesh.GetPolys() if flat else mesh.GetCells()
+    cells = mesh.GetPolys() if flat else mesh.GetCells() if hasattr(mesh, "GetCells") else None
     if cells is None or not cells.GetNumberOfCells():
         return np.empty((0, 3), np.int64), np.empty((0, 4), np.int64)
     connectivity, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
-    kinds = (VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD)
+    kinds = (VTK_TRIANGLE, VTK_POLYGON, VTK_QUAD, VTK_PIXEL)
     faces = np.ones(len(offsets) - 1, bool) if flat else np.isin(np.asarray(mesh.celltypes), kinds)
     corners = np.diff(offsets)
     if connectivity.size and not 0 <= connectivity.min() <= connectivity.max() < count:
@@ -171,6 +176,9 @@ def _faces(mesh: Any, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     starts = offsets[:-1]
     triangles = [connectivity[starts[faces & (corners == 3)][:, None] + np.arange(3)]]
     quads = connectivity[starts[faces & (corners == 4)][:, None] + np.arange(4)]
+    if not flat:  # a pixel has its last two corners the other way round
+        pixels = np.asarray(mesh.celltypes)[faces & (corners == 4)] == VTK_PIXEL
+        quads[pixels] = quads[pixels][:, [0, 1, 3, 2]]
     for start, number in zip(starts[faces & (corners > 4)], corners[faces & (corners > 4)], strict=True):
         polygon = connectivity[start : start + number]
         triangles.append(np.stack([np.broadcast_to(polygon[0], number - 2), polygon[1:-1], polygon[2:]], axis=-1))

@@ -8,6 +8,7 @@ import numpy as np
 
 from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
+from noether.data.cases.mesh_blocks import whole_mesh
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
 
@@ -71,7 +72,7 @@ def write_on_shape(
         return write_fields(path, shape.points, shape.faces, arrays)
     check_suffix(path)
     pyvista = import_pyvista()
-    mesh = pyvista.read(source)
+    mesh = whole_mesh(source)
     if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
         raise RequestError(
             "suffix-without-cells",
@@ -80,7 +81,7 @@ def write_on_shape(
             expected=".vtu or .vtk",
             fix=f"--out {path.with_suffix('.vtu')}",
         )
-    if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
+    if (path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid)) or isinstance(mesh, pyvista.PointSet):
         mesh = mesh.cast_to_unstructured_grid()
     data, count = (mesh.cell_data, mesh.n_cells) if at_cells else (mesh.point_data, mesh.n_points)
     for name, array in arrays.items():

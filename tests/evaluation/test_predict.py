@@ -25,7 +25,7 @@ from noether.evaluation.shape_input import (
     shown_by,
 )
 from noether.evaluation.trained import TrainedModel, predict_shape, shape_batch
-from noether.evaluation.vtk_output import write_fields
+from noether.evaluation.vtk_output import write_fields, write_on_shape
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.fields import FieldsTask
@@ -277,3 +277,23 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         assert (done.code, "Traceback" in done.err) == (2, False), done.err
         assert re.search(message, done.err), done.err
     assert not (run / "logs").exists(), "the logs of its training are left alone"
+
+
+def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_path: Path) -> None:
+    grid = pyvista.ImageData(dimensions=(4, 3, 2), spacing=(1, 2, 3))
+    grid.save(tmp_path / "box.vti")
+    pyvista.ImageData(dimensions=(4, 3, 1)).save(tmp_path / "plane.vti")
+    np.savez(tmp_path / "cloud.npz", points=grid.points, t=np.arange(grid.n_points))
+    rows = [",".join(map(str, point)) for point in grid.points]
+    (tmp_path / "cloud.csv").write_text("\n".join(["x,y,z", *rows]))
+    for name in ("box.vti", "cloud.npz", "cloud.csv"):
+        shape = read_shape(tmp_path / name, at="points")
+        write_on_shape(tmp_path / "out.vtu", tmp_path / name, shape, {"p": shape.points[:, 0]})
+        made = pyvista.read(tmp_path / "out.vtu")
+        assert np.asarray(made.points) == pytest.approx(np.asarray(grid.points)), name
+        assert made.point_data["p"] == pytest.approx(np.asarray(grid.points)[:, 0]), name
+    plane = read_shape(tmp_path / "plane.vti")
+    assert plane.areas.sum() == pytest.approx(6)  # pixels, whose corners VTK counts in another order
+    pyvista.MultiBlock({"a": grid, "b": grid}).save(tmp_path / "two.vtm")
+    with refusal("shape-of-several-blocks"):
+        read_shape(tmp_path / "two.vtm", at="points")

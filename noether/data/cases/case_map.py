@@ -166,6 +166,8 @@ class CaseMap(Section):
                     raise ValueError(f"sets.{name}.fields.{field}.times: no constant or parameter {about.times!r}")
             if own.distance_to and (own.distance_to not in self.sets or self.sets[own.distance_to].kind != "surface"):
                 raise ValueError(f"sets.{name}.distance_to: {own.distance_to!r} is not a surface set of this map")
+        if not self.outputs and self.reader == "meshes" and not any(own.fields for own in self.sets.values()):
+            raise ValueError("sets: no field and no output, so there is nothing to predict")
         if self.forces:
             surface = self.sets.get(self.forces.set)
             wanted = [name for name in (self.forces.pressure, self.forces.shear) if name]

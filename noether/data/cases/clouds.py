@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from noether.data.cases.tables import read_columns
-from noether.data.cases.vocabulary import name_and_unit
+from noether.data.cases.vocabulary import LENGTH_UNITS, name_and_unit
 from noether.data.mesh_files import import_pyvista
 from noether.errors import RequestError
 
@@ -23,35 +23,43 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
     """Returns a table's rows as points (a PointSet of pyvista) with its other columns of numbers as their arrays.
 
     coordinates: the columns of x, y and z; where none are given, those that are usually called so. Columns that differ
-    in x, y, z or in a number from 0 alone are one array.
+    in x, y, z or in a number from 0 alone are one array. Of a plane, with x and y alone, z is 0, of vectors too.
 
     Raises:
         RequestError: the table cannot be read, or has no such columns.
     """
     columns = read_columns(path)
     own = coordinates or guessed_coordinates(list(columns))
-    if len(own) != 3 or not set(own) <= set(columns):
+    if len(own) not in (2, 3) or not set(own) <= set(columns):
         raise RequestError(
             "no-coordinates",
             f"{path} has no columns of coordinates",
             seen=", ".join(columns) or "no columns of numbers",
-            expected=", ".join(coordinates) or "x, y and z",
+            expected=", ".join(coordinates) or "x, y and z; of a plane, x and y",
             fix="coordinates: [x, y, z]      (the names of the columns, in the map's set)",
         )
-    cloud = import_pyvista().PointSet(np.stack([columns.pop(name) for name in own], axis=-1))
-    for name, parts in _arrays(list(columns)).items():
+    places = [columns.pop(name) for name in own]
+    zero = np.zeros_like(places[0])
+    cloud = import_pyvista().PointSet(np.stack([*places, zero][:3], axis=-1))
+    if len(units := {name_and_unit(name)[1] for name in own}) == 1 and units <= set(LENGTH_UNITS):
+        cloud.field_data["length"] = [*units]
+    for name, parts in _arrays(list(columns), dimensions=len(own)).items():
         values = [columns[part] for part in parts]
+        values += [zero] * (len(values) == len(own) == 2)
         cloud.point_data[name] = np.stack(values, axis=-1) if len(values) > 1 else values[0]
     return cloud
 
 
 def guessed_coordinates(columns: Sequence[str]) -> list[str]:
-    """The columns that are called x, y and z, Points:0, x-coordinate, X (m) or alike; [] where there are not three."""
-    found = []
+    """The columns that are called x, y and z, Points:0, x-coordinate, X (m) or alike; [] where x or y is missing."""
+    found: list[str] = []
     for digit, letter in enumerate("xyz"):
         usual = re.compile(rf"(?:{PLACE}[\s:_.-]*)?{letter}(?:[\s_-]?{PLACE})?$|{PLACE}[\s:_.-]{digit}$", re.IGNORECASE)
-        found += [column for column in columns if usual.match(name_and_unit(column)[0])][:1]
-    return found if len(set(found)) == 3 else []
+        named = [column for column in columns if usual.match(name_and_unit(column)[0])][:1]
+        if not named and letter != "z":
+            return []
+        found += named
+    return found if len(set(found)) == len(found) else []
 
 
 def is_cloud(path: Path) -> bool:
@@ -65,7 +73,7 @@ def is_cloud(path: Path) -> bool:
     return bool(guessed_coordinates(list(columns))) and len(next(iter(columns.values()))) > 1
 
 
-def _arrays(columns: Sequence[str]) -> dict[str, list[str]]:
+def _arrays(columns: Sequence[str], dimensions: int) -> dict[str, list[str]]:
     """The columns of each array, in the order of its components."""
     groups: dict[str, dict[int, str]] = {}
     for column in columns:
@@ -76,6 +84,6 @@ def _arrays(columns: Sequence[str]) -> dict[str, list[str]]:
             )
             groups.setdefault(f"{part['name']} [{unit}]" if unit else part["name"], {})[index] = column
     whole = {name: [own[index] for index in sorted(own)] for name, own in groups.items()
-             if len(own) > 2 and sorted(own) == list(range(len(own))) and name not in columns}  # fmt: skip
+             if len(own) >= dimensions and sorted(own) == list(range(len(own))) and name not in columns}  # fmt: skip
     within = {column for own in whole.values() for column in own}
     return whole | {column: [column] for column in columns if column not in within}

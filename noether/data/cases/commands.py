@@ -1,5 +1,6 @@
 """What `noether data inspect` and `noether data prepare` print and do for folders of cases."""
 
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from rich.table import Table
 
 from noether.common.console import Console
 from noether.common.numbers import first_of
+from noether.config.explain import as_override
 from noether.data.cases.case_map import map_text, parse_map
 from noether.data.cases.draft import draft_map, words_of_steps
 from noether.data.cases.metadata import DATASET_FILE
@@ -52,7 +54,10 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
     sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
-    console.say(f"{sizes}; train on it with: noether train dataset={dataset} dataset_root={folder}")
+    console.say(
+        f"{sizes}; train on it with: noether train dataset={dataset} "
+        f"{shlex.quote(f'dataset_root={as_override(str(folder))}')}"
+    )
 
 
 def warn_few(console: Console, lines: list[str], where: str = "") -> None:
@@ -84,7 +89,10 @@ def inspect_cases_here(cases: str, out: str, *, workers: int) -> int:
         raise RequestError(
             "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
         ) from None
-    console.say(f"{target}: a draft of the map; check it, then: noether data prepare {cases} OUT --map {out}")
+    console.say(
+        f"{target}: a draft of the map; check it, then: "
+        f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
+    )
     return ExitCode.DONE
 
 
@@ -109,7 +117,8 @@ def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Tab
     facts = list(found.values())
     points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
     named = f"{template} {block}".rstrip()
-    title = f"{named}: a {facts[0].kind} in {len(found)} cases, {points} points, {cells} cells"
+    kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
+    title = f"{named}: {kind} in {len(found)} cases, {points} points, {cells} cells"
     table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
                   title=title, title_justify="left")  # fmt: skip
     for (at, name), arrays in arrays_of([found]).items():

@@ -2,29 +2,27 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from statistics import mode
+from statistics import median, mode
 from typing import get_args
 
 import numpy as np
 
-from noether.data.cases.case_map import RESERVED, SetKind
+from noether.data.cases.case_map import LENGTHS, RESERVED, SetKind
+from noether.data.cases.draft_numbers import columns_of, draft_numbers
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.data.cases.tensors import TensorOrder
 from noether.data.cases.vocabulary import (
-    FLOW_UNITS,
     LENGTH,
     LENGTH_UNITS,
     STRESS,
     STRESSES,
     TENSOR,
     Physics,
-    is_result,
     known_field,
     name_and_unit,
-    number_name,
     physics_of,
     plain_name,
 )
@@ -35,11 +33,9 @@ BACKGROUND = re.compile(
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
-EXACT = 1e-4
-"""A number that differs by less from what a field spans, in every case, is determined by the field."""
-NOISE = 1e-4
-"""A component of a result that is never more than this of another one is what the solver leaves of zero: its spread
-cannot be learned, and would weigh in the loss as much as that of any other."""
+
+ALONG = 0.1
+"""Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class _Meaning:
 
     physics: Physics
     length: str
-    is_stated: bool
+    why: str
 
     def unit(self, array: ArrayFacts) -> str:
         stated = name_and_unit(array.name)[1]
@@ -79,7 +75,7 @@ def draft_map(survey: Survey) -> str:
     meaning = _meaning(survey, is_openfoam)
     sets = _sets(survey, meaning.physics)
     is_kinematic = is_openfoam and any("pressure" in field for own in sets for field in own.fields)
-    parameters, outputs = _numbers(survey)
+    parameters, outputs = draft_numbers(survey)
     lines = [
         "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
         f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at. "
@@ -90,7 +86,7 @@ def draft_map(survey: Survey) -> str:
         *(_axes(sets) if meaning.physics == "flow" else []),
         *_length(survey, sets, meaning),
         *_step(survey),
-        *(_DENSITY if is_kinematic else []),
+        *(_DENSITY if is_kinematic and not any(line.startswith("  density:") for line in parameters) else []),
         "parameters:           # numbers of each case that a model is given",
         *(parameters or ["  {}"]),
         "outputs:              # numbers of each case that a model can predict",
@@ -113,17 +109,29 @@ _DENSITY = [
 def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
               for array in facts.arrays}  # fmt: skip
-    columns = [column for column, _, _ in _columns(survey)]
+    columns = [column for column, _, _ in columns_of(survey)]
     physics = physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
-    stated = {name_and_unit(name)[1] for name in (*columns, *(name for name, _ in arrays))} & set(LENGTH_UNITS)
+    blocks = [facts for cases in survey.blocks.values() for facts in cases.values()]
+    if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
+        return _Meaning(physics, of_positions.pop(), "as the names say")
+    size = _size(survey.blocks.values())
+    lengths = [(max(map(abs, values.values())) * LENGTHS[unit], unit) for column, values, _ in columns_of(survey)
+               if (unit := name_and_unit(column)[1]) in LENGTH_UNITS]  # fmt: skip
+    if size and lengths and (longest := max(lengths)[0]):
+        # The unit by which the body is about as long as the longest of its measures.
+        units = dict.fromkeys(("m", "mm", *(unit for _, unit in lengths)))
+        unit = min(units, key=lambda unit: round(abs(np.log(size * LENGTHS[unit] / longest))))
+        return _Meaning(physics, unit, "a guess by the lengths among the numbers")
+    stated = {name_and_unit(name)[1] for name, _ in arrays} & set(LENGTH_UNITS)
     if len(stated) == 1:
-        return _Meaning(physics, stated.pop(), is_stated=True)
-    return _Meaning(physics, "mm" if _size(survey.blocks.values()) > LONGEST[physics] else "m", is_stated=False)
+        return _Meaning(physics, stated.pop(), "a guess by the units in names")
+    return _Meaning(physics, "mm" if size > LONGEST[physics] else "m", "a guess")
 
 
 def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
-    boxes = [facts for cases in blocks for facts in cases.values()]
-    return max((float(max(np.subtract(own.high, own.low))) for own in boxes), default=0.0)
+    """How long the cases are, the largest of their sets: the middle one, for one may be in another unit."""
+    boxes = [[float(max(np.subtract(own.high, own.low))) for own in cases.values()] for cases in blocks]
+    return max((median(sizes) for sizes in boxes if sizes), default=0.0)
 
 
 def _sets(survey: Survey, physics: Physics) -> list[_Set]:
@@ -139,15 +147,21 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and len(survey.blocks) > 1:
                 continue  # a shape alone, beside the same with fields
-            at_cells = not arrays or any(array.at == "cells" for array in arrays)
-            at = "cells" if kind != "points" and at_cells else "points"
-            fields = _named((array for array in arrays if array.at == at), physics)
+            at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
+                                   for place in ("points", "cells"))  # fmt: skip
+            more_vary = _varying(at_points) > _varying(at_cells)
+            at = "points" if kind == "points" or more_vary or not (at_cells or not at_points) else "cells"
+            fields = at_cells if at == "cells" else at_points
             kept = {array.name for array in fields.values()}
             others = _named((array for array in arrays if array.at != at and array.name not in kept), physics)
             patches = wanted if any(wanted) else []
             name = _set_name(kind, template, found)
             found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others))
     return found
+
+
+def _varying(fields: Mapping[str, ArrayFacts]) -> int:
+    return sum(array.low != array.high for array in fields.values())
 
 
 def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
@@ -176,7 +190,11 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
         if (
-            re.match(r"(vtk|Normals$|TCoords|GlobalIds|Ids?$|(str_?)?error$)", array.name, re.I)
+            re.match(
+                r"(vtk|Normals$|TCoords|GlobalIds|(.*(mat|part|elem\w*|node|region|cell))?_?Ids?$|(str_?)?error$)",
+                array.name,
+                re.I,
+            )
             or array.low == array.high == 0
         ):
             continue
@@ -194,9 +212,14 @@ def field_name(array: ArrayFacts, physics: Physics) -> str:
 
 
 def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrder, is_kinematic: bool) -> list[str]:
-    lines = [f"  {own.name}:", f"    file: {json.dumps(own.template)}", f"    kind: {own.kind}", f"    at: {own.at}"]
+    lines = [
+        f"  {own.name}:",
+        f"    file: {json.dumps(own.template, ensure_ascii=False)}",
+        f"    kind: {own.kind}",
+        f"    at: {own.at}",
+    ]
     if own.patches:
-        lines.append(f"    patches: {json.dumps(own.patches)}")
+        lines.append(f"    patches: {json.dumps(own.patches, ensure_ascii=False)}")
     surface = next((other.name for other in sets if other.kind == "surface"), None)
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
@@ -220,7 +243,10 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
 
 
 def _axes(sets: list[_Set]) -> list[str]:
-    winds = [own.fields["velocity"].mean for own in sets if "velocity" in own.fields]
+    velocities = [own.fields["velocity"] for own in sets if "velocity" in own.fields]
+    winds = [own.mean for own in velocities if max(map(abs, own.mean)) > ALONG * max(-own.low, own.high)]
+    if velocities and not winds:
+        return []
     if not winds:
         return [
             "# Where the air blows to and which way is up: a guess; null keeps the files' axes.",
@@ -236,8 +262,7 @@ def _axes(sets: list[_Set]) -> list[str]:
 def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     templates = {own.template for own in sets if own.kind == "surface"} or {own.template for own in sets}
     size = _size(cases for (template, _), cases in survey.blocks.items() if template in templates)
-    why = "as the names say" if meaning.is_stated else "a guess"
-    words = f"unit of the positions, {why}: m, mm, cm, in, ft; the longest is {size:.4g}"
+    words = f"unit of the positions, {meaning.why}: m, mm, cm, in, ft; the usual case is {size:.4g} long"
     return [f"length: {meaning.length:<14}# {words}"]
 
 
@@ -263,69 +288,7 @@ def _step(survey: Survey) -> list[str]:
 
 def _forces(sets: list[_Set]) -> list[str]:
     for own in sets:
-        if own.kind == "surface" and "pressure" in own.fields:
+        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # a wall, no plane flow
             shear = ", shear: wall_shear" if "wall_shear" in own.fields else ""
             return [f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"]
     return []
-
-
-def _numbers(survey: Survey) -> tuple[list[str], list[str]]:
-    """The lines of parameters, and those of outputs."""
-    parameters: dict[str, str] = {}
-    outputs: dict[str, str] = {}
-    peaks: dict[str, float] = {}
-    for column, values, where in _columns(survey):
-        name, unit = number_name(column), name_and_unit(column)[1]
-        if not name or name in {*parameters, *outputs, "density"} or not np.isfinite(list(values.values())).all():
-            continue
-        own = f", column: {json.dumps(column, ensure_ascii=False)}" if column != name else ""
-        unit = json.dumps(unit or FLOW_UNITS.get(name, ""), ensure_ascii=False)
-        into = outputs if is_result(column) else parameters
-        span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
-        of = _determined_by(survey, values) if into is parameters else ""
-        doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
-        into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {span}{doubt}"
-        peaks[name] = max(map(abs, values.values()))
-    for name, line in outputs.items():
-        if of := _negligible_beside(name, {other: peaks[other] for other in outputs}):
-            outputs[name] = f"  # {line.strip()}: nothing beside {of}, and left out"
-    return list(parameters.values()), list(outputs.values())
-
-
-def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
-    """Names the component of the same vector beside which this one is noise; "" where there is none."""
-    stem, _, axis = name.rpartition("_")
-    components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
-    return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
-
-
-def _determined_by(survey: Survey, values: Mapping[str, float]) -> str:
-    """Says which field's largest, smallest or mean value a number is, in every case; "" where it is none."""
-    if len(set(values.values())) < 3:
-        return ""
-    for (_, name), found in arrays_of(survey.blocks.values()).items():
-        facts = {case: array for case, array in found if case in values}
-        if len(facts) < 3:
-            continue
-        arrays = facts.values()
-        for words, side in (
-            ("largest", [array.high for array in arrays]),
-            ("smallest", [array.low for array in arrays]),
-            ("mean", [array.mean[0] for array in arrays]),
-        ):
-            if np.allclose(side, [values[case] for case in facts], rtol=EXACT, atol=0):
-                return f"the {words} value of {name}"
-    return ""
-
-
-def _columns(survey: Survey) -> Iterator[tuple[str, dict[str, float], str]]:
-    """The numbers that cases have: what each is called, its value in each case, and where it stands."""
-    for template, cases in survey.numbers.items():
-        columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
-        if template.endswith(".dat"):
-            columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
-        for column in columns:
-            yield column, {case: own[column] for case, own in cases.items()}, f"file: {json.dumps(template)}"
-    for file, facts in survey.tables.items():
-        for column, values in facts.numbers.items():
-            yield column, values, f"file: {json.dumps(file)}, row: {json.dumps(facts.row, ensure_ascii=False)}"

@@ -25,7 +25,8 @@ def refuse_at_once(jobs: Sequence[PreparationJob], unknown: Sequence[str]) -> No
     Raises:
         RequestError: naming the first twenty problems, each with its reason.
     """
-    found = [(job.case, error) for job in jobs for error in job.problems()]
+    every = [(job.case, error) for job in jobs for error in job.problems()]
+    found = list({(case, error.summary, error.seen): (case, error) for case, error in every}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, in {len({case for case, _ in found})} cases")

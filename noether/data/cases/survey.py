@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mode
+from statistics import median, mode
 
 import numpy as np
 
@@ -13,13 +13,22 @@ from noether.common.numbers import finite, first_of
 from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
-from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside, is_surface, read_times_and_blocks
+from noether.data.cases.mesh_blocks import (
+    BY_CONTENT,
+    LISTS,
+    SUFFIXES,
+    files_behind,
+    is_mesh_inside,
+    is_surface,
+    read_times_and_blocks,
+)
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
+UNLIKE, FLOOR = 12, 0.04
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 
 
@@ -38,10 +47,14 @@ class ArrayFacts:
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays."""
+    """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays.
+
+    length: the unit of length that the names of coordinates state; "" where none does.
+    """
 
     name: str
     kind: SetKind
+    length: str
     points: int
     cells: int
     low: tuple[float, ...]
@@ -87,6 +100,7 @@ def survey_folder(
 ) -> Survey:
     """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
     files = list_files(root)
+    files = _without_named(root, files)
     grouping = group_files(files, {file for file in files if file.endswith(BY_CONTENT) and is_mesh_inside(root / file)})
     if not grouping.cases:
         raise RequestError(
@@ -115,6 +129,14 @@ def survey_folder(
     return survey
 
 
+def _without_named(root: Path, files: list[str]) -> list[str]:
+    """Files without those that others list, as a .pvd does its steps: they are read through the list."""
+    top = root.resolve()
+    lists = [top / file for file in files if file.endswith(LISTS)]
+    named = {os.path.normpath(own) for path in lists for own in files_behind(path)[1:]}
+    return [file for file in files if str(top / file) not in named]
+
+
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
     """The times of one file's steps, and the facts of every block at the last. RequestError: it cannot be read."""
     times, blocks = read_times_and_blocks(Path(job[2]))
@@ -127,7 +149,10 @@ def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
         points = np.asarray(mesh.points)
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
-        facts.append(BlockFacts(block.name, kind, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found))
+        length = str(mesh.field_data["length"][0]) if "length" in mesh.field_data else ""
+        facts.append(
+            BlockFacts(block.name, kind, length, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found)
+        )
     return times, facts
 
 
@@ -141,9 +166,11 @@ def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
         return None
     rows = values.reshape(len(values), -1)[:: max(1, len(values) // ROWS_LOOKED_AT)]
     finite = np.isfinite(rows)
-    good = np.where(finite, rows, 0).astype(np.float64)
-    low, high = (float(side) for side in (good.min(), good.max()))
     bad = int((~finite).any(axis=1).sum())
+    good = rows[finite.all(axis=1)].astype(np.float64)
+    if not len(good):
+        good = np.zeros((1, rows.shape[1]))
+    low, high = (float(side) for side in (good.min(), good.max()))
     mean = tuple(map(float, good.mean(axis=0)))
     return ArrayFacts(at, name, rows.shape[1], low, high, mean=mean, not_finite=bad)
 
@@ -175,9 +202,8 @@ def _read_numbers(survey: Survey) -> None:
             except RequestError as error:
                 refused[case] = error
         if refused:  # .dat and .csv are many things: where none could be read, it is one of them
-            why = next(iter(refused.values())).seen
             which = f"{template} is not used" if len(refused) == len(own) else f"{_some(list(refused))}: no {template}"
-            survey.odd.append(f"{which}: its numbers cannot be read ({why})")
+            survey.odd.append(f"{which}: {_unread(next(iter(refused.values())))}")
     for file in survey.grouping.tables:
         try:
             rows = read_table(survey.root / file)
@@ -188,6 +214,12 @@ def _read_numbers(survey: Survey) -> None:
             continue
         if rows:
             survey.tables[file] = _table_facts(file, rows, survey)
+
+
+def _unread(error: RequestError) -> str:
+    if error.code == "table-of-several-rows":
+        return f"{error.seen}, and no columns of coordinates; values at a mesh's points or cells belong into its file"
+    return f"its numbers cannot be read ({error.seen})"
 
 
 def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
@@ -230,6 +262,9 @@ def _odd(survey: Survey) -> Iterator[str]:
             yield f"{_some(missing)} without {template}"
     for (template, block), cases in survey.blocks.items():
         where = f"{template}" + (f" ({block})" if block else "")
+        sizes = {case: max(np.subtract(facts.high, facts.low)) for case, facts in cases.items()}
+        if unlike := _unlike(sizes):
+            yield f"{_some(unlike)}: of another size than the others in {where}: in another unit?"
         for (at, name), own in arrays_of([cases]).items():
             having = {case for case, _ in own}
             if without := [case for case in cases if case not in having]:
@@ -237,8 +272,25 @@ def _odd(survey: Survey) -> Iterator[str]:
             usual = mode(array.components for _, array in own)
             if others := [case for case, array in own if array.components != usual]:
                 yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
+            if unlike := _unlike({case: max(abs(array.low), abs(array.high)) for case, array in own}):
+                yield f"{_some(unlike)}: {name} is unlike that of the others in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
                 yield f"{_some(bad)}: {name} is not finite in {where}"
+
+
+def _unlike(sizes: Mapping[str, float]) -> list[str]:
+    """The few cases of which a size is far from the usual, as a difference and as a ratio; none of fewer than 8 cases.
+
+    Far is UNLIKE times the usual distance from the median, or of FLOOR of it where that is less.
+    """
+    own = {case: size for case, size in sizes.items() if size > 0}
+    found = set(own) if len(own) >= 8 else set()
+    for values in (own, {case: float(np.log(size)) for case, size in own.items()}) if found else ():
+        middle = median(values.values())
+        usual = median(abs(value - middle) for value in values.values())
+        floor = FLOOR * middle if values is own else FLOOR
+        found &= {case for case, value in values.items() if abs(value - middle) > UNLIKE * max(usual, floor)}
+    return sorted(found) if len(found) <= max(1, len(own) / 10) else []
 
 
 def _some(cases: Sequence[str]) -> str:

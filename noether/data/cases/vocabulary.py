@@ -1,6 +1,7 @@
 """What the arrays and numbers of simulations are usually called in files, and what that says about their physics."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -42,25 +43,25 @@ def _known(
 
 KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
     "flow": (
-        _known("pressure", r"(p|pressure|static_pressure)(_?mean)?(_?trim)?", 1, "Pa"),
-        _known("velocity", r"velocity(_?mean)?(_?trim)?", 3, "m/s"),
+        _known("pressure", r"(p|(static_|statischer_)?(pressure|druck|pression))(_?mean)?(_?trim)?", 1, "Pa"),
+        _known("velocity", r"(velocity|geschwindigkeit|vitesse)(_?mean)?(_?trim)?", 3, "m/s"),
         _known("velocity", r"(u|v)(_?mean)?(_?trim)?", 3, "m/s", evidence=False),
         _known("wall_shear", r"(.*wall_?shear|wss).*", 3, "Pa"),
-        _known("temperature", r"(t|temp|temperature)(_?mean)?", 1, "K", evidence=False),
+        _known("temperature", r"(t|temp|temperature?)(_?mean)?", 1, "K", evidence=False),
     ),
     # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
     "solid": (
-        _known("displacement", r"disp(lacements?)?|deformation", 3, LENGTH),
+        _known("displacement", r"disp(lacements?)?|deformation|verschiebung|deplacement", 3, LENGTH),
         _known("displacement", r"u", 3, LENGTH, evidence=False),
-        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?", TENSOR, STRESS),
+        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?|spannung|contrainte", TENSOR, STRESS),
         _known("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", TENSOR, "1"),
         _known("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", 1, STRESS),
         _known("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
         _known("reaction_force", r"rf|forc|reaction(_?forces?)?", 3, "N"),
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K", evidence=False),
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K", evidence=False),
     ),
     "heat": (
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K"),
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K"),
         _known("heat_flux", r"hfl|flux|heat_?flux|q", 3, "W/m²"),
     ),
     "unknown": (),
@@ -82,6 +83,10 @@ RESULTS = _words(
     """
 )
 """Words in the names of numbers that a simulation computes; a model predicts them."""
+RESULT_PARTS = re.compile(
+    r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|perte|chute|fleche|rendement|(^|_)moyen|(^|_)(gain|s[1-9]{2})(_|$)"
+)
+"""The same in German and French, whose words are joined, and in the scattering parameters of high frequencies."""
 GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input film friction expansion")
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
 LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
@@ -89,13 +94,20 @@ STRESSES = {"mm": "MPa"}
 """Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
 SYMBOLS = {*LENGTH_UNITS} | _words(
     """
-    µm um km Pa kPa MPa GPa bar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad Hz rpm
-    mol A V % - 1
+    µm um km Pa hPa kPa MPa GPa bar mbar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad
+    Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1
     """
 )
 """Of which units are made: products and quotients of them and their powers, such as W/(m²·K)."""
+SUFFIX_UNITS = "mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
+"""Units that names end with after _, as in length_mm: those that are no words or symbols of something else."""
+FAMILIES = tuple(map(_words, ("m mm cm in ft km um µm", "Pa hPa kPa MPa GPa bar mbar psi N", "N kN MN",
+                              "K °C degC C °F F", "W mW kW MW J kJ MJ")))  # fmt: skip
+"""Units, or the first symbols of units, of one quantity."""
 _EXPONENT = re.compile(r"(?:\^?[-−]?\d|[⁻²³]+)$")
 _UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
+
+_SUFFIXED = re.compile(rf"(.*[^\W_])_({SUFFIX_UNITS})$")
 
 
 def is_unit(text: str) -> bool:
@@ -105,7 +117,9 @@ def is_unit(text: str) -> bool:
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
-    """Splits the unit off a name, as in "hole radius [mm]" or "T (°C)"; "" where it names none."""
+    """Splits the unit off a name, as in "hole radius [mm]", "T (°C)" or "length_mm"; "" where it names none."""
+    if suffixed := _SUFFIXED.match(name.strip()):
+        return suffixed[1], suffixed[2]
     found = _UNIT.match(name.strip())
     unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
     if not found or not is_unit(unit):
@@ -115,16 +129,38 @@ def name_and_unit(name: str) -> tuple[str, str]:
 
 def plain_name(name: str) -> str:
     """Returns a name in small letters, digits and _, as maps have them; "" where nothing is left of it."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace(CASE, ""))
+    latin = "".join(_latin(letter) for letter in unicodedata.normalize("NFC", name.replace(CASE, "")))
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", latin)
     plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
     return plain if not plain or plain[0].isalpha() else f"a_{plain}"
 
 
+_UMLAUTS = {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss"}
+
+
+def _latin(letter: str) -> str:
+    """A letter in ASCII: ü is ue, é is e, σ is sigma; others stay."""
+    if unicodedata.name(letter, "").startswith("GREEK"):
+        return unicodedata.name(letter).split()[3].lower()
+    return _UMLAUTS.get(letter) or "".join(
+        c for c in unicodedata.normalize("NFD", letter) if not unicodedata.combining(c)
+    )
+
+
 def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
     """Returns the usual field of this physics that files call so, or None."""
-    plain = plain_name(name_and_unit(name)[0])
-    known = (field for field in KNOWN_FIELDS[physics] if components in field.components)
+    own, unit = name_and_unit(name)
+    plain = plain_name(own)
+    known = (field for field in KNOWN_FIELDS[physics] if components in field.components and _may_be(unit, field.unit))
     return next((field for field in known if field.pattern.match(plain)), None)
+
+
+def _may_be(stated: str, usual: str) -> bool:
+    """Whether a unit that a name states can be one of what usually has another: a flux in mol/(m²·s) is not of heat."""
+    first, own = (_EXPONENT.sub("", re.split(r"[·*/ ]", unit.strip("()"))[0]) for unit in (stated, usual))
+    own = {LENGTH: "m", STRESS: "Pa"}.get(own, own)
+    families = [family for family in FAMILIES if own in family]
+    return not stated or not families or any(first in family for family in families)
 
 
 def number_name(column: str) -> str:
@@ -135,8 +171,9 @@ def number_name(column: str) -> str:
 
 def is_result(column: str) -> bool:
     """Returns whether a number's name is of what a simulation computes, and not of what it was given."""
-    words = set(plain_name(name_and_unit(column)[0]).split("_"))
-    return bool(words & RESULTS) and not words & GIVEN
+    plain = plain_name(name_and_unit(column)[0])
+    words = set(plain.split("_"))
+    return bool(words & RESULTS or RESULT_PARTS.search(plain)) and not words & GIVEN
 
 
 def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:

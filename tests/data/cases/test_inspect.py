@@ -147,3 +147,59 @@ def test_the_columns_of_openfoam_are_named_without_the_brackets_of_vectors(tmp_p
     table = tmp_path / "force.dat"
     table.write_text("# Force\n# Time  (total_x total_y total_z) Cd(f)\n1 (1 2 3) 0\n2 (4 5 6) 7\n")
     assert read_numbers(table) == {"Time": 2, "total_x": 4, "total_y": 5, "total_z": 6, "Cd(f)": 7}
+
+
+def clouds(root: Path, count: int, change: dict[int, float]) -> Path:
+    """A plane cloud in each case, in mm; the positions of some are multiplied."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        x, y, p = rng.uniform(0, 90, (3, 50))
+        places = np.stack([x, y]) * change.get(index, 1.0)
+        lines = [",".join(f"{value:.6g}" for value in row) for row in zip(*places, x, -y, p, strict=True)]
+        folder = root / f"cas é {index}"
+        folder.mkdir(parents=True)
+        (folder / "champs.csv").write_text("\n".join(["x [mm],y [mm],vitesse_x [m/s],vitesse_y [m/s],p [Pa]", *lines]))
+        (folder / "entrée.json").write_text(f'{{"U [m/s]": {index + 1}}}')
+    return root
+
+
+def test_a_plane_cloud_has_z_0_and_vectors_of_three(tmp_path: Path) -> None:
+    root = clouds(tmp_path / "in", 6, {})
+    text = draft_map(survey_folder(root))
+    about = parse_map(text, "m")
+    assert about.length == "mm"
+    assert "entrée.json" in text
+    assert {name: own.components for name, own in about.sets["points"].fields.items()} == {"pressure": 1, "velocity": 3}
+    assert prepare_cases(root, tmp_path / "out", text, "m", workers=1, skip_broken=False).made == 6
+    sample = open_cases(tmp_path / "out")[0][0]
+    values = sample["points_points"].numpy() @ np.linalg.inv(np.diag([1e-3] * 3))
+    assert sorted(np.abs(values).max(axis=0).round(6))[0] == 0
+    assert sample["points_velocity"].shape == (50, 3)
+
+
+def test_a_case_in_another_unit_is_odd_and_does_not_decide_the_unit_of_all(tmp_path: Path) -> None:
+    survey = survey_folder(clouds(tmp_path, 9, {4: 1000.0}))
+    assert [odd.split(":")[0] for odd in survey.odd] == ["case cas é 4"]
+    assert "another unit" in survey.odd[0]
+    assert not survey_folder(clouds(tmp_path / "b", 9, {4: 1.3})).odd
+
+
+def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Path) -> None:
+    for index in range(3):
+        folder = tmp_path / f"run_{index}"
+        folder.mkdir()
+        entries = []
+        for step in range(4):
+            body(1.0, 2).save(folder / f"out_{step:03d}.vtp")
+            entries.append(f'<DataSet timestep="{step / 10}" file="out_{step:03d}.vtp"/>')
+        (folder / "all.pvd").write_text(
+            f'<VTKFile type="Collection" version="0.1"><Collection>{"".join(entries)}</Collection></VTKFile>'
+        )
+    survey = survey_folder(tmp_path)
+    assert [template for template, _ in survey.blocks] == ["{case}/all.pvd"]
+    assert survey.steps["{case}/all.pvd"]["run_0"] == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+def test_a_map_that_predicts_nothing_is_refused() -> None:
+    with refusal("map-does-not-fit"):
+        parse_map('sets: {body: {file: "{case}.stl", kind: surface}}', "m")

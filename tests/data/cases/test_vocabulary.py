@@ -15,7 +15,7 @@ from noether.data.cases.draft import draft_map
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
 from noether.data.cases.tensors import COMPONENTS, ORDERS, as_components, as_matrices, invariant
-from noether.data.cases.vocabulary import is_result, name_and_unit, physics_of
+from noether.data.cases.vocabulary import is_result, name_and_unit, physics_of, plain_name
 from tests.refusal import refusal
 
 UNITS = {
@@ -29,6 +29,10 @@ UNITS = {
     "rate (s^-1)": ("rate", "s^-1"),
     "speed (inlet)": ("speed (inlet)", ""),
     "plain": ("plain", ""),
+    "length_mm": ("length", "mm"),
+    "S11_dB": ("S11", "dB"),
+    "T_min": ("T_min", ""),
+    "q_s": ("q_s", ""),
 }
 
 
@@ -41,7 +45,9 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
     ("column", "result"),
     [("reaction_x [N]", True), ("pressure drop", True), ("maxTemperature", True), ("efficiency", True), ("Cd", True),
      ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False),
-     ("film coefficient [W/(m²·K)]", False)],
+     ("film coefficient [W/(m²·K)]", False),
+     ("Druckverlust [Pa]", True), ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
+     ("S11_re", True), ("s1_gap", False), ("gain_dBi", True), ("again", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
     assert is_result(column) is result
@@ -56,12 +62,21 @@ def test_results_are_told_from_what_was_given(column: str, result: bool) -> None
         pytest.param([("U [mm]", 3)], [], "solid", id="u-in-mm"),
         pytest.param([("T (°C)", 1), ("HFL", 3)], [], "heat", id="heat"),
         pytest.param([("U", 3), ("p", 1), ("T", 1)], [], "flow", id="a-warm-flow"),
+        pytest.param([("flux (mol/m2/s)", 3), ("c", 1)], [], "unknown", id="a-flux-of-matter-is-not-of-heat"),
+        pytest.param([("Geschwindigkeit [m/s]", 3)], [], "flow", id="german"),
         pytest.param([("s", 1)], [], "unknown", id="s-of-one-component-is-no-stress"),
         pytest.param([], ["Average Cd"], "flow", id="shapes-with-drag"),
     ],
 )
 def test_names_show_the_physics(arrays, numbers, physics) -> None:
     assert physics_of(arrays, numbers, is_openfoam=False) == physics
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"), [("Länge", "laenge"), ("débit", "debit"), ("σ_max", "sigma_max"), ("maxT", "max_t"), ("長", "")]
+)
+def test_names_are_written_in_ascii(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -142,6 +157,38 @@ def test_heat_with_odd_names_is_drafted_and_a_result_among_the_parameters_is_poi
     assert about.length == "mm"
     (line,) = [line for line in text.splitlines() if line.startswith("  hottest:")]
     assert "the largest value of Temp (°C) in every case" in line
+
+
+MEASURES = {
+    "measures-in-mm-of-a-part-in-m": (1e-3, ["radius_mm"], "m"),
+    "measures-in-mm-of-a-part-in-mm": (1.0, ["radius_mm"], "mm"),
+    "measures-in-m-of-a-part-in-mm": (1.0, ["radius [m]"], "mm"),
+}
+
+
+@pytest.mark.parametrize(("scale", "numbers", "length"), MEASURES.values(), ids=MEASURES.keys())
+def test_the_unit_of_positions_is_told_by_measures_and_not_by_their_unit(scale, numbers, length, tmp_path) -> None:
+    root = write_solids(tmp_path, 4, {"S": 6}, [*numbers, "force"])
+    for number, file in enumerate(sorted(root.rglob("*.vtu"))):
+        mesh = pyvista.read(file)
+        mesh.points *= scale
+        mesh.save(file)
+        radius = (20 + number) * (1e-3 if "[m]" in numbers[0] else 1)
+        (file.parent / "numbers.csv").write_text(f"{numbers[0]},F,support\n{radius},{number},{-number}\n")
+    text = draft_map(survey_folder(root))
+    assert parse_map(text, "m").length == length
+    assert "it is F in every case" in next(line for line in text.splitlines() if line.startswith("  support:"))
+
+
+def test_numbers_of_cells_are_no_fields_and_do_not_choose_the_place(tmp_path: Path) -> None:
+    root = write_solids(tmp_path, 3, {"S": 6}, ["radius"])
+    for file in root.rglob("*.vtu"):
+        mesh = pyvista.read(file)
+        mesh.cell_data["MatID"] = np.arange(mesh.n_cells)
+        mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
+        mesh.save(file)
+    about = parse_map(draft_map(survey_folder(root)), "m")
+    assert (about.sets["volume"].at, set(about.sets["volume"].fields)) == ("points", {"stress"})
 
 
 @pytest.mark.parametrize(
