@@ -52,9 +52,10 @@ def test_a_prediction_in_the_files_axes_is_that_in_the_models() -> None:
 
 
 def test_prepared_cases_say_what_their_files_were() -> None:
+    rest = "sets: {s: {file: '{case}.vtp', kind: surface}}, outputs: {drag: {file: '{case}.json', key: drag}}"
     for text, expected in (
-        ("{axes: {wind: -y, up: +z}, length: mm, sets: {s: {file: '{case}.vtp', kind: surface}}}", FILES),
-        ("{sets: {s: {file: '{case}.vtp', kind: surface}}}", None),
+        (f"{{axes: {{wind: -y, up: +z}}, length: mm, {rest}}}", FILES),
+        (f"{{{rest}}}", None),
     ):
         metadata = {"map": text, "axes": None, "parameters": {}, "outputs": {}, "fields": {}, "sets": {},
                     "constants": {}}  # fmt: skip
