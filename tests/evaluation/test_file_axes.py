@@ -52,7 +52,7 @@ def test_a_prediction_in_the_files_axes_is_that_in_the_models() -> None:
 
 
 def test_prepared_cases_say_what_their_files_were() -> None:
-    rest = "sets: {s: {file: '{case}.vtp', kind: surface}}, outputs: {drag: {file: '{case}.json', key: drag}}"
+    rest = "sets: {s: {file: '{case}.vtp', kind: surface}}, outputs: {drag: {file: '{case}.csv', column: drag}}"
     for text, expected in (
         (f"{{axes: {{wind: -y, up: +z}}, length: mm, {rest}}}", FILES),
         (f"{{{rest}}}", None),
