@@ -26,7 +26,7 @@ LARGEST_HISTORY = 2**32
 POSITION = ("kind", "time", "update", "epoch", "samples", "split", "weights", "selected")
 """What says where a row belongs, and is not one of its metrics."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
-_OLD_KEYS = {"figures": "metrics", "first_update": "start_update"}
+_OLD_KEYS = {"figures": "metrics", "first_update": "start_update", "attempt": "number"}
 """Of rows that 0.1.0 wrote, and what they are called now."""
 
 

@@ -125,8 +125,8 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
 
 
 def test_rows_of_an_older_version_are_read_under_the_names_of_today(tmp_path) -> None:
-    append_row(tmp_path / "rows", {"figures": {"loss": 1.0}, "first_update": 4})
-    assert list(read_rows(tmp_path / "rows")) == [{"metrics": {"loss": 1.0}, "start_update": 4}]
+    append_row(tmp_path / "rows", {"figures": {"loss": 1.0}, "first_update": 4, "attempt": 2})
+    assert list(read_rows(tmp_path / "rows")) == [{"metrics": {"loss": 1.0}, "start_update": 4, "number": 2}]
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:
