@@ -87,13 +87,14 @@ class Given(NamedTuple):
 
 
 class OptionProblem(NamedTuple):
-    """Words that cannot be read as options: the rule against them, what is wrong, and what to write (or "")."""
+    """Words that cannot be read as options: the rule, what is wrong, what to write (or ""), whether srun reads them."""
 
     rule: str
     word: str
     line: int
     message: str
     instead: str = ""
+    of_srun: bool = False
 
 
 @dataclass
@@ -121,8 +122,8 @@ class _Reader:
         self.command, self.line, self.found = command, line, Options()
         self.table, self.short = (SBATCH, SBATCH_SHORT) if command == "sbatch" else (SRUN, SRUN_SHORT)
 
-    def problem(self, rule: str, word: str, message: str, instead: str = "") -> None:
-        self.found.problems.append(OptionProblem(rule, word, self.line, message, instead))
+    def problem(self, rule: str, word: str, message: str, instead: str = "", *, of_srun: bool = False) -> None:
+        self.found.problems.append(OptionProblem(rule, word, self.line, message, instead, of_srun))
 
     def of_a_site(self, word: str, typed: str) -> None:
         message = f"--{typed} is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
@@ -162,7 +163,7 @@ class _Reader:
         if name is None:
             other = SRUN_SHORT.get(letter) if self.command == "sbatch" else None
             hint = f": -{letter} is an option of srun (--{other})" if other else ""
-            self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}")
+            self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}", of_srun=bool(other))
         elif not rest and not queue:
             self.problem("missing-value", word, f"-{letter} has no value")
         elif len(rest) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in self.table:
@@ -184,7 +185,7 @@ class _Reader:
         if candidates and typed:
             message = f"--{typed} may mean {', '.join(f'--{name}' for name in candidates)}: {self.command} refuses it"
         elif self.command == "sbatch" and typed in SRUN:
-            self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it")
+            self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it", of_srun=True)
             return
         elif not name:
             self.of_a_site(word, typed)

@@ -141,7 +141,7 @@ def words(job: Job) -> Iterator[Finding]:
             yield _placeholder(problem.line, source)
             continue
         fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
-        if problem.rule == "unknown-option" and "srun" in problem.message and not problem.instead:
+        if problem.of_srun:
             fix = f"srun {problem.word} …"
         elif problem.rule == "stray-word" and problem.word and not problem.instead:
             fix = "quotes around a value with blanks, or # before a comment"

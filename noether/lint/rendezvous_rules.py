@@ -12,7 +12,8 @@ from noether.lint.shell import Word, unquote
 from noether.lint.variables import Variables
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-PORT = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
+FREE_PORT = "$((20000 + SLURM_JOB_ID % 20000))"
+PORT = f"MASTER_PORT={FREE_PORT}"
 _ENDPOINT = '--rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"'
 _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
@@ -193,7 +194,7 @@ def port(job: Job) -> Iterator[Finding]:
             line = next(written, setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
             edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
-            yield Finding(line, "fixed-port", message, f"{PORT[12:]}      (in place of {expanded})", edit)
+            yield Finding(line, "fixed-port", message, f"{FREE_PORT}      (in place of {expanded})", edit)
         elif "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
             message = "all jobs of the array have this port: two of them on one node collide"
             yield Finding(setting.word.line, "fixed-port", message, edit=_assigned(job, setting, f"export {PORT}"))
@@ -212,10 +213,8 @@ def default_port(job: Job) -> Iterator[Finding]:
             deep = layer.name == "deepspeed"
             who = "c10d without an endpoint" if c10d else "deepspeed" if deep else "torchrun before PyTorch 2.12"
             message = f"{who} meets at {29400 if c10d else 29500}: two jobs on one node collide"
-            new, typed = (
-                f"--master_port={PORT[12:]}" if deep else "--standalone",
-                r"\b(torchrun|deepspeed|torch\S+\.run)(?=\s)",
-            )
+            new = f"--master_port={FREE_PORT}" if deep else "--standalone"
+            typed = r"\b(torchrun|deepspeed|torch\S+\.run)(?=\s)"
             edit = job.script.rewritten(launch.line, typed, rf"\1 {new}", launch.command.last_line)
             yield Finding(layer.line, "fixed-port", message, new, edit)
             return
