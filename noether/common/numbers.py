@@ -33,6 +33,11 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
     return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
+def shown_unit(unit: str) -> str:
+    """A unit as it stands beside a number: nothing for 1, that of a pure number."""
+    return "" if unit == "1" else unit
+
+
 def nearly_one(score: float) -> str:
     """A score below its best value, 1, that four digits would round up to it; "" of any other."""
     return f"{min(score, 1 - 1e-6):.6f}" if 1 - 0.5 * 10**-DIGITS <= score < 1 else ""

@@ -51,9 +51,8 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        if environ.get("WORLD_SIZE", "") not in ("", "1") and not job_id_of(
-            environ
-        ):  # There, Slurm's variables decide.
+        # In a job of Slurm, its variables decide.
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not job_id_of(environ):
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
     if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):

@@ -73,7 +73,10 @@ def choose_cases(relative_l2: np.ndarray) -> list[tuple[Label, int, int]]:
     chosen += [("median", 1, median_sample(relative_l2))] if scored else []
     chosen += [("unscored", place, index) for place, index in enumerate(unscored, 1)]
     chosen += [("worst", place, index) for place, index in enumerate(scored[::-1][: 3 - len(unscored)], 1)]
-    return [one for k, one in enumerate(chosen) if one[2] not in [before for _, _, before in chosen[:k]]]
+    first: dict[int, tuple[Label, int, int]] = {}
+    for one in chosen:
+        first.setdefault(one[2], one)
+    return list(first.values())
 
 
 def write_cases(

@@ -54,8 +54,8 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
         for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
             one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
             of_one = field_errors(physical[name][..., one], truth[..., one], mask)
-            norms = (values.double().flatten(1).norm(dim=1) for values in (truth[..., one], truth))
-            of_one["relative_l2"][next(norms) <= NOISE * next(norms)] = torch.nan
+            own, whole = (values.double().flatten(1).norm(dim=1) for values in (truth[..., one], truth))
+            of_one["relative_l2"] = of_one["relative_l2"].masked_fill(own <= NOISE * whole, torch.nan)
             found |= {f"{label}/{key}": value for key, value in of_one.items()}
         prefix = field.points.removesuffix("_points")
         if (key := f"{prefix}_part") in batch:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.common.numbers import shown_unit
 from noether.config.task import ForceCoefficientConfig
 from noether.runs.metrics import Metric
 
@@ -30,7 +31,7 @@ PARTS = ("prediction", "truth", "integral_of_truth")
 def score_metrics(name: str, unit: str) -> Iterator[Metric]:
     """Yields the metrics of a number in a unit."""
     for key, score in SCORES.items():
-        own = unit if unit != "1" and key in ("mae", "max", "floor_mae") else ""
+        own = shown_unit(unit) if key in ("mae", "max", "floor_mae") else ""
         yield replace(score, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 

@@ -68,8 +68,7 @@ class AddressLookup(threading.Thread):
 class Connector(AddressLookup):
     """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
 
-    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is
-    told.
+    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:

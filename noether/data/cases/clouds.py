@@ -45,7 +45,8 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
         cloud.field_data["length"] = [*units]
     for name, parts in _arrays(list(columns), dimensions=len(own)).items():
         values = [columns[part] for part in parts]
-        values += [zero] * (len(values) == len(own) == 2)
+        if len(values) == len(own) == 2:
+            values.append(zero)
         cloud.point_data[name] = np.stack(values, axis=-1) if len(values) > 1 else values[0]
     return cloud
 

@@ -28,7 +28,7 @@ from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
-UNLIKE, FLOOR = 12, 0.04
+UNLIKE, FLOOR = 12, 0.04  # what makes a case one of another size: see _unlike
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 
 
