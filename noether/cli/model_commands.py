@@ -66,7 +66,7 @@ def sensitivity(
     *,
     mesh: str = "",
     of: str = "",
-    out: str = "sensitivity.vtp",
+    out: str = "sensitivity.vtu",
     scale: str | None = None,
     axes: str = "files",
     chunk: str = "16384",
@@ -81,8 +81,8 @@ def sensitivity(
     moved outwards by 1 m. Neighbours, nearest points and the reference area are held.
 
     Args:
-        of: drag_coefficient or another coefficient or output of the case; "mean FIELD" or "max FIELD"
-        out: the file to write: .vtp, .vtu or .vtk
+        of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
+        out: the file to write: .vtu, .vtk or .vtp
     """
     from noether.evaluation.shape_request import TypedShape, sensitivity_here
     from noether.evaluation.start import WantedModel

@@ -129,7 +129,7 @@ class LoadedRun:
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
         files = FileAxes.of(self.trained.task.space, axes)
-        own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
+        own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
         calibration = None if interval is None else (self.calibrated, interval)
@@ -169,7 +169,7 @@ class LoadedRun:
             `parameters`, the gradient by each, (C,).
         """
         files = FileAxes.of(self.trained.task.space, axes)
-        own = _as_shape(shape, files.metres if scale is None else scale, self.trained.shape_at)
+        own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
         found = sensitivity(self.trained, files.shape(own), of, parameters, chunk_size)
         return {
             "value": found.value,
@@ -181,9 +181,9 @@ class LoadedRun:
         }
 
 
-def _as_shape(shape: Any, scale: float, at: str) -> Shape:
+def _as_shape(shape: Any, scale: float, trained: TrainedModel) -> Shape:
     if isinstance(shape, str | Path):
-        return read_shape(Path(shape).expanduser(), scale, at)
+        return read_shape(Path(shape).expanduser(), scale, trained.part_of(trained.shape_set))
     if isinstance(shape, tuple):
         return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
     return Shape.of_points(checked_points(shape, "the array"))

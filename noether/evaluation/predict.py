@@ -84,9 +84,9 @@ def open_shape(
     """
     files = FileAxes.of(trained.task.space, asked.axes)
     scale = files.metres if asked.scale is None else asked.scale
-    given = read_shape(asked.mesh, scale, trained.shape_at)
+    given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
     paths = {f"{name}_points": path for name, path in (sets or {}).items()}
-    others = {name: read_points(path, scale) for name, path in paths.items()}
+    others = {name: read_points(path, scale, trained.part_of(name)) for name, path in paths.items()}
     opened = OpenedShape(
         files, given, files.shape(given), others, {name: files.points(own) for name, own in others.items()}
     )
@@ -117,7 +117,7 @@ def _shape_warnings(
     mesh = given[trained.shape_set][0]
     warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
-    if is_thin and trained.shape_at == "faces":
+    if is_thin and trained.part_of(trained.shape_set).at == "faces":
         warnings.append(
             f"{mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
             f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
@@ -181,7 +181,7 @@ def _write(
             relative = f"{np.linalg.norm(fields[name] - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
         if arrays and key == trained.shape_set:
-            write_on_shape(path, mesh, shape, arrays, at_cells=trained.shape_at == "cells")
+            write_on_shape(path, mesh, shape, arrays, trained.part_of(key))
         elif arrays:
             write_fields(path, points, None, arrays)
         if arrays:

@@ -26,12 +26,13 @@ OVER_POINTS = ("mean", "max")
 class Sensitivity:
     """The gradient of an output of a model, in the model's axes.
 
-    value: of the output; unit: its unit, "" for a ratio.
+    of: what the output is called; value: of it; unit: its unit, "" for a ratio.
     points: (N, 3), its gradient with respect to each point of the mesh, per m.
     outwards: (N,) what it gains where 1 m² of the surface is moved outwards by 1 m, per m³; None without faces.
     parameters: by name, (C,) each, per unit of the parameter.
     """
 
+    of: str
     value: float
     unit: str
     points: np.ndarray
@@ -51,15 +52,14 @@ def sensitivity(
     Args:
         trained, shape: the model, and the shape in its axes.
         of: a coefficient or an output of the case; "mean FIELD" or "max FIELD" of a field at the shape's points, of
-            vectors their magnitude; the mean is over the area where there are faces.
-        parameters: of the case.
-        chunk_size: points predicted at once.
+            vectors their magnitude; the mean is over the area where there are faces. "": the only one of the case.
+        parameters, chunk_size: of the case; points predicted at once.
 
     Raises:
         RequestError: there is no such output, or what the model reads is missing.
     """
     task, own = trained.task, trained.shape_set.removesuffix("points")
-    name, over = _output(trained, of, has_faces=shape.faces is not None)
+    of, name, over = _output(trained, of, has_faces=shape.faces is not None)
     shown = shown_by(shape, trained.points_learned)
     points = torch.from_numpy(np.asarray(shape.points, np.float64)).requires_grad_()
     given = {key: value.requires_grad_() for key, value in parameter_tensors(trained, parameters).items()}
@@ -93,6 +93,7 @@ def sensitivity(
         spacing = float(np.sqrt(shape.areas.sum() / len(shown.rows)))
         outwards = spread_over_surface(shape.points, triangles(shape.faces), moved, spacing)
     return Sensitivity(
+        of,
         value.item(),
         "" if name in task.scalars else shown_unit(task.outputs[name].unit),
         of_points,
@@ -145,21 +146,23 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
     return density
 
 
-def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, str]:
-    """Returns the output that is named, and how it is taken over the points, "" for one of the whole case."""
+def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, str, str]:
+    """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set]
     scalars = integrated(task, fields) if has_faces else []
     known = {name: (name, "") for name in scalars}
     known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}
     known |= {f"{over} {name}": (name, over) for name in fields for over in OVER_POINTS}
-    if output := known.get(" ".join(of.split()).replace("maximum ", "max ")):
-        return output
+    of_case = [label for label, (_, over) in known.items() if not over]
+    asked = of_case[0] if not of and len(of_case) == 1 else " ".join(of.split()).replace("maximum ", "max ")
+    if asked in known:
+        return asked, *known[asked]
     near = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known))
     raise RequestError(
         "no-such-output",
-        f"the model has no output {of!r} on this shape",
-        seen=f"--of {of!r}" if of else "no --of",
+        f"the model has no output {of!r} on this shape" if of else "--of is needed: the output that is asked about",
+        seen=f"--of {of!r}" if of else f"{len(known)} outputs to choose from",
         expected=", ".join(known),
         fix=f"--of {near!r}" if " " in near else f"--of {near}",
     )

@@ -28,8 +28,8 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
     if found.outwards is not None:
         arrays["sensitivity_outwards"] = found.outwards
     given = opened.given
-    write_on_shape(asked.out, asked.mesh, given, arrays, at_cells=trained.shape_at == "cells")
-    console.say(f"{request.of}: {found.value:.5g} {found.unit}".rstrip())
+    write_on_shape(asked.out, asked.mesh, given, arrays, trained.part_of(trained.shape_set))
+    console.say(f"{found.of}: {found.value:.5g} {found.unit}".rstrip())
     up = opened.files.rotation.T @ np.asarray(trained.task.space.get("up", np.zeros(3)), np.float64)
     moved = float(np.einsum("nx,nx->", found.points, opened.shape.normals))
     console.say(changes_table(trained, found, stretches(gradient, given.points, up), moved))

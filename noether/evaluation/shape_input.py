@@ -12,7 +12,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.data.cases.case_map import turned
-from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, whole_mesh
+from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES
+from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, whole_mesh
 from noether.data.mesh_files import MESH_SUFFIXES, MeshFile, mesh_file_of, read_array, read_mesh_apart
 from noether.data.surface_mesh import (
     SurfaceSamples,
@@ -99,21 +100,21 @@ class FileAxes:
                 for name, value in fields.items()}  # fmt: skip
 
 
-def read_shape(path: Path, scale: float = 1.0, at: str = "faces") -> Shape:
+def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape:
     """Reads a mesh, of any format that `prepare` reads, at its last step, or points (.npy).
 
-    `at` "faces": its surface; points that no face uses are left out. "points" or "cells": the nodes of a solid, or the
-    centres of its cells, as points without faces.
+    `part` at "faces": its surface; points that no face uses are left out. At "points" or "cells": the nodes of a solid,
+    or the centres of its cells, as points without faces.
 
     Raises:
         RequestError: the file cannot be read, or holds no points.
     """
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
-    mesh = _read(path)
-    if at == "cells":
-        return Shape.of_points(np.asarray(whole_mesh(path).cell_centers().points, np.float64) * scale)
-    if at == "points":
+    mesh = _read(path, part)
+    if part.at == "cells":
+        return Shape.of_points(np.asarray(whole_mesh(path, part).cell_centers().points, np.float64) * scale)
+    if part.at == "points":
         return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
     cells = np.concatenate(corners)
@@ -129,17 +130,17 @@ def read_shape(path: Path, scale: float = 1.0, at: str = "faces") -> Shape:
     return replace(shape, values={name: values[rows] for name, values in mesh.values.items()}, rows=rows)
 
 
-def read_points(path: Path, scale: float = 1.0) -> np.ndarray:
+def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.ndarray:
     """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
     if path.suffix != ".npy":
-        return _read(path).points * scale
+        return _read(path, part).points * scale
     return checked_points(read_array(path), str(path)) * scale
 
 
-def _read(path: Path) -> MeshFile:
+def _read(path: Path, part: ShapePart) -> MeshFile:
     suffix = path.suffix.lower()
     is_of_cases = suffix in (*SUFFIXES, *BY_CONTENT) and suffix not in MESH_SUFFIXES
-    return mesh_file_of(path, whole_mesh(path)) if is_of_cases else read_mesh_apart(path)
+    return mesh_file_of(path, whole_mesh(path, part)) if is_of_cases else read_mesh_apart(path)
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:

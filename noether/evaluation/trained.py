@@ -12,6 +12,7 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.dotted_path import code_granted
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
+from noether.data.cases.mesh_source import ShapePart
 from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.layout import Layout
 from noether.data.loader import to_device
@@ -54,13 +55,12 @@ class TrainedModel:
         key = shape_key(self.task.seen.points)
         return "surface_points" if key in (None, GEOMETRY) else str(key)
 
-    @property
-    def shape_at(self) -> str:
-        """Where a mesh has these points: on its "faces"; of a solid, at its "points" or its "cells"."""
-        name = self.shape_set.removesuffix("_points")
+    def part_of(self, key: str) -> ShapePart:
+        """What of a mesh file has the points of a set: its faces; of a solid, its points or cells."""
         known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
-        own = known.get(name, {"kind": "points"})
-        return "faces" if own["kind"] == "surface" else str(own.get("at", "points"))
+        own = known.get(key.removesuffix("_points"), {"kind": "points"})
+        at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
+        return ShapePart(str(at), tuple(own.get("patches", ())))
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
-from noether.data.cases.mesh_blocks import whole_mesh
+from noether.data.cases.mesh_source import FACES, ShapePart, whole_mesh
 from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
 from noether.errors import RequestError
 
@@ -53,7 +53,7 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
 
 
 def write_on_shape(
-    path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], *, at_cells: bool = False
+    path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], part: ShapePart = FACES
 ) -> None:
     """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
 
@@ -63,7 +63,7 @@ def write_on_shape(
         path: what is written.
         source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
         arrays: by name, (N,) or (N, C), a row for each of the shape.
-        at_cells: whether they are at cells.
+        part: what of the source the shape is; at "cells" its arrays are, too.
 
     Raises:
         RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
@@ -72,7 +72,7 @@ def write_on_shape(
         return write_fields(path, shape.points, shape.faces, arrays)
     check_suffix(path)
     pyvista = import_pyvista()
-    mesh = whole_mesh(source)
+    mesh = whole_mesh(source, part)
     if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
         raise RequestError(
             "suffix-without-cells",
@@ -83,7 +83,7 @@ def write_on_shape(
         )
     if (path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid)) or isinstance(mesh, pyvista.PointSet):
         mesh = mesh.cast_to_unstructured_grid()
-    data, count = (mesh.cell_data, mesh.n_cells) if at_cells else (mesh.point_data, mesh.n_points)
+    data, count = (mesh.cell_data, mesh.n_cells) if part.at == "cells" else (mesh.point_data, mesh.n_points)
     for name, array in arrays.items():
         whole = np.full((count, *array.shape[1:]), np.nan, np.float32)
         whole[shape.rows] = array

@@ -13,6 +13,7 @@ from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
 from noether.config.compose import load_config
+from noether.data.cases.mesh_source import FACES, ShapePart
 from noether.data.mesh_files import read_mesh
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
@@ -287,13 +288,41 @@ def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_p
     rows = [",".join(map(str, point)) for point in grid.points]
     (tmp_path / "cloud.csv").write_text("\n".join(["x,y,z", *rows]))
     for name in ("box.vti", "cloud.npz", "cloud.csv"):
-        shape = read_shape(tmp_path / name, at="points")
+        shape = read_shape(tmp_path / name, part=ShapePart("points"))
         write_on_shape(tmp_path / "out.vtu", tmp_path / name, shape, {"p": shape.points[:, 0]})
         made = pyvista.read(tmp_path / "out.vtu")
         assert np.asarray(made.points) == pytest.approx(np.asarray(grid.points)), name
         assert made.point_data["p"] == pytest.approx(np.asarray(grid.points)[:, 0]), name
     plane = read_shape(tmp_path / "plane.vti")
     assert plane.areas.sum() == pytest.approx(6)  # pixels, whose corners VTK counts in another order
-    pyvista.MultiBlock({"a": grid, "b": grid}).save(tmp_path / "two.vtm")
-    with refusal("shape-of-several-blocks"):
-        read_shape(tmp_path / "two.vtm", at="points")
+
+
+BLOCKS = {
+    "the-only-one-of-its-kind": (ShapePart("cells"), {"solid"}),
+    "all-faces": (FACES, {"floor", "lid"}),
+    "by-name": (ShapePart(patches=("l*",)), {"lid"}),
+}
+
+
+@pytest.mark.parametrize(("part", "names"), BLOCKS.values(), ids=BLOCKS.keys())
+def test_of_several_blocks_those_are_read_and_written_that_the_map_means(part, names, tmp_path: Path) -> None:
+    source, blocks = tmp_path / "all.vtm", pyvista.MultiBlock()
+    blocks["solid"] = pyvista.ImageData(dimensions=(4, 3, 2)).cast_to_unstructured_grid()
+    blocks["floor"], blocks["lid"] = pyvista.Plane(i_resolution=3), pyvista.Plane(i_resolution=2, j_resolution=5)
+    for name in ("solid", "floor", "lid"):
+        blocks[name].point_data["p"] = np.asarray(blocks[name].points)[:, 0]
+    blocks.save(source)
+    shape = read_shape(source, part=part)
+    points = sum(blocks[name].n_cells if part.at == "cells" else blocks[name].n_points for name in names)
+    assert len(shape.points) == points
+    write_on_shape(tmp_path / "out.vtu", source, shape, {"q": shape.points[:, 0]}, part)
+    made = pyvista.read(tmp_path / "out.vtu")
+    assert made.n_cells == sum(blocks[name].n_cells for name in names)
+    data = made.cell_data if part.at == "cells" else made.point_data
+    assert data["q"] == pytest.approx(
+        np.asarray(made.cell_centers().points if part.at == "cells" else made.points)[:, 0]
+    )
+    assert made.point_data["p"] == pytest.approx(np.asarray(made.points)[:, 0])
+    with refusal("shape-of-several-blocks") as refused:
+        read_shape(source, part=ShapePart("points", ("wing",)))
+    assert refused.value.seen == "solid, floor, lid"

@@ -110,6 +110,15 @@ def test_an_output_that_is_not_there_is_refused(of: str, fix: str) -> None:
     assert refused.value.fix.startswith(fix)
 
 
+def test_the_only_output_of_a_case_needs_no_name() -> None:
+    without_faces = Shape.of_points(POINTS)  # so that no coefficient can be integrated, and drag is the only output
+    trained = model_of("mlp", 64)
+    found = sensitivity(trained, without_faces, "", {"wind_speed": 30.0}, 100)
+    assert found.of == "drag"
+    named = sensitivity(trained, without_faces, "drag", {"wind_speed": 30.0}, 100)
+    assert (found.value, found.unit) == (named.value, "N")
+
+
 def test_areas_and_normals_are_those_of_the_mesh() -> None:
     for faces in (QUADS, QUADS[:, :3]):
         found = areas_and_normals(torch.from_numpy(POINTS), faces)

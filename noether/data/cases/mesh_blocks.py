@@ -15,7 +15,7 @@ from noether.data.cases.case_map import AtTime, Step
 from noether.data.cases.clouds import is_cloud, read_cloud
 from noether.data.cases.frd import FrdFile
 from noether.data.cases.tecplot import TECPLOT, begins_as_tecplot, times_of_zones
-from noether.data.mesh_files import MESH_SUFFIXES, import_pyvista, output_of, raising_what_vtk_says
+from noether.data.mesh_files import import_pyvista, output_of, raising_what_vtk_says
 from noether.errors import RequestError, one_line
 
 SHAPES = (".stl", ".obj", ".ply")
@@ -78,22 +78,6 @@ def read_times_and_blocks(
             "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
         )
     return opened.times, blocks
-
-
-def whole_mesh(path: Path) -> Any:
-    """Returns the one mesh of a file of any format, at its last step. RequestError as `read_blocks`, or it has more."""
-    if path.suffix.lower() in MESH_SUFFIXES:
-        return import_pyvista().read(path)
-    blocks = read_blocks(path)
-    if len(blocks) > 1:
-        raise RequestError(
-            "shape-of-several-blocks",
-            f"{path} holds several meshes",
-            seen=", ".join(block.name for block in blocks),
-            expected="one mesh",
-            fix=f"open {path.name} in ParaView, extract the block, and save it as .vtu or .vtp",
-        )
-    return blocks[0].mesh
 
 
 def files_behind(path: Path, depth: int = 2) -> list[Path]:

@@ -1,21 +1,31 @@
 """One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from noether.data.cases.case_map import FieldMap, SetMap, Step
 from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.data.cases.mesh_blocks import Block, is_surface, read_blocks
-from noether.data.mesh_files import to_numpy
+from noether.data.mesh_files import MESH_SUFFIXES, import_pyvista, to_numpy
 from noether.errors import RequestError
 
 Arrays = Mapping[str, Mapping[str, int]]
 """The components of each array at `cells` and at `points`."""
+
+
+class ShapePart(NamedTuple):
+    """What of a file shows a shape: the faces of its surfaces, or the points or cells of others; of these blocks."""
+
+    at: str = "faces"
+    patches: tuple[str, ...] = ()
+
+
+FACES, POINTS = ShapePart(), ShapePart("points")
 
 
 @dataclass
@@ -70,9 +80,39 @@ def read_set(path: Path, about: SetMap, step: Step = "last") -> RawSet:
     return whole
 
 
+def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
+    """Returns the mesh of a file of any format, at its last step; of several blocks those that are meant, as one.
+
+    RequestError: as `read_blocks`, or none of its blocks is meant.
+    """
+    if path.suffix.lower() in MESH_SUFFIXES:
+        return import_pyvista().read(path)
+    blocks = read_blocks(path)
+    if len(blocks) == 1:
+        return blocks[0].mesh
+    fits = [block for block in blocks if is_surface(block.mesh) == (part.at == "faces")]
+    wanted = [block for block in blocks if _is_named(block, part.patches)] or ([] if part.patches else fits)
+    if not wanted:
+        kind = "surface" if part.at == "faces" else "mesh in space"
+        raise RequestError(
+            "shape-of-several-blocks",
+            f"{path} holds several meshes, and none of the kind or name that the model was trained on",
+            seen=", ".join(block.name for block in blocks),
+            expected=" or ".join(part.patches) or f"a {kind}",
+            fix=f"rename the block in ParaView, or extract it and save it as .vtu: --mesh {path.stem}.vtu",
+        )
+    if len(wanted) == 1:
+        return wanted[0].mesh
+    return import_pyvista().MultiBlock({block.name: block.mesh for block in wanted}).combine(merge_points=False)
+
+
+def _is_named(block: Block, patches: Iterable[str]) -> bool:
+    return any(fnmatch(block.name, pattern) for pattern in patches)
+
+
 def _is_wanted(block: Block, about: SetMap) -> bool:
     if about.patches:
-        return any(fnmatch(block.name, pattern) for pattern in about.patches)
+        return _is_named(block, about.patches)
     if about.kind == "surface":
         return is_surface(block.mesh)
     is_cloud = about.kind == "points" or about.at == "points"

@@ -79,6 +79,13 @@ def test_a_solid_trains_and_its_prediction_lies_on_the_user_s_own_mesh(blocks, n
     data = after.point_data if at == "points" else after.cell_data
     assert data["block_displacement_prediction"].shape == data["U"].shape
     assert np.isfinite(data["block_temperature_prediction"]).all()
+    asked = ["sensitivity", str(tmp_path / "a"), "--mesh", str(mesh), "--set", "load=1.3"]
+    refused = noether(*asked, cwd=tmp_path)
+    assert (refused.code, "mean block_displacement" in refused.err) == (2, True), refused.err
+    done = noether(*asked, "--of", "mean block_displacement", cwd=tmp_path)
+    assert done.code == 0, done.err
+    made = pyvista.read(tmp_path / "sensitivity.vtu")
+    assert np.isfinite((made.point_data if at == "points" else made.cell_data)["sensitivity"]).all()
     assert data["T"].tolist() == (before.point_data if at == "points" else before.cell_data)["T"].tolist()
 
 
