@@ -15,7 +15,7 @@ RUN_NAMES = {
     "mpi": (_STEP, _ELASTIC, ("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("PMI_JOBID",)),
 }
 # Settings that must be the same on all ranks of a run. Paths, devices and folder names may differ between hosts.
-SHARED_SECTIONS = ("seed", "model", "task", "optimizer", "schedule", "trainer")
+SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "trainer")
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     def is_of_same_start(self, other: "RunIdentity") -> bool:
-        """Whether both were started as one run, even if the settings or devices of one do not fit the other's."""
-        equal = () if self.job else ("world_size", "configuration")
-        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts", *equal))
+        """Whether both were started as one run, even if the settings or devices of one do not fit the other's.
+
+        Without a job, that is likely where both look for rank 0 at one port, and not certain.
+        """
+        return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts"))
 
     @property
     def digest(self) -> str:

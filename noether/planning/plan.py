@@ -82,16 +82,17 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
         RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
+    versions = {"noether": __version__, "torch": version("torch")}
     distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
     identity = run_identity(placement.launcher, placement.world_size, placement.restarts, environ, digest, kind)
     return RunInfo(
         identity,
         key=run_key(settings, environ),
-        start_key=run_key({} if identity.job else settings, environ),
+        start_key=run_key({}, environ),
         distributed=DistributedSettings(**with_environment(distributed, environ).model_dump()),
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
-        settings={"noether": __version__, "torch": version("torch"), **dict(flat(shared_settings(settings)))},
+        settings={**versions, **dict(flat(shared_settings(settings)))} if settings else {},
     )
 
 

@@ -14,7 +14,7 @@ from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import TELLING_S, Connector
-from noether.workers.context import RunInfo
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.listener import listener_endpoint, open_listener
 from noether.workers.worker import failure_report
 
@@ -23,28 +23,35 @@ from noether.workers.worker import failure_report
 def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[None]:
     """Tells them of an error that comes before this process's ranks have started; leaves once they know.
 
-    At the latest after distributed.init_timeout_s, or two minutes. Without a valid `config`, the job's name is all that
-    proves that this process belongs to the run; there is none where it was started by hand or as a pod, and nobody is
-    told. `adapt` makes what the processes of the command are given of what a run's are.
+    At the latest after distributed.init_timeout_s, or two minutes. Without a valid `config`, nobody is told where the
+    run has no job, as only the settings say where rank 0 is. `adapt` makes what the processes of the command are given
+    of what a run's are.
+
+    Raises:
+        RequestError: in place of the error, which follows from it: the hosts have other settings.
     """
     # A launcher places this process whatever its devices are; asking the driver for them could hang.
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
     try:
         yield
     except Exception as error:
+        told: WorkerReport | None = None
         # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
         with suppress(NoetherError, OSError, ImportError):
             host, facts = socket.gethostname(), read_process_facts()
             placement = resolve_or_on_cpus(request, os.environ, host, nvml_gpus, facts)[0]
             info = adapt(run_info(config, placement, os.environ))
             if config is not None or info.identity.job:
-                _tell_other_hosts(error, placement, info)
+                told = _tell_other_hosts(error, placement, info)
+        if told is not None and told.code == "hosts-differ":
+            raise told.refusal from None
         raise
 
 
-def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> None:
+def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> WorkerReport | None:
+    """Tells them of an error, and returns what the run is refused for."""
     if len(placement.workers) == placement.world_size:
-        return
+        return None
     endpoint, limit_s = placement.endpoint, min(info.distributed.init_timeout_s, TELLING_S)
     ranks = tuple(worker.rank for worker in placement.workers)
     report = failure_report(error, ranks[0], placement.host)
@@ -55,8 +62,8 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> 
         port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)
     if listener is not None:
-        listener.refuse_all(report, len(ranks), limit_s)
-        return
+        return listener.refuse_all(report, len(ranks), limit_s)
     connector = Connector(endpoint, placement.host, ranks, info)
     connector.own_refusal, connector.deadline = report, time.monotonic() + limit_s
     connector.run()
+    return connector.verdict

@@ -8,18 +8,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable
 
 from noether.common.json_lines import Garbled, JsonLines, Unanswered
 from noether.environments.identity import RunIdentity
 from noether.environments.network import find_address, not_permitted, unresolved
 from noether.environments.placement import Endpoint
 from noether.environments.published_port import PublishedPort
-from noether.errors import EndedByAnother, JoinError, RequestError
+from noether.errors import JoinError, RequestError
 from noether.workers.context import RunInfo, WorkerReport
-from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
-from noether.workers.worker import failure_report
+from noether.workers.handshake import (
+    LONGEST_IDENTITY,
+    Answer,
+    Caller,
+    greet,
+    is_proof,
+    printable,
+    proof,
+    refusal_from,
+    refusal_line,
+)
 
 LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
@@ -76,7 +84,6 @@ class Connector(AddressLookup):
         self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
         self.own_refusal: WorkerReport | None = None
         self.verdict: WorkerReport | None = None
-        self._has_found = False
         self.deadline = math.inf
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
@@ -125,7 +132,7 @@ class Connector(AddressLookup):
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
             return None
         try:
-            if self._is_accepted(connection):
+            if self._is_accepted(connection, may_be_elsewhere=may_be_elsewhere):
                 return connection
         except Garbled as error:
             self._why = f"what listens there is not this program ({error})"
@@ -135,48 +142,34 @@ class Connector(AddressLookup):
         except Unanswered as error:
             self._why = f"what listens there does not answer as this program does ({error})"
         except RequestError:
-            now = time.monotonic()
-            self._met = self._met or now
-            if self._has_found or not may_be_elsewhere or now - self._met >= min(PUBLISHING_S, self.deadline - now):
-                connection.close()
-                raise
+            connection.close()
+            raise
         connection.close()
         return None
 
-    def _is_accepted(self, connection: JsonLines) -> bool:
-        run_info = self._run_info
-        caller = Caller(self._host, os.getpid(), self._ranks, run_info.identity, secrets.token_hex(16))
-        connection.send(caller.as_message())
-        answer = connection.receive(LOOK_S)
-        try:
-            nonce, met = str(answer.get("nonce")), RunIdentity.from_text(str(answer["run"]))
-        except (KeyError, ValueError, AttributeError):
-            raise Garbled("it sent JSON that does not describe a run") from None
-        own = run_info.identity
-        differ = [field.name for field in fields(own) if getattr(own, field.name) != getattr(met, field.name)]
-        refusal = self._stranger(met, differ) if differ else None
-        self._has_found = met.is_of_same_start(own)
-        if self._has_found:
-            self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
-            if self.verdict is not None:
-                raise EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {self.verdict.message}")
-            report = self.own_refusal
-            if report is None and refusal is not None:
-                report = failure_report(refusal, self._ranks[0], self._host)
-            if report is not None:
-                line = refusal_line(report, run_info.start_key, nonce, caller.nonce)
-                if self.own_refusal is not None or differ != ["configuration"]:
-                    connection.send(line)
-                else:  # No other secret of this run, which ends now; rank 0's parent process answers what differs.
-                    connection.send({**line, "settings": dict(run_info.settings)})
-                    with contextlib.suppress(Unanswered):
-                        answer = connection.receive(LOOK_S)
-                        self.verdict = refusal_from(answer, run_info.start_key, caller.nonce, nonce)
-            if self.own_refusal is not None:
-                raise self.own_refusal.refusal
-        if refusal is not None:
-            raise refusal
-        if not is_proof(answer.get("proof"), run_info.key, "server", caller.nonce, nonce):
+    def _is_accepted(self, connection: JsonLines, *, may_be_elsewhere: bool) -> bool:
+        run_info, own = self._run_info, self._run_info.identity
+        caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
+        answer = greet(connection, caller, run_info.start_key, LOOK_S)
+        met, nonces = answer.identity, answer.nonces
+        if met != own and not (answer.proves_start and own.job):  # Perhaps another run, and rank 0 is at another port.
+            now = time.monotonic()
+            self._met = self._met or now
+            if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):
+                return False
+        if answer.proves_start:
+            refusal = refusal_from(answer.message, run_info.start_key, *nonces)
+            if refusal is None and (self.own_refusal is not None or met != own):
+                line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
+                # No other secret of this run, which ends now; rank 0's parent process answers what differs.
+                connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
+                refusal = refusal_from(connection.receive(LOOK_S), run_info.start_key, *nonces)
+            if refusal is not None:
+                self.verdict = refusal
+                raise refusal.refusal
+        if met != own and not (own.job and met.is_of_same_start(own)):
+            raise self._stranger(met)
+        if met != own or not is_proof(answer.message.get("proof"), run_info.key, "server", *nonces):
             raise RequestError(
                 "run-keys-differ",
                 "the ranks of this run do not have the same key",
@@ -184,17 +177,11 @@ class Connector(AddressLookup):
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )
-        connection.send({"proof": proof(run_info.key, "client", nonce, caller.nonce)})
-        answer = connection.receive(LOOK_S)
-        if "double" in answer:
-            raise RequestError(
-                "rank-twice",
-                f"two processes are rank {answer['double']} of one run",
-                seen=f"pid {os.getpid()} on {self._host}, and another that came before",
-                expected=f"each of the ranks 0 to {run_info.identity.world_size - 1} once",
-                fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
-            )
-        return "welcome" in answer
+        connection.send({"proof": proof(run_info.key, "client", *reversed(nonces))})
+        welcome = connection.receive(LOOK_S)
+        if "double" in welcome:
+            raise rank_twice(welcome["double"], self._host, own)
+        return "welcome" in welcome
 
     def late(self) -> RequestError:
         """Returns how this parent process's ranks end when the time is over."""
@@ -220,25 +207,12 @@ class Connector(AddressLookup):
             fix=f"{self._endpoint.another_port}      (on every host)",
         )
 
-    def _stranger(self, met: RunIdentity, differ: Sequence[str]) -> RequestError:
+    def _stranger(self, met: RunIdentity) -> RequestError:
         """Returns how a parent process is refused that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
-        fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
         code, summary = "another-run", "this rank has met another run"
-        if "launcher" not in differ and "world_size" in differ:
-            code = "world-sizes-differ"
-            summary = f"the run was started with {met.world_size} ranks where rank 0 is, and with {own.world_size} here"
-            fix = f"start {met.world_size} ranks in all, with the same command on every host; or, for two runs, {fix}"
-        elif differ == ["configuration"]:
-            code, summary = "hosts-differ", f"{self._who} has other settings or versions than rank 0"
-            fix = f"the same settings on every host, which `noether settings` lists; or, for two runs, {fix}"
-        elif differ == ["device_kind"]:
-            code, summary = (
-                "device-kinds-differ",
-                f"rank 0 computes on {met.device_kind}, and {self._who} on {own.device_kind}",
-            )
-            fix = "noether doctor      (on the host without a GPU; or accelerator=cpu on every host)"
-        elif differ == ["restarts"]:
+        fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
+        if met.restarts != own.restarts and (met.launcher, met.job) == (own.launcher, own.job):
             code, summary = "another-restart", "this rank has met another restart of its run"
             fix = "end what is left of the other restart, and start again"
         return RequestError(
@@ -248,6 +222,17 @@ class Connector(AddressLookup):
             expected=f"the run of this rank: {own}",
             fix=fix,
         )
+
+
+def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
+    """Returns how a process is refused whose rank is another's, which came before."""
+    return RequestError(
+        "rank-twice",
+        f"two processes are rank {rank} of one run",
+        seen=f"pid {os.getpid()} on {host}, and another that came before",
+        expected=f"each of the ranks 0 to {run.world_size - 1} once",
+        fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
+    )
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
@@ -266,19 +251,35 @@ def say_telling(refusal: WorkerReport, limit_s: float) -> None:
     print(f"noether: {why}; other hosts are told as they come, for up to {limit_s:.0f} s", file=sys.stderr, flush=True)
 
 
-def own_address(endpoint: Endpoint, port: int, host: str, limit_s: float) -> str:
+def who_listens(address: str, port: int, caller: Caller, start_key: str) -> Answer | None:
+    """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
+    connection = JsonLines(socket.create_connection((address, port), timeout=LOOK_S))
+    try:
+        return greet(connection, caller, start_key, LOOK_S)
+    except Unanswered:
+        return None
+    finally:
+        connection.close()
+
+
+def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
     """Returns the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
 
     Raises:
-        RequestError: the name has not become known in `limit_s` seconds, or is another host's.
+        RequestError: the name has not become known in the time for all to meet, or is another host's.
     """
-    name, deadline = endpoint.host, time.monotonic() + limit_s
+    name, host, limit_s = endpoint.host, caller.host, run_info.distributed.init_timeout_s
+    deadline = time.monotonic() + limit_s
     while True:
         try:
             address = find_address(name)
             # An address that is not this host's own may lead here still (a container's host).
-            socket.create_connection((address, port), timeout=LOOK_S).close()
-            return address
+            answer = who_listens(address, port, caller, run_info.start_key)
+            if answer is None or "own" in answer.message:
+                return address
+            if answer.identity.is_of_same_start(caller.identity):
+                raise rank_twice(0, host, caller.identity)
+            raise OSError(f"what answers is of {printable(answer.identity, LONGEST_IDENTITY)}")
         except socket.gaierror as error:
             if time.monotonic() >= deadline:
                 seen = f"{error.strerror or error}, for {limit_s:g} s (distributed.init_timeout_s)"

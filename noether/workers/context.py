@@ -33,7 +33,7 @@ class RunInfo:
     derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
     `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
     launcher such as torchrun serves; 0 elsewhere. `settings` are those that must be the same on all hosts, by dotted
-    names, after the versions of noether and torch.
+    names, after the versions of noether and torch; empty where they cannot be read.
     """
 
     identity: RunIdentity = NO_RUN

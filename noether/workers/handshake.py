@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from noether.common.json_lines import Garbled, JsonLines
 from noether.common.shown import shown_name, shown_text
 from noether.environments.identity import RunIdentity
 from noether.workers.context import REPORTED_WORDS, WorkerReport
@@ -48,6 +49,36 @@ class Caller:
             raise ValueError(f"not a parent process: {error!r}") from None
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What the listener of a run answers to a caller's first line.
+
+    `proves_start` says that it is of the same start: of a start without a job's name, both may be of two runs still.
+    """
+
+    identity: RunIdentity
+    nonces: tuple[str, str]
+    proves_start: bool
+    message: Mapping[str, Any]
+
+
+def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float) -> Answer:
+    """Says who calls, and returns what is answered.
+
+    Raises:
+        Unanswered: nothing came within `limit_s` seconds, or what came is not from the listener of a run.
+    """
+    connection.send(caller.as_message())
+    message = connection.receive(limit_s)
+    try:
+        identity, nonce = RunIdentity.from_text(str(message["run"])), str(message["nonce"])
+    except (KeyError, ValueError):
+        raise Garbled("it sent JSON that does not describe a run") from None
+    nonces = caller.nonce, nonce
+    proves_start = is_proof(message.get("start"), start_key, "start", *nonces)
+    return Answer(identity, nonces, proves_start and identity.is_of_same_start(caller.identity), message)
+
+
 def proof(key: str, side: str, *nonces: str) -> str:
     """Returns what only a holder of the key can work out for these numbers (HMAC, RFC 2104)."""
     text = "\0".join((side, *nonces))
@@ -59,14 +90,23 @@ def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
     return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
 
 
-def refusal_line(report: WorkerReport, start_key: str, *nonces: str) -> dict[str, Any]:
-    """Returns how a parent process refuses the run, with the proof that it was started with it."""
-    return {"refusal": asdict(shortened(report, LONGEST_REFUSAL)), "start": proof(start_key, "refusal", *nonces)}
+def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> dict[str, Any]:
+    """Returns how a parent process refuses the run, with the proof that it was started with it.
+
+    None: it is not of rank 0's run, whose parent process finds out and answers what differs.
+    """
+    refusal = asdict(shortened(report, LONGEST_REFUSAL)) if report is not None else None
+    return {"refusal": refusal, "refused": proof(start_key, "refusal", *nonces)}
+
+
+def proves_refusal(message: Mapping[str, Any], start_key: str, *nonces: str) -> bool:
+    """Whether `refusal_line` wrote this, in a process that was started with the run."""
+    return bool(start_key) and is_proof(message.get("refused"), start_key, "refusal", *nonces)
 
 
 def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> WorkerReport | None:
-    """Reads what `refusal_line` wrote; returns None where it is none, or one from elsewhere."""
-    if not (start_key and is_proof(message.get("start"), start_key, "refusal", *nonces)):
+    """Reads what `refusal_line` wrote; returns None where it names no reason, or is from elsewhere."""
+    if not proves_refusal(message, start_key, *nonces):
         return None
     try:
         report = report_from(message["refusal"])

@@ -1,5 +1,6 @@
 """The link of rank 0's parent: it accepts the other parents, says where the ranks meet, and names who failed."""
 
+import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from noether.environments.published_port import PublishedPort
 from noether.errors import JoinError
 from noether.workers.connector import HANGING_S, QUIET_S, AddressLookup, own_address, say_waiting
 from noether.workers.context import RunInfo, WorkerReport
+from noether.workers.handshake import Caller
 from noether.workers.link import Link, Peer, report_from
 from noether.workers.listener import RunListener
 from noether.workers.rank_state import MeetingPoint, listed
@@ -42,7 +44,8 @@ class Hub(Link):
         self._has_said_who_is_missing = False
         self._own_address: AddressLookup | None = None
         if listener is not None:
-            look = partial(own_address, endpoint, listener.port, host, run_info.distributed.init_timeout_s)
+            caller = Caller(host, os.getpid(), self.own_ranks, run_info.identity, listener.own_nonce)
+            look = partial(own_address, endpoint, listener.port, caller, run_info)
             self._own_address = AddressLookup("own-address", look)
             self._own_address.start()
 
@@ -55,7 +58,7 @@ class Hub(Link):
     def poll(self) -> None:
         """Accepts parent processes, does what every link does, and says where to meet once all ranks have joined."""
         if self._listener is not None:
-            for peer in self._listener.poll({*self.own_ranks, *self.remote_ranks}):
+            for peer in self._listener.poll(self.expected):
                 self.peers.append(peer)
                 if self._question is not None:
                     peer.connection.send(self._question)
@@ -66,8 +69,7 @@ class Hub(Link):
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
         """Counts each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
-        expected = set(self.missing) - {*self.own_ranks, *self.remote_ranks}
-        for report in refusals if expected else ():
+        for report in refusals if (expected := self.expected) else ():
             rank = report.rank if report.rank in expected else min(expected)
             self.reports.setdefault(rank, replace(report, rank=rank))
         refusals.clear()
@@ -76,6 +78,11 @@ class Hub(Link):
     def missing(self) -> list[int]:
         """The ranks that have not come."""
         return [rank for rank in range(self.world_size) if rank not in self.arrived]
+
+    @property
+    def expected(self) -> set[int]:
+        """The ranks whose parent processes have not come."""
+        return set(self.missing) - {*self.own_ranks, *self.remote_ranks}
 
     def _decide_meeting(self) -> None:
         own, missing, limit_s = self._own_address, self.missing, self.run_info.distributed.init_timeout_s
@@ -90,10 +97,13 @@ class Hub(Link):
             if self.run_info.shared_folder is not None and self._listener is not None:
                 PublishedPort(self.run_info.shared_folder, self.run_info.identity).remove()
         elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
+            strays = self._listener.strays.values() if self._listener is not None else ()
+            named = ", ".join(f"rank {stray.ranks[0]} on {stray.host}" for stray in strays)
+            refused = f"; refused, as of another run: {named}" if named else ""
             self.meeting = JoinError(
                 "ranks-late",
                 f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
-                seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}",
+                seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
                 expected="all of them",
                 fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
             )

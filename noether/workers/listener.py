@@ -5,24 +5,36 @@ the oldest are closed: idle ones can neither use up the parent's descriptors nor
 """
 
 import math
+import os
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import wait
 
 from noether.common.json_lines import LONGEST_LINE, JsonLines
 from noether.environments.endpoint import HeldPort, hold_port
+from noether.environments.network import find_address
 from noether.environments.placement import Endpoint, Placement
 from noether.environments.published_port import PublishedPort
 from noether.errors import RequestError
-from noether.workers.connector import TELLING_QUIET_S, TELLING_S, say_telling
+from noether.workers.connector import TELLING_QUIET_S, TELLING_S, rank_twice, say_telling, who_listens
 from noether.workers.context import RunInfo, WorkerReport
-from noether.workers.handshake import LONGEST_IDENTITY, Caller, is_proof, printable, proof, refusal_from, refusal_line
+from noether.workers.handshake import (
+    LONGEST_IDENTITY,
+    Caller,
+    is_proof,
+    printable,
+    proof,
+    proves_refusal,
+    refusal_from,
+    refusal_line,
+)
+from noether.workers.hosts_differ import ranks_differ, settings_differ
 from noether.workers.link import Peer
-from noether.workers.settings_differ import settings_differ
 from noether.workers.worker import failure_report
 
 MOST_UNPROVEN = 64
@@ -48,12 +60,15 @@ class RunListener:
     """Accepts connections on a port that is held, and returns those that are of the run.
 
     `refusals` are of parent processes that were started with the run and will not join it; `came` are the ranks
-    of each that has proved to be of it, or has been told why there is no run to join.
+    of each that has proved to be of it, or has been told why there is no run to join. `own_nonce` is that of a caller
+    from this process, which tries where it is reached.
     """
 
     def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
-        self._held, self._identity, self._key = held, run_info.identity, run_info.key
-        self._start_key, self._settings = run_info.start_key, run_info.settings
+        self._held, self._run_info, self._identity = held, run_info, run_info.identity
+        self._expected = set(range(run_info.identity.world_size))
+        self._fewest_ranks = run_info.identity.world_size
+        self.own_nonce = secrets.token_hex(16)
         self._own_refusal: WorkerReport | None = None
         self.refusals: list[WorkerReport] = []
         self.came: set[tuple[int, ...]] = set()
@@ -66,12 +81,12 @@ class RunListener:
         """Returns the sockets to wait for: the port's, and those of unproven connections."""
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
-    def poll(self, taken: Collection[int]) -> list[Peer]:
+    def poll(self, expected: Collection[int]) -> list[Peer]:
         """Accepts connections, reads what they sent, and closes those that took too long; returns new parent processes.
 
-        A parent process that claims a rank of `taken` is refused.
+        A parent process that claims another rank than the `expected` is refused.
         """
-        now = time.monotonic()
+        now, self._expected = time.monotonic(), set(expected)
         self._accept(now)
         accepted: list[Peer] = []
         for candidate in list(self.unproven):
@@ -80,21 +95,21 @@ class RunListener:
                 if candidate.caller is None:
                     alive = alive and self._read_hello(candidate, message)
                 elif candidate.caller.identity == self._identity and is_proof(
-                    message.get("proof"), self._key, "client", candidate.nonce, candidate.caller.nonce
+                    message.get("proof"), self._run_info.key, "client", candidate.nonce, candidate.caller.nonce
                 ):
                     self.unproven.remove(candidate)
                     candidate.connection.longest_line = LONGEST_LINE
                     peer = Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks)
-                    double = {*taken, *(rank for other in accepted for rank in other.ranks)} & set(peer.ranks)
-                    if double:
+                    if double := set(peer.ranks) - self._expected:
                         peer.connection.send({"double": min(double)})
                         peer.connection.close()
                     elif peer.connection.send({"welcome": 1}):
                         accepted.append(peer)
+                        self._expected -= set(peer.ranks)
                         self.came.add(peer.ranks)
                     break
                 else:
-                    self._take_refusal(candidate, candidate.caller, message)
+                    self._answer_refusal(candidate, candidate.caller, message)
                     alive = False
             if candidate in self.unproven and (not alive or now - candidate.came > PROOF_LIMIT_S):
                 self._drop(candidate)
@@ -117,49 +132,73 @@ class RunListener:
             caller = Caller.from_message(message)
         except ValueError:
             return False
-        answer = {
-            "run": self._identity.as_text(),
-            "nonce": candidate.nonce,
-            "proof": proof(self._key, "server", caller.nonce, candidate.nonce),
-        }
-        is_stray = not caller.identity.is_of_same_start(self._identity)
-        if self._own_refusal is not None and not is_stray:
+        if caller.nonce == self.own_nonce:
+            candidate.connection.send({"run": self._identity.as_text(), "nonce": candidate.nonce, "own": 1})
+            return False
+        own, start_key, nonces = self._identity, self._run_info.start_key, (caller.nonce, candidate.nonce)
+        answer: dict[str, object] = {"run": own.as_text(), "nonce": candidate.nonce}
+        answer["proof"] = proof(self._run_info.key, "server", *nonces)
+        # Once all have come, who has other settings or devices is of another run, and learns nothing of this one.
+        is_stray = not caller.identity.is_of_same_start(own) or (caller.identity != own and not self._expected)
+        if not is_stray:
+            answer["start"] = proof(start_key, "start", *nonces)
+        told = self._own_refusal is not None and caller.identity.configuration == own.configuration
+        if told and not is_stray:
             self.came.add(caller.ranks)
-            answer |= refusal_line(self._own_refusal, self._start_key, caller.nonce, candidate.nonce)
-        if not candidate.connection.send(answer):
+            answer |= refusal_line(self._own_refusal, start_key, *nonces)
+        if not candidate.connection.send(answer) or told:
             return False
         if is_stray:
             self._say_stray(caller)
             return False
         candidate.caller = caller
-        fits = caller.identity != self._identity or max(caller.ranks) < self._identity.world_size
-        return fits and self._own_refusal is None
+        return caller.identity != own or max(caller.ranks) < own.world_size
 
-    def refuse_all(self, report: WorkerReport, own: int, limit_s: float) -> None:
-        """Tells all other parent processes of this start, as they come, why there is no run to join.
+    def refuse_all(self, report: WorkerReport, own: int, limit_s: float) -> WorkerReport:
+        """Tells all other parent processes of this start, as they come, why there is no run to join; returns why.
 
-        Returns once all have been told, which have as many ranks each as the `own`, or after `limit_s` seconds.
+        That is `report`, or that a host has other settings. Returns once all have been told, which have as many ranks
+        each as the `own`, or after `limit_s` seconds.
         """
         limit_s, self._own_refusal = min(limit_s, TELLING_S), report
         began, quiet_s = time.monotonic(), TELLING_QUIET_S
-        others = math.ceil(self._identity.world_size / own) - 1
-        while (len(self.came) < others or self.unproven) and (waited_s := time.monotonic() - began) < limit_s:
+        while (waited_s := time.monotonic() - began) < limit_s:
+            if len(self.came) >= math.ceil(self._fewest_ranks / own) - 1 and not self.unproven:
+                break
             if waited_s >= quiet_s:
                 quiet_s = limit_s
-                say_telling(report, limit_s - waited_s)
+                say_telling(self._own_refusal, limit_s - waited_s)
             wait(self.descriptors(), min(1.0, limit_s - waited_s))
-            for peer in self.poll(()):
-                peer.connection.send({"verdict": asdict(report)})
+            for peer in self.poll(range(self._identity.world_size)):
+                peer.connection.send({"verdict": asdict(self._own_refusal)})
+        return self._own_refusal
 
-    def _take_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
-        refusal = refusal_from(message, self._start_key, candidate.nonce, caller.nonce)
-        if refusal is not None:
-            if isinstance(settings := message.get("settings"), dict):
-                differ = settings_differ(self._settings, settings, caller.host)
-                refusal = failure_report(differ, refusal.rank, refusal.host)
-                candidate.connection.send(refusal_line(refusal, self._start_key, caller.nonce, candidate.nonce))
-            self.came.add(caller.ranks)
-            self.refusals.append(refusal)
+    def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
+        """Says why there is no run to a parent process of this start that will not join, and keeps the reason.
+
+        Other settings than rank 0's come before what they lead to, such as a batch that the ranks cannot share.
+        """
+        run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
+        if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):
+            return
+        two_runs, differ = "", None
+        if not its.job:
+            two_runs = f"; or, for two runs, {self._held.endpoint.another_port} on all hosts of one of them"
+        if its.configuration != self._identity.configuration and isinstance(settings := message.get("settings"), dict):
+            differ = settings_differ(run_info.settings, settings, host, two_runs)
+        if differ is None:
+            refusal = self._own_refusal or refusal_from(message, run_info.start_key, *nonces)
+            differ = ranks_differ(run_info, its, host, two_runs) if refusal is None else None
+        if differ is not None:
+            refusal = failure_report(differ, caller.ranks[0], host)
+        if refusal is None:
+            return
+        self.came.add(caller.ranks)
+        self.refusals.append(refusal)
+        self._fewest_ranks = min(self._fewest_ranks, its.world_size)
+        if self._own_refusal is not None:
+            self._own_refusal = refusal
+        candidate.connection.send(refusal_line(refusal, run_info.start_key, caller.nonce, candidate.nonce))
 
     def _say_stray(self, caller: Caller) -> None:
         who = (caller.host, caller.pid)
@@ -204,6 +243,8 @@ def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
     endpoint = placement.endpoint
     if endpoint.served_by:
         return hold_port(listener_endpoint(placement))
+    ranks = tuple(worker.rank for worker in placement.workers)
+    caller = Caller(placement.host, os.getpid(), ranks, run_info.identity, secrets.token_hex(16))
     published = None
     if run_info.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(run_info.shared_folder, run_info.identity)
@@ -211,6 +252,10 @@ def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
     try:
         return hold_port(endpoint)
     except RequestError:
+        with suppress(OSError):
+            there = who_listens(find_address(endpoint.host), endpoint.port, caller, run_info.start_key)
+            if there is not None and there.identity == run_info.identity:
+                raise rank_twice(0, placement.host, run_info.identity) from None
         if published is None:
             raise
     held = hold_port(replace(endpoint, port=0))

@@ -15,11 +15,11 @@ from noether.environments.placement import Endpoint
 from noether.workers.connector import own_address
 from noether.workers.context import DistributedSettings, RunInfo, WorkerReport
 from noether.workers.handshake import Caller
+from noether.workers.hosts_differ import settings_differ
 from noether.workers.hub import Hub
 from noether.workers.link import Link, reports_from
 from noether.workers.listener import MOST_UNPROVEN, RunListener
 from noether.workers.rank_state import MeetingPoint, RankPosition
-from noether.workers.settings_differ import settings_differ
 from noether.workers.spoke import Spoke
 from tests.refusal import refusal
 
@@ -53,8 +53,8 @@ class Links:
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedSettings(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
         start = run_key({}, {"NOETHER_RUN_KEY": self.secret})
-        digest = {"noether": identity.configuration, "torch": "2", "seed": 1}
-        return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start, settings=digest)
+        own = {"noether": identity.configuration, "torch": "2", "seed": 1} if identity.configuration else {}
+        return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start, settings=own)
 
     def connect(self, *ranks: int, identity: RunIdentity | None = None, key: str = "", silence_s: float = 60) -> Spoke:
         run_info = self.run_info(identity or self.identity, silence_s, key or "a key of the test")
@@ -124,24 +124,27 @@ def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "key", "words"),
+    ("other", "key", "code"),
     [
-        pytest.param(
-            replace(RUN, world_size=4), "", "started with 5 ranks where rank 0 is, and with 4", id="another world"
-        ),
-        pytest.param(
-            replace(RUN, configuration="89abcdef"), "", "other settings or versions than rank 0", id="other settings"
-        ),
-        pytest.param(replace(RUN, restarts=1), "", "another restart of its run", id="another restart"),
-        pytest.param(RUN, "another key", "do not have the same key", id="another key"),
+        pytest.param(replace(RUN, launcher="kubernetes"), "", "another-run", id="another launcher"),
+        pytest.param(replace(RUN, restarts=1), "", "another-restart", id="another restart"),
+        pytest.param(RUN, "another key", "run-keys-differ", id="another key"),
     ],
 )
-def test_a_launcher_of_another_run_is_refused_in_words(links: Links, capfd, other, key: str, words: str) -> None:
+def test_a_launcher_of_another_run_is_refused_by_name_and_the_run_goes_on(links, capfd, other, key, code: str) -> None:
     stray = links.connect(2, identity=other, key=key)
     links.until(lambda: stray.meeting)
-    assert words in str(stray.meeting)
+    assert stray.meeting.code == code
     assert not links.hub.peers
+    assert not links.hub.reports
     assert ("rank 2 on n2" in capfd.readouterr().err) == (other != RUN)
+
+
+def test_once_all_have_come_other_settings_are_of_another_run_that_learns_nothing(links: Links) -> None:
+    links.connected(2, 3, 4)
+    stray = links.connect(2, identity=replace(RUN, configuration="89abcdef"))
+    links.until(lambda: stray.meeting)
+    assert (stray.meeting.code, stray.verdict, links.hub.reports) == ("another-run", None, {})
 
 
 JOB = replace(RUN, launcher="slurm", job="13.0")
@@ -153,7 +156,9 @@ JOB = replace(RUN, launcher="slurm", job="13.0")
         pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("", ""), "hosts-differ", id="other settings"),
         pytest.param(JOB, replace(JOB, world_size=4), ("", ""), "world-sizes-differ", id="other ranks in one job"),
         pytest.param(RUN, replace(RUN, device_kind="cuda"), ("", ""), "device-kinds-differ", id="by hand, no GPU"),
-        pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "", id="perhaps another run by hand"),
+        pytest.param(RUN, replace(RUN, world_size=4), ("", ""), "world-sizes-differ", id="by hand, other devices"),
+        pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("", ""), "hosts-differ", id="by hand, settings"),
+        pytest.param(RUN, replace(RUN, configuration="89abcdef"), ("a", "b"), "", id="by hand, without the secret"),
         pytest.param(JOB, replace(JOB, job="14.0"), ("", ""), "", id="another job"),
         pytest.param(JOB, replace(JOB, restarts=1), ("", ""), "", id="another restart"),
         pytest.param(JOB, replace(JOB, configuration="89abcdef"), ("a", "b"), "", id="without the secret"),
@@ -183,7 +188,8 @@ def test_a_rank_of_this_start_that_cannot_join_ends_the_run(tmp_path, run, other
 )
 def test_settings_that_differ_are_named_with_both_values(other, seen: str, expected: str) -> None:
     first = {"noether": "1", "torch": "2", "seed": 0, "model.dim": 32}
-    refused = settings_differ(first, {**first, **other}, "n2")
+    refused = settings_differ(first, {**first, **other}, "n2", "")
+    assert refused is not None
     assert (refused.code, refused.seen, refused.expected) == ("hosts-differ", seen, expected)
 
 
@@ -215,7 +221,7 @@ def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, 
     links.until(lambda: spoke.meeting, spoke)
     assert (spoke.meeting.code, spoke.meeting.exit_code) == ("connection-not-permitted", 2)
     with refusal("connection-not-permitted"):
-        own_address(links.endpoint, links.endpoint.port, "n1", 60)
+        own_address(links.endpoint, links.endpoint.port, Caller("n1", 1, (0,), RUN, "0"), links.hub.run_info)
 
 
 def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:

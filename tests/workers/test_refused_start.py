@@ -1,11 +1,13 @@
 """One host of a run refuses it before it joins: the others end at once, with its code and its name."""
 
 import json
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import TINY
+from processes import free_port, wait_for
 
 INIT_S = 60
 """Seconds that a host waits for another: none of these tests may take as long."""
@@ -46,6 +48,44 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
         for host in ended:
             assert "seed=5" in host.err
             assert "seed=0" in host.err
+
+
+BY_HAND = {
+    "settings on host 1": (([], ["seed=5"]), "hosts-differ", ("seed=5", "seed=0")),
+    "settings on host 0, which has no data": (
+        (["seed=5", "dataset_root=/no"], []),
+        "hosts-differ",
+        ("seed=5", "seed=0"),
+    ),
+    "nodes on host 1, by which no batch is shared": (([], ["nodes=3"]), "hosts-differ", ("nodes=3", "nodes=2")),
+    "nodes on host 0, by which no batch is shared": ((["nodes=3"], []), "hosts-differ", ("nodes=3", "nodes=2")),
+    "nodes on host 1, by which it is": (([], ["nodes=4"]), "hosts-differ", ("nodes=4", "nodes=2")),
+    "devices": (([], ["devices=2"]), "world-sizes-differ", ("with 4 on",)),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), BY_HAND.values(), ids=BY_HAND.keys())
+def test_two_hosts_by_hand_end_at_once_with_what_differs(noether, tmp_path, words, code: str, said) -> None:
+    common = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "nodes=2")
+    where = ("master_addr=127.0.0.1", f"master_port={free_port()}")
+    with ThreadPoolExecutor(2) as both:
+        hosts = [
+            both.submit(noether, *common, *where, f"node_rank={rank}", *words[rank], timeout=INIT_S) for rank in (0, 1)
+        ]
+    for host in (host.result() for host in hosts):
+        assert host.code == 2
+        assert f"[{code}]" in host.err
+        assert all(one in host.err for one in said)
+
+
+def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> None:
+    """Two machines where each is told to be the first are one machine here: both listen at the same port."""
+    port = free_port()
+    words = ("train", "--hp", str(TINY), "nodes=2", "node_rank=0", "master_addr=127.0.0.1", f"master_port={port}")
+    first = start(*words, f"output_path={tmp_path / 'first'}", f"distributed.init_timeout_s={INIT_S}")
+    wait_for("rank 0", lambda: "waits for rank 1" in os.read(first.stderr.fileno(), 4096).decode(), INIT_S)
+    second = noether(*words, f"output_path={tmp_path / 'second'}", timeout=INIT_S)
+    assert (second.code, "[rank-twice]" in second.err) == (2, True), second.err
 
 
 def test_a_taken_port_is_kept_as_the_cause_and_logs_name_it(noether, tmp_path) -> None:
