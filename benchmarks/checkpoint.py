@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import finish, parser, row
+from record import at_least_one, finish, parser, row, told
 from torch import nn
 
 from noether.checkpoints.saver import Saver
@@ -26,6 +26,7 @@ from noether.checkpoints.writer import CheckpointWriter
 from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
+from noether.runs.metrics import Metric
 from noether.tasks.base import Predictions, SampleMetrics, Task
 from noether.workers.context import WorkerContext
 
@@ -62,7 +63,7 @@ class Arms:
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
         self.writer = CheckpointWriter(folder / "noether", keep=1)
-        self.saver = Saver(group, self.writer, {}, print)
+        self.saver = Saver(group, self.writer, {}, Metric("loss"), print)
         self.left, self.right = torch.randn(384, 384), torch.randn(384, 384)
         self.updates = 1
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
@@ -99,7 +100,7 @@ class Arms:
 def main() -> None:
     own = parser(__doc__)
     own.add_argument("folder", nargs="?", type=Path, default=Path.cwd())
-    own.add_argument("--millions", type=int, default=50, help="millions of parameters")
+    own.add_argument("--millions", type=at_least_one, default=50, help="millions of parameters")
     options = own.parse_args()
     parent, rounds, millions = options.folder, options.rounds or 7, options.millions
     torch.set_num_threads(1)
@@ -130,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

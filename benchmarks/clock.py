@@ -13,7 +13,7 @@ from typing import Any
 
 import loop
 import torch
-from record import finish, parser, row
+from record import finish, parser, row, told
 
 from noether.training.time_use import Clock, Part
 
@@ -66,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -16,6 +16,7 @@ from typing import cast
 
 import torch
 from models import Contender, this_device
+from record import at_least_one, told
 from torch import Tensor
 
 from noether.config.compose import compose_settings, validate
@@ -65,8 +66,8 @@ def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
 def main() -> None:
     """Trains, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=600)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--updates", type=at_least_one, default=600)
+    parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--out", type=Path, help="file for the figures, JSON")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     options = parser.parse_intermixed_args()
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

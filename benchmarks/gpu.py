@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import REPOSITORY, finish, machine, row
+from record import REPOSITORY, at_least_one, finish, machine, row, told
 from torch.utils.flop_counter import FlopCounterMode
 
 from noether.config.compose import load_config
@@ -215,12 +215,12 @@ _TABLE = [
 
 def main() -> None:
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    own.add_argument("--ranks", type=int, nargs="+")
+    own.add_argument("--ranks", type=at_least_one, nargs="+")
     own.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     own.add_argument("--precisions", nargs="+", default=("float32", "bf16"), choices=("float32", "bf16"))
     own.add_argument("--no-compile", action="store_true", help="eager only")
-    own.add_argument("--updates", type=int, default=20)
-    own.add_argument("--rounds", type=int, default=3)
+    own.add_argument("--updates", type=at_least_one, default=20)
+    own.add_argument("--rounds", type=at_least_one, default=3)
     own.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     own.add_argument("--tiny", action="store_true", help="a size for a look at the code")
     own.add_argument("--json", type=Path)
@@ -257,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

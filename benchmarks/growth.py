@@ -29,6 +29,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from record import at_least_one, told
+
 from noether.workers.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -155,7 +157,7 @@ def measure(ranks: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ranks", type=int, nargs="*", default=list(RANKS))
+    parser.add_argument("ranks", type=at_least_one, nargs="*", default=list(RANKS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
@@ -174,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

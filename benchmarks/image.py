@@ -17,12 +17,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from record import at_least_one, told
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "ci"))
 
 from containers.build import image_name, layers, size  # noqa: E402
 from containers.engine import docker  # noqa: E402
-from containers.shell import Places  # noqa: E402
+from containers.shell import ImagesError, Places  # noqa: E402
 
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
@@ -78,7 +80,7 @@ def first_update(client: str, environ: dict[str, str], image: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", default="cpu")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=at_least_one, default=3)
     state = os.environ.get("NOETHER_IMAGES_STATE", "/var/tmp/noether-images")
     parser.add_argument("--state", type=Path, default=Path(state))
     arguments = parser.parse_args()
@@ -121,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main, ImagesError)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from record import REPOSITORY, finish, parser, row
+from record import REPOSITORY, at_least_one, finish, parser, row, told
 
 if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
     import torch
@@ -214,7 +214,7 @@ def processor_time(arm: str) -> float:
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("--workers", type=int, nargs="+", default=[2, 8])
+    own.add_argument("--workers", type=at_least_one, nargs="+", default=[2, 8])
     own.add_argument("--no-lightning", action="store_true")
     own.add_argument("--one-rank", action="store_true", help="only the processor time of one update on one rank")
     options = own.parse_args()
@@ -259,4 +259,4 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["plain script"]:
         update_plainly(sys.argv[2])
     else:
-        main()
+        told(main)

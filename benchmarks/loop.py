@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from record import Arm, finish, parser, row, serve
+from record import Arm, at_least_one, finish, parser, row, serve, told
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -141,7 +141,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)
-        saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, {}, print)
+        saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, {}, run.selected_by, print)
         loop = Loop(run, nothing, trackers=trackers, saver=saver, validate=dict)
 
         def turn() -> None:
@@ -401,8 +401,8 @@ def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dic
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    own.add_argument("--updates", type=int, default=400)
+    own.add_argument("--ranks", type=at_least_one, nargs="+", default=[1, 2])
+    own.add_argument("--updates", type=at_least_one, default=400)
     options = own.parse_args()
     rounds = options.rounds or 7
     rows: list[dict[str, Any]] = []
@@ -418,4 +418,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--arm"]:
         arm_of(sys.argv[2], int(sys.argv[3]))
     else:
-        main()
+        told(main)

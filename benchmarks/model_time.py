@@ -24,7 +24,7 @@ from unittest import mock
 import torch
 from peer_models import PhysicsNeMoTransolver, installed_peer
 from plain_models import plain_copy
-from record import Arm, finish, parser, row, serve
+from record import Arm, at_least_one, finish, parser, row, serve, told
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.flop_counter import FlopCounterMode
@@ -185,7 +185,7 @@ def main() -> None:
     own = parser(__doc__)
     own.add_argument("models", nargs="*", metavar="MODEL")
     own.add_argument("--sizes", nargs="+", default=["small", "published"], choices=["small", "published"])
-    own.add_argument("--points", type=int, default=QUARTER)
+    own.add_argument("--points", type=at_least_one, default=QUARTER)
     options = own.parse_args()
     rows: list[dict[str, Any]] = []
     for model in options.models or MODELS:
@@ -202,4 +202,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--arm"]:
         arm_of(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
     else:
-        main()
+        told(main)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from record import at_least_one, told
 from torch import nn
 
 from noether.common.dotted_path import code_granted
@@ -207,8 +208,8 @@ def draw_curves(path: Path, figures: dict[str, Any], fields: Sequence[str]) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=600)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--updates", type=at_least_one, default=600)
+    parser.add_argument("--seeds", type=at_least_one, default=1)
     parser.add_argument("--published", action="store_true", help="published sizes in place of the small ones")
     parser.add_argument("--out", type=Path, help="folder for models.md, models.json and models.png")
     parser.add_argument("--memory-of", choices=MODELS, help=argparse.SUPPRESS)
@@ -236,4 +237,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

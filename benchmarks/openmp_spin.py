@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from record import told
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SETTINGS: dict[str, dict[str, str]] = {"noether": {}, "libgomp": {"GOMP_SPINCOUNT": "30000000000"}}
 ROUNDS = 3
@@ -61,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

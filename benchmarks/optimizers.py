@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from record import at_least_one, finish, parser, row
+from record import at_least_one, finish, parser, row, told
 
 MODELS = ("upt_small", "ab_upt_small", "transformer_small", "transolver_small")
 GOAL = 0.85
@@ -100,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+from record import told
 
 SWEEP = (
     *("+experiment/ellipsoid=quick", "optimizer=adamw", "accelerator=cpu", "devices=1", "tracker.tensorboard=false"),
@@ -149,4 +150,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main()
+    told(main)

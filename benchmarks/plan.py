@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 
-from record import REPOSITORY, finish, parser, row
+from record import REPOSITORY, at_least_one, finish, parser, row, told
 
 GOAL_S = 1.0
 TASKS = 8
@@ -51,7 +51,7 @@ def seconds(ranks: int) -> float:
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("--ranks", type=int, default=65_536)
+    own.add_argument("--ranks", type=at_least_one, default=65_536)
     options = own.parse_args()
     pairs = [(seconds(2), seconds(options.ranks)) for _ in range(options.rounds or 3)]
     rows = [
@@ -67,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import finish, parser, row
+from record import at_least_one, finish, parser, row, told
 from store import MAP, write_source
 
 
@@ -23,9 +23,10 @@ def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
     words = [sys.executable, "-m", "noether", "data", "prepare", str(source), str(out)]
     words += ["--map", str(source / "cases.yaml"), "--workers", "1"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    started = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(processes)]
-    if codes := [code for one in started if (code := one.wait())]:
-        sys.exit(f"prepare ended with {codes}")
+    started = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(processes)]
+    for one, said in [(one, one.communicate()[1]) for one in started]:
+        if one.returncode:
+            raise subprocess.CalledProcessError(one.returncode, words, stderr=said.decode())
     taken, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return taken, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -33,8 +34,8 @@ def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
 def main() -> None:
     own = parser(__doc__)
     own.set_defaults(rounds=3)
-    own.add_argument("--cases", type=int, default=12)
-    own.add_argument("--points", type=int, default=2_000_000, help="of each case")
+    own.add_argument("--cases", type=at_least_one, default=12)
+    own.add_argument("--points", type=at_least_one, default=2_000_000, help="of each case")
     options = own.parse_args()
     gains, costs, size = [], [], 0
     with tempfile.TemporaryDirectory() as name:
@@ -66,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -12,7 +12,7 @@ import sys
 
 import model_time
 import torch
-from record import Arm, finish, parser, row, serve
+from record import Arm, at_least_one, finish, parser, row, serve, told
 
 from noether.common.freed_memory import keep_freed_memory
 from noether.models.layers.recompute import recompute_blocks
@@ -39,7 +39,7 @@ def arm_of(kind: str, model: str, points: int) -> None:
 def main() -> None:
     own = parser(__doc__)
     own.add_argument("models", nargs="*", metavar="MODEL")
-    own.add_argument("--points", type=int, default=model_time.QUARTER)
+    own.add_argument("--points", type=at_least_one, default=model_time.QUARTER)
     options = own.parse_args()
     rows = []
     for model in options.models or model_time.MODELS:
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--arm"]:
         arm_of(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        main()
+        told(main)

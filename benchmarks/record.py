@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,27 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def told(main: Callable[[], None], *refused: type[Exception]) -> None:
+    """Runs a benchmark. What is refused, a program that is missing and one that fails end it with a line, no traceback.
+
+    refused: what further refusals are raised as.
+    """
+    from noether.errors import NoetherError
+
+    known: tuple[type[Exception], ...] = (NoetherError, *refused)
+    try:
+        main()
+    except known as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    except subprocess.CalledProcessError as error:
+        words = " ".join(map(str, error.cmd))
+        sys.exit(f"{words:.200}\nended with {error.returncode}{chr(10) + error.stderr if error.stderr else ''}")
+    except FileNotFoundError as error:
+        if "/" in str(error.filename):
+            raise
+        sys.exit(f"{error.filename} is not installed")
 
 
 class Arm:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import parser
+from record import at_least_one, parser, told
 
 from noether.workers.context import WorkerContext
 
@@ -71,7 +71,7 @@ def worker(context: WorkerContext, asked: tuple[int, str]) -> int:
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("--workers", type=int, default=2)
+    own.add_argument("--workers", type=at_least_one, default=2)
     options = own.parse_args()
     workers, asked = options.workers, (options.rounds or 30, str(options.json or ""))
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
@@ -89,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

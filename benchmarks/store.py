@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import at_least_one, told
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset
@@ -104,8 +105,8 @@ def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("points", nargs="?", type=int, default=20_000_000)
-    parser.add_argument("drawn", nargs="?", type=int, default=8192)
+    parser.add_argument("points", nargs="?", type=at_least_one, default=20_000_000)
+    parser.add_argument("drawn", nargs="?", type=at_least_one, default=8192)
     parser.add_argument("--out", type=Path, help="file for the figures, JSON")
     options = parser.parse_args()
     points, drawn = options.points, options.drawn
@@ -173,4 +174,4 @@ def read_piece(group: Any, keys: list[str], points: int, drawn: int, seed: int) 
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

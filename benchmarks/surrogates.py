@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from models import Contender, this_device
-from record import at_least_one, finish, parser, row
+from record import at_least_one, finish, parser, row, told
 from torch import Tensor
 
 from noether.config.compose import load_config
@@ -163,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

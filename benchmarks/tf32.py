@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import told
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -66,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import finish, parser, row
+from record import finish, parser, row, told
 
 from noether.config.dataset import EllipsoidDatasetConfig
 from noether.data.build import prepare_data
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

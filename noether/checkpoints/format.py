@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -24,8 +24,8 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
-FORMAT = 2
-"""2: meta.json holds its own SHA-256 and the run's settings, state.json an evaluation that a stop cut short."""
+FORMAT = 3
+"""3: the selection metric is as it was measured, and meta.json says which way is better."""
 
 META = "meta.json"
 _PREFIX = "update-"
@@ -87,8 +87,8 @@ class CheckpointFolder:
             raise ValueError("sha256 does not name the files of a checkpoint")
         if _NAME.fullmatch(self.path.name) and meta.get("updates") != self.updates:
             raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
-        counts = [meta[name] for name in _COUNTS if name in meta]
-        if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config", {}), dict):
+        counts = [meta.get(name) for name in _COUNTS]
+        if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config"), dict):
             raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
         return meta
 
@@ -131,11 +131,8 @@ class CheckpointFolder:
 
     @property
     def world_size(self) -> int:
-        """Ranks that wrote it. Raises DamagedCheckpoint where it does not say so."""
-        meta = self.meta()
-        if "world_size" not in meta:
-            raise self._damaged(f"{META} does not say how many ranks wrote it")
-        return int(meta["world_size"])
+        """Ranks that wrote it. Raises DamagedCheckpoint where meta.json cannot be read."""
+        return int(self.meta()["world_size"])
 
     def has(self, name: str) -> bool:
         """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
@@ -190,27 +187,36 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn | None) ->
     return None
 
 
-def _ranked(folder: Path) -> dict[CheckpointFolder, float]:
-    """A run's checkpoints and their selection metrics: the best first, then those without one (inf), the newest first.
+def _loss(row: Mapping[str, Any], better: Any) -> float:
+    """A row's selection metric, in the sense that lower is better; infinite where it has none."""
+    metric = number(row, "metric")
+    return math.inf if metric is None else -metric if better == "higher" else metric
 
-    Before them come those that cannot be read (-inf): each may have been the best.
+
+def _ranked(folder: Path) -> list[CheckpointFolder]:
+    """A run's checkpoints: the best first, the earlier of two equals; then those without a metric, the newest first.
+
+    Before them come those that cannot be read: each may have been the best.
     """
-    metrics: dict[CheckpointFolder, float] = {}
-    for checkpoint in list_checkpoints(folder):
-        metrics[checkpoint] = -math.inf
-        with suppress(DamagedCheckpoint):
-            metric = number(checkpoint.meta(), "metric")
-            metrics[checkpoint] = math.inf if metric is None else metric
-    ranks = {one: (metric, -one.updates if metric == math.inf else one.updates) for one, metric in metrics.items()}
-    return {one: metrics[one] for one in sorted(ranks, key=ranks.__getitem__)}
+
+    def rank(checkpoint: CheckpointFolder) -> tuple[float, int]:
+        try:
+            meta = checkpoint.meta()
+        except DamagedCheckpoint:
+            return -math.inf, checkpoint.updates
+        loss = _loss(meta, meta.get("better"))
+        return loss, checkpoint.updates if math.isfinite(loss) else -checkpoint.updates
+
+    return sorted(list_checkpoints(folder), key=rank)
 
 
 def best_checkpoint(folder: Path) -> CheckpointFolder | None:
-    """Returns the checkpoint with the lowest selection metric, the earlier of two equals, or None.
+    """Returns the checkpoint with the best selection metric, the earlier of two equals, or None.
 
     Only meta.json is verified, so that listing is cheap: the user of a checkpoint verifies its files.
     """
-    return next((one for one, metric in _ranked(folder).items() if math.isfinite(metric)), None)
+    readable = (one for one in _ranked(folder) if one.damage(whole=False) is None)
+    return next((one for one in readable if number(one.meta(), "metric") is not None), None)
 
 
 def newest_update(folder: Path) -> int:
@@ -238,11 +244,10 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
             fix=f"noether checkpoints {folder.parent} --verify",
         )
     there = {checkpoint.updates for checkpoint in ordered}
+    better = chosen.meta().get("better")
     for row in read_metrics(RunFolder(folder.parent).metrics):
-        metric = number(row, "metric")
-        if row["kind"] != "checkpoint" or metric is None or row["update"] in there:
-            continue
-        if metric < ordered[chosen]:
+        is_gone = row["kind"] == "checkpoint" and row["update"] not in there
+        if is_gone and _loss(row, better) < _loss(chosen.meta(), better):
             warn(f"checkpoint {_PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
     return chosen
 

@@ -14,8 +14,6 @@ from noether.common.numbers import first_of
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
 from noether.errors import RequestError
-from noether.models.layers.norms import set_norms
-from noether.models.points import PointModel, fit_old_weights
 
 SHOWN = 12
 
@@ -80,8 +78,6 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
             seen=str(error)[:200],
             expected="a safetensors file",
         ) from None
-    if isinstance(model, PointModel):
-        fit_old_weights(source, "", model)
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(
@@ -106,7 +102,6 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
-    set_norms(model)
     return found
 
 

@@ -61,7 +61,7 @@ def find_target(config: RunConfig, warn: Warn | None) -> ResumeTarget:
         target = _find(config, warn)
         if target.checkpoint is None:
             return target
-        before = target.checkpoint.meta().get("config", {})
+        before = target.checkpoint.meta()["config"]
     changes = accepted_changes(compare_configs(before, config), config.accept_changes, str(target.folder.path))
     return replace(target, changes=tuple(changes))
 

@@ -11,6 +11,7 @@ from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written
 from noether.distributed.deadline import Deadline
 from noether.distributed.group import LONGEST_FINISH_S, Group
 from noether.errors import NoetherError
+from noether.runs.metrics import Metric
 
 
 @dataclass
@@ -18,13 +19,14 @@ class Saver:
     """Turns states into checkpoints: every rank gives its random numbers, rank 0 copies the rest aside and writes.
 
     group: the ranks. writer: rank 0's; None on the others.
-    about: further content of meta.json.
+    about: further content of meta.json. selected_by: the selection metric.
     warn: told where the disk refuses. deadline: learns how long a checkpoint takes.
     """
 
     group: Group
     writer: CheckpointWriter | None
     about: dict[str, Any]
+    selected_by: Metric
     warn: Callable[[str], None]
     deadline: Deadline | None = None
     _best_before: float | None = field(default=None, init=False)
@@ -58,11 +60,11 @@ class Saver:
         failure, progress = None, state.progress
         if self.writer is not None and self._make_room(self.writer, progress, leaving=leaving):
             self._best_before = progress.best_metric
-            if progress.improved_by(metric):
+            if self.selected_by.is_better(metric, progress.best_metric):
                 progress.best_metric = metric
             own = {f"rank{rank}/{key}": v for rank, numbers in enumerate(random_numbers) for key, v in numbers.items()}
             tensors = self._shadow.copy(saved_tensors(state) | {"random.safetensors": own})
-            meta = {**self.about, "metric": metric}
+            meta = {**self.about, "metric": metric, "better": self.selected_by.better}
             self.writer.start(Snapshot(progress.updates, tensors, saved_texts(state), meta), verify=leaving)
             self._patience_s = LONGEST_WAIT_S
             if leaving:

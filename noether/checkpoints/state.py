@@ -24,6 +24,7 @@ from noether.tasks.base import Task
 class Progress:
     """How far a run has come: whole updates done, and the samples they used (over all ranks).
 
+    best_metric: of the selection metric, as it was measured.
     rows: of the history so far, those that are written after their checkpoint left out.
     evaluations_in_vain: in a row without a better selection metric.
     ended: a callback has ended the run.
@@ -38,10 +39,6 @@ class Progress:
     evaluation_pending: bool = False
     evaluations_in_vain: int = 0
     ended: bool = False
-
-    def improved_by(self, metric: float | None) -> bool:
-        """Whether a selection metric, if any, is better than the best: lower, and not NaN."""
-        return metric is not None and metric == metric and (self.best_metric is None or metric < self.best_metric)
 
 
 @dataclass
@@ -97,7 +94,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         if state.progress.updates != checkpoint.updates:
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
-        _load_optimizer_numbers(state, counters.get("optimizer", {}))  # Versions before 0.2 kept none.
+        _load_optimizer_numbers(state, counters["optimizer"])
     load_task_state(state.task, checkpoint)
     if checkpoint.world_size == group.world_size:
         with checkpoint.loading("random.safetensors") as path:
@@ -250,10 +247,10 @@ def _optimizer_numbers(state: TrainingState) -> dict[str, float]:
 
 def _load_optimizer_numbers(state: TrainingState, kept: dict[str, Any]) -> None:
     parameters = dict(state.model.named_parameters())
-    for path, number in kept.get("numbers", {}).items():
+    for path, number in kept["numbers"].items():
         name, _, key = path.rpartition("/")
         state.optimizer.state[parameters[name]][key] = number
-    for group, changed in zip(state.optimizer.param_groups, kept.get("groups", ()), strict=False):
+    for group, changed in zip(state.optimizer.param_groups, kept["groups"], strict=False):
         group.update(changed)
 
 

@@ -11,15 +11,13 @@ from rich.table import Table
 from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
 from noether.common.numbers import duration_text, size_text
 from noether.runs.folder import RunFolder
-from noether.runs.metrics import Metrics, described_in
-from noether.runs.records import is_count, mapping, number, read_record
+from noether.runs.records import is_count, number
 
 
 @dataclass(frozen=True)
 class CheckpointRow:
     """One checkpoint: its place in the run, size in bytes, age in seconds, what it is, and what is wrong with it.
 
-    `metric` is as it was measured, whichever way is better: what is stored is negated where higher values are.
     `damage` is None where every file is as it was written, and where that was not asked (`verified` False).
     """
 
@@ -37,24 +35,22 @@ class CheckpointRow:
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
     """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
-    found, known = list_checkpoints(folder.checkpoints), described_in(read_record(folder.plan))
-    best = best_checkpoint(folder.checkpoints)
-    return [_describe(checkpoint, known, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
+    found, best = list_checkpoints(folder.checkpoints), best_checkpoint(folder.checkpoints)
+    return [_describe(checkpoint, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
 
 
-def _describe(checkpoint: CheckpointFolder, known: Metrics, best: bool, latest: bool, verify: bool) -> CheckpointRow:
+def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bool) -> CheckpointRow:
     meta: dict[str, Any] = {}
     with suppress(DamagedCheckpoint):
         meta = checkpoint.meta()
-    per_epoch, metric = meta.get("updates_per_epoch"), number(meta, "metric")
-    sign = known.selector(str(mapping(mapping(meta, "config"), "trainer").get("select_by", "loss")))[1]
+    per_epoch = meta.get("updates_per_epoch")
     inside = checkpoint.path.iterdir() if checkpoint.path.is_dir() else [checkpoint.path]
     files = [path.lstat() for path in inside]
     return CheckpointRow(
         name=checkpoint.path.name,
         update=checkpoint.updates,
         epoch=checkpoint.updates / per_epoch if is_count(per_epoch) and per_epoch else None,
-        metric=None if metric is None else sign * metric,
+        metric=number(meta, "metric"),
         size=sum(file.st_size for file in files),
         age_s=max(0.0, time.time() - max((file.st_mtime for file in files), default=0.0)),
         best=best,

@@ -19,13 +19,13 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from noether.common.dotted_path import code_granted
-from noether.common.plain_file import is_plain, open_plain, read_plain
-from noether.data.packed import check_digest, digest_path
+from noether.common.plain_file import open_plain, read_plain
+from noether.data.packed import check_digest
 from noether.errors import RequestError
 from noether.runs.records import parse_object
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
-FORMAT = 1
+FORMAT = 2
 
 
 class PhysicalModel(nn.Module):
@@ -177,8 +177,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     try:
         with open_plain(path) as file:
             content = file.read()
-        if is_plain(digest_path(path)):  # Exports of 0.1.0 have none.
-            check_digest(path)
+        check_digest(path)
         return load(content)
     except (OSError, SafetensorError) as error:
         raise _no_export(folder, error) from None

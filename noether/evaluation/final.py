@@ -156,7 +156,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             )
         load_task_state(problem.task, checkpoint)
         load_weights(problem.model, checkpoint, weights)
-        batch_size = samples_of_a_device(checkpoint.meta())
+        batch_size = checkpoint.meta()["micro_batch_size"]
         evaluator = Evaluator(config, problem, group, precision, usual_batch_size=batch_size)
         about = {
             "weights": weights,
@@ -179,9 +179,3 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         if files := result.get("files"):
             console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")
     return ExitCode.DONE
-
-
-def samples_of_a_device(meta: Mapping[str, Any]) -> int:
-    """Returns how many samples a device of the run held at once, from a checkpoint's meta.json."""
-    # Checkpoints of older versions do not say; a rank's share is the most that it can have been.
-    return int(meta.get("micro_batch_size") or max(1, meta["effective_batch_size"] // meta["world_size"]))

@@ -52,7 +52,7 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
     def described(one: ChosenModel) -> dict[str, Any]:
         config = one.config.model_dump(mode="json")
         dataset = {key: value for key, value in config["dataset"].items() if key not in DRAWN}
-        return {"data": one.checkpoint.meta().get("data"), "dataset": dataset, "task": _outputs_of(config["task"])}
+        return {"data": one.checkpoint.meta()["data"], "dataset": dataset, "task": _outputs_of(config["task"])}
 
     known = described(first)
     for one in chosen[1:]:

@@ -160,21 +160,15 @@ def _config_of(folder: RunFolder, checkpoint: CheckpointFolder) -> tuple[RunConf
 
     The checkpoint holds it too, under its SHA-256: where config.yaml cannot be read, that one counts.
     """
-    saved = checkpoint.meta().get("config") or {}
-    written_in = folder.config
     try:
-        config = read_dumped(folder.config)
+        return read_dumped(folder.config), folder.config
     except RequestError as error:
-        if not saved:
-            raise
         _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
-        config, written_in = validate(saved), checkpoint.path / META
-    return config, written_in
+        return validate(checkpoint.meta()["config"]), checkpoint.path / META
 
 
 def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunConfig) -> None:
-    saved = checkpoint.meta().get("config") or {}
-    for change in compare_configs(saved, config) if saved else ():
+    for change in compare_configs(checkpoint.meta()["config"], config):
         if change.rule is not ResumeRule.FREE:
             _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
 

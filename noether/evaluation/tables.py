@@ -101,7 +101,7 @@ def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
             if known[name].headline
             and (own := finite(values[name])) is not None
             and (other := finite(others.get(name))) is not None
-            and (own >= other if known[name].better == "lower" else own <= other)
+            and not known[name].is_better(own, other)
         ]
         unbeaten += [f"the {label} in {listed(better)}"] if better else []
     return unbeaten

@@ -13,7 +13,6 @@ from noether.common.dotted_path import code_granted
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.data.cases.mesh_source import ShapePart
-from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
 from noether.data.layout import Layout
 from noether.data.loader import to_device
 from noether.data.order import SampleKey
@@ -96,8 +95,7 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
             "training-points-unknown",
             f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
             seen="no points in task.json",
-            expected="a checkpoint of this version, of a data set with points",
-            fix="train again, or resume the run for one update",
+            expected="a checkpoint of a data set with points",
         )
     precision = choose_precision(config.trainer, device)
     with code_granted(chosen.code):
@@ -218,9 +216,9 @@ def outside_training(trained: TrainedModel, parameters: Mapping[str, float | lis
     """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
     words = []
     for name, tensor in parameter_tensors(trained, parameters).items():
-        seen, unit = trained.task.seen.parameters.get(name), trained.task.parameters[name].unit
+        seen, unit = trained.task.seen.parameters[name], trained.task.parameters[name].unit
         values = np.atleast_1d(tensor.numpy())
-        if seen is None or not ((values < seen["low"]) | (values > seen["high"])).any():
+        if not ((values < seen["low"]) | (values > seen["high"])).any():
             continue
         given = " ".join(f"{number:.4g}" for number in values)
         words.append(
@@ -243,10 +241,8 @@ def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[fl
             fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
         )
     if missing := [name for name in known if name not in given]:
-        spans = {name: trained.task.seen.parameters.get(name) for name in missing}
-        middle = {
-            name: 0.5 * (np.array(span["low"]) + span["high"]) if span else np.zeros(1) for name, span in spans.items()
-        }
+        spans = {name: trained.task.seen.parameters[name] for name in missing}
+        middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
         raise RequestError(
             "parameter-missing",
             f"the model reads {', '.join(missing)}, and they were not given",
@@ -268,9 +264,7 @@ def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[fl
     return tensors
 
 
-def _span(span: Span | None) -> str:
-    if span is None:
-        return "any"
+def _span(span: Span) -> str:
     low, high = (" ".join(f"{value:.4g}" for value in span[side]) for side in ("low", "high"))
     return f"{low} to {high}"
 
@@ -312,8 +306,7 @@ def _other_sets(trained: TrainedModel, points: Tensor, given: Mapping[str, np.nd
 
 def _points_about(trained: TrainedModel, name: str, surface: Tensor) -> Tensor:
     """Points that models attend to where none were given: half in the box of training, half near the shape."""
-    known: Span = {"low": list(BOX_LOW), "high": list(BOX_HIGH), "count": VOLUME_ANCHORS}
-    seen = trained.task.seen.points.get(name, known)
+    seen = trained.task.seen.points[name]
     count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
     box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
     near = surface[rng.integers(len(surface), size=count - count // 2)]

@@ -4,13 +4,10 @@ A neural field conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on what
 attention, so an update costs little, and a few hundred points of many cases are enough for one.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
-from noether.errors import RequestError
 from noether.models.points import Batch, Latent, PointModel, in_full_precision, mean_token, present, split_fields
 
 HALF_DOMAIN = 500.0
@@ -64,17 +61,6 @@ class PointwiseMLP(PointModel):
     def needs(cls, layout: Layout) -> tuple[str, ...]:
         """The points that show the shape, where cases have no parameters."""
         return () if layout.parameters else ("geometry_points",)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        if f"{prefix}case_head.1.weight" in state_dict:
-            raise RequestError(
-                "weights-of-an-older-mlp",
-                "these weights are of an older mlp",
-                seen="a norm before the outputs of the case",
-                expected="weights that this version trained",
-                fix="train again      (with run_id=NAME: in a folder of its own)",
-            )
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def encode(self, batch: Batch) -> Latent:
         """What tells the case from others.

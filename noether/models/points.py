@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from noether.config.model import check_heads
-from noether.data.layout import CAR_FLOW, Layout
+from noether.data.layout import Layout
 from noether.data.padding import mask_of
 from noether.data.points import ANCHOR
 from noether.errors import RequestError
 from noether.models.layers.blocks import initialise_linear
 from noether.models.layers.conditioning import ParameterEmbedding
-from noether.models.layers.norms import add_unrecorded, set_norms
 from noether.models.layers.positions import rotary_table, sincos_embedding
 
 Batch = dict[str, Tensor]
@@ -62,8 +61,6 @@ class PointModel(nn.Module):
     """Tells whoever makes batches that padded ones are understood."""
     points_per_update = 4096
     """Points of each set of a case that an update draws where no setting says so."""
-    unrecorded: Mapping[str, Sequence[float]] = {}
-    """Buffers that weights of before lack, as they were trained."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
         _check_counts({"dim": dim, "heads": heads, **counts})
@@ -157,11 +154,6 @@ class PointModel(nn.Module):
         sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
         tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
         return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        fit_old_weights(state_dict, prefix, self)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        set_norms(self)
 
     def _embed(self, points: Tensor) -> Tensor:
         return sincos_embedding(points, self.dim).to(self._dtype)
@@ -305,24 +297,6 @@ def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return tokens.mean(dim=1)
     return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def fit_old_weights(state_dict: dict[str, Tensor], prefix: str, model: PointModel) -> None:
-    """Adds what older weights do not record, and reduces those of the published layout to some of its fields.
-
-    Models used to have a head for pressure and velocity whichever was trained: one of the surface alone has rows less.
-    """
-    add_unrecorded(state_dict, prefix, model)
-    missing = [points for points in CAR_FLOW.outputs if points not in model.layout.outputs]
-    known = all(CAR_FLOW.outputs.get(points) == fields for points, fields in model.layout.outputs.items())
-    head = state_dict.get(f"{prefix}head.weight")
-    if not missing or not known or head is None or len(head) != 4:
-        return
-    rows = slice(0, 1) if "surface_points" in model.layout.outputs else slice(1, 4)
-    for part in ("weight", "bias"):
-        state_dict[f"{prefix}head.{part}"] = state_dict[f"{prefix}head.{part}"][rows]
-    for key in [key for key in state_dict if key.startswith(prefix) and any(f".{name}." in key for name in missing)]:
-        del state_dict[key]
 
 
 def blocks_of(modules: nn.Module) -> Iterable[Any]:

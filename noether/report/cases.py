@@ -116,7 +116,7 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
 
 
 def _space(run: ReportedRun, name: str) -> Space:
-    space = space_of(run.meta.get("space"))
+    space = space_of(mapping(run.meta, "space"))
     keys = (f"case/{k}/{name}/points" for k in range(len(run.meta["cases"])))
     every = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
     shapes = [points for points in every if points.ndim == 2 and points.shape[1] == 3]

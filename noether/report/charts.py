@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from noether.report.history import thinned
 from noether.report.numbers import Array
 from noether.report.svg import TickLabels, chart_axes, chart_style, log_ticks, paint, round_ticks, svg_element
 
-MOST_PATH_POINTS = 400
+BUCKETS = 200
+"""Of a long line, of each of which the lowest and the highest value are drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,7 @@ def curves(
 ) -> Markup:
     """SVG of lines that have something to draw against updates, with epochs on top where their length is known.
 
-    Long lines are drawn as means of equal blocks inside the band of their extremes. Values that are not
-    finite, or not positive on a log axis, are gaps.
+    Values that are not finite, or not positive on a log axis, are gaps.
     """
     with chart_style(name):
         figure, axes = chart_axes()
@@ -64,15 +65,12 @@ def curves(
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
     """Draws a line; returns its finite values."""
     y = np.where(_drawable(line.y, log), line.y, np.nan)
-    x, mean, low, high = _blocks(line.x, y)
-    colour = paint(line.colour)
-    if len(x) < len(y):
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    x, shown = thinned(line.x, y, BUCKETS)
     dense = len(x) > 60
     axes.plot(
         x,
-        mean,
-        color=colour,
+        shown,
+        color=paint(line.colour),
         linewidth=1.0 if line.colour == "muted" else 1.6,
         linestyle=(0, (4, 2)) if line.dashed else "-",
         marker="o" if (line.points and not dense) or len(x) == 1 else "",
@@ -182,9 +180,8 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
         figure, axes = chart_axes()
         order = np.argsort(values, kind="stable")
         order = order[np.isfinite(values[order])]
-        place = np.arange(1, len(order) + 1)
-        thin = np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_PATH_POINTS)).astype(int))
-        axes.scatter(place[thin], values[order][thin], s=12, color=paint("accent"), alpha=0.7, linewidths=0)
+        place = np.arange(1.0, len(order) + 1)
+        axes.scatter(*thinned(place, values[order], BUCKETS), s=12, color=paint("accent"), alpha=0.7, linewidths=0)
         named: set[str] = set()
         for sample, label in marks.items():
             rank = np.flatnonzero(order == sample)
@@ -204,17 +201,3 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
         round_ticks(axes.xaxis, 6, whole=True)
         axes.set_xlabel("cases, in the order of their error")
         return svg_element(figure, name)
-
-
-def _blocks(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """x, mean, low and high of at most MOST_PATH_POINTS blocks of a line; blocks of gaps stay gaps."""
-    if len(x) <= MOST_PATH_POINTS:
-        return x, y, y, y
-    starts = np.unique(np.linspace(0, len(x), MOST_PATH_POINTS + 1).astype(int))[:-1]
-    finite = np.isfinite(y)
-    size = np.add.reduceat(finite.astype(float), starts)
-    gap = np.where(size > 0, 0.0, np.nan)
-    mean = np.add.reduceat(np.where(finite, y, 0), starts) / np.maximum(size, 1) + gap
-    low = np.minimum.reduceat(np.where(finite, y, np.inf), starts)
-    high = np.maximum.reduceat(np.where(finite, y, -np.inf), starts)
-    return x[starts], mean, np.where(size > 0, low, np.nan), np.where(size > 0, high, np.nan)

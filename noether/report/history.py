@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noether.report.palette import BANDS
-from noether.runs.records import Row, is_selected, mapping, mean_rate, metrics_of_row, number
+from noether.runs.metrics import OF_THE_LOOP, Metric
+from noether.runs.records import Row, mapping, mean_rate, metrics_of_row, number
 
 Array = NDArray[np.float64]
 Whose = tuple[str, str, str]
@@ -18,8 +19,8 @@ Whose = tuple[str, str, str]
 PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
 MOST_CURVES = 400
 """A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
-CLOCK = 300
-"""Points of the line from updates to epochs and time."""
+CLOCK = 150
+"""Buckets of the line from updates to epochs and time."""
 
 
 class _Curve:
@@ -65,7 +66,7 @@ class History:
     curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected: the
     weights that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
     1970. recent: the last 20 training rows. hosts: of the ranks that were once the slowest. rows: how many were taken.
-    selected_by: the metric that says which evaluation is the best, and 1 where lower values of it are, else −1.
+    selected_by: the metric that says which evaluation is the best.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
@@ -79,10 +80,9 @@ class History:
     epoch: float | None = None
     last: Evaluation | None = None
     best: Evaluation | None = None
-    selected_by: tuple[str, float] = ("loss", 1.0)
+    selected_by: Metric = OF_THE_LOOP[0]
     hosts: dict[int, str] = field(default_factory=dict)
     whole_time: Row = field(default_factory=dict)
-    _evaluated: Row | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Takes further rows, in their order."""
@@ -114,14 +114,12 @@ class History:
 
     def _add_evaluation(self, row: Row) -> None:
         split, weights, metrics = self._add_numbers(row)
-        before, self._evaluated = self._evaluated, row
-        if not is_selected(row, before):
+        if not row.get("selected"):
             return
         self.selected[split] = weights
         self.last = Evaluation(row["update"], split, weights, metrics)
-        name, sign = self.selected_by
-        own, best = number(metrics, name), number(self.best.metrics, name) if self.best else None
-        if own is not None and (best is None or sign * own < sign * best):
+        own, best = (number(of, self.selected_by.name) for of in (metrics, self.best.metrics if self.best else {}))
+        if self.selected_by.is_better(own, best):
             self.best = self.last
 
     def _add_numbers(self, row: Row) -> tuple[str, str, Mapping[str, Any]]:
@@ -155,7 +153,7 @@ class History:
         x, epochs, seconds = (np.array(values) for values in (self.epochs.x, self.epochs.y, self.seconds.y))
         places = np.arange(len(x))[_rising(x)]
         places = places[np.isfinite(seconds[places])]
-        places = places[np.unique(np.linspace(0, len(places) - 1, min(len(places), CLOCK)).astype(int))]
+        places = places[_extremes(seconds[places], CLOCK)]
         past = seconds[places] - (seconds[places].min() if len(places) else 0.0)
         return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
 
@@ -224,10 +222,16 @@ def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
         x, y: (n,); x rises.
         buckets: at least 1; a curve of at most twice as many values is returned as it is.
     """
-    n = len(x)
+    places = _extremes(y, buckets)
+    return x[places], y[places]
+
+
+def _extremes(y: Array, buckets: int) -> NDArray[np.intp]:
+    """Returns the places of the values that `thinned` keeps."""
+    n = len(y)
     if n <= 2 * buckets:
-        return x, y
-    size = 2 ** int(np.ceil(np.log2(n / buckets)))
+        return np.arange(n)
+    size = _bucket_size(n, buckets)
     rows = -(-n // size)
     padded = np.full(rows * size, np.nan)
     padded[:n] = y
@@ -237,8 +241,11 @@ def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
     high = np.where(np.isnan(table), -np.inf, table).argmax(axis=1)
     start = np.arange(rows) * size
     low, high = np.where(empty, 0, low) + start, np.where(empty, 0, high) + start
-    chosen = np.unique(np.concatenate([low, high, [n - 1]]))
-    return x[chosen], y[chosen]
+    return np.unique(np.concatenate([low, high, [n - 1]]))
+
+
+def _bucket_size(n: int, buckets: int) -> int:
+    return int(2 ** np.ceil(np.log2(n / buckets)))
 
 
 def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
@@ -251,7 +258,7 @@ def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
     n = len(x)
     if n <= buckets:
         return x, table
-    size = 2 ** int(np.ceil(np.log2(n / buckets)))
+    size = _bucket_size(n, buckets)
     starts = np.arange(0, n, size)
     ends = np.minimum(starts + size, n) - 1
     return x[ends], np.add.reduceat(table, starts, axis=1)

@@ -17,7 +17,7 @@ from noether.report.elements import fill
 from noether.report.intervals import intervals_section
 from noether.report.palette import COLOURS
 from noether.report.provenance import configuration_section, environment_section, plan_section
-from noether.report.results import classes_section, confusion, distributions_section, errors_section, scalars_section
+from noether.report.results import classes_section, distributions_section, errors_section, scalars_section
 from noether.report.run import ReportedRun, read_run
 from noether.report.summary import summary_header, summary_tiles
 from noether.report.training import time_section, training_section
@@ -56,9 +56,7 @@ def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
 
 def render_report(run: ReportedRun) -> str:
     """Returns the page."""
-    # result.json names the parts of the task; older results are told apart by what they hold.
-    known = ["errors", "classes"] if confusion(run) is not None else ["errors", "cases", "scalars", "distributions"]
-    wanted = run.result.get("report_parts") or known
+    wanted = run.result.get("report_parts") or ("errors", "cases", "scalars", "distributions")
     sections = {part: OF_THE_TASK[part] for part in wanted if part in OF_THE_TASK}
     if run.calibration:
         sections["intervals"] = ("How sure", intervals_section)

@@ -50,7 +50,6 @@ class _Result(BaseModel):
     updates: int | None = None
     samples: int | None = None
     world_size: int | None = None
-    seconds: float | None = None
     samples_per_second: float | None = None
     device_use: float | None = None
 
@@ -240,7 +239,4 @@ def _last_calibration(evaluation: Path) -> dict[str, Any]:
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files if key != "meta"}
-        # 0.1.0 wrote figures/NAME.
-        now = {key: f"metrics/{key[8:]}" if key.startswith("figures/") else key for key in arrays}
-        return json.loads(str(file["meta"])), {now[key]: array for key, array in arrays.items()}
+        return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}

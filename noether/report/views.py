@@ -52,14 +52,11 @@ class Space:
         return points @ self.turn.T if points.shape[-1] == 3 else points
 
 
-def space_of(about: Mapping[str, Any] | None) -> Space:
+def space_of(about: Mapping[str, Any]) -> Space:
     """The space that a data set has described: {"wind": (3,), "up": (3,), "ground": whether there is one}.
 
-    Results of older versions say nothing, and are of cars: the wind along z, y up, on the ground. A data set that
-    names no wind has pictures without an arrow, and one that names no ground has none.
+    A data set that names no wind has pictures without an arrow, and one that names no ground has none.
     """
-    if about is None:
-        return Space(np.eye(3))
     wind, up = (np.asarray(about.get(name) or default, np.float64) for name, default in
                 (("wind", (0.0, 0.0, 1.0)), ("up", (0.0, 1.0, 0.0))))  # fmt: skip
     third = wind / np.linalg.norm(wind)

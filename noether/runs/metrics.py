@@ -38,6 +38,12 @@ class Metric:
     headline: bool = False
     score: bool = False
 
+    def is_better(self, value: float | None, than: float | None) -> bool:
+        """Whether a value is better than another, or than none; NaN never is. Where nothing is known, lower is."""
+        if value is None or value != value:
+            return False
+        return than is None or (value > than if self.better == "higher" else value < than)
+
     @property
     def title(self) -> str:
         """Its name in words: "surface pressure, x component: relative L2"."""
@@ -85,13 +91,13 @@ class Metrics(dict[str, Metric]):
         """Returns the metrics as records hold them, without what is not known of one."""
         return [{key: value for key, value in asdict(metric).items() if value} for metric in self.values()]
 
-    def selector(self, select_by: str) -> tuple[str, float]:
-        """Returns the metric that `trainer.select_by` names, and 1 where lower values of it are better, else −1.
+    def selected_by(self, select_by: str) -> Metric:
+        """Returns the metric that `trainer.select_by` names.
 
-        That a metric itself says, or the user by a minus before its name.
+        Which way is better it says itself, or the user by a minus before its name; else lower is.
         """
-        name = select_by.removeprefix("-")
-        return name, -1.0 if name != select_by or self[name].better == "higher" else 1.0
+        found = self[select_by.removeprefix("-")]
+        return replace(found, better="higher" if found.name != select_by else found.better or "lower")
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
         """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
@@ -149,10 +155,4 @@ def described_in(*records: Mapping[str, Any]) -> Metrics:
     for record in records:
         with suppress(ValidationError):
             found += _DESCRIBED.validate_python(record.get("described") or [])
-    return Metrics.of(*OF_THE_LOOP, *map(_with_measure, found))
-
-
-def _with_measure(metric: Metric) -> Metric:
-    """A metric of an older version, which did not say its measure: it was the end of the name."""
-    measure = metric.measure or metric.name.rpartition("/")[2].removeprefix("weighted_")
-    return replace(metric, measure=measure) if metric.of else metric
+    return Metrics.of(*OF_THE_LOOP, *found)

@@ -1,7 +1,7 @@
 """The records of a run folder, written so that damage shows, and read so that no damage stops a run. No torch here.
 
 Two forms: a record, a file with one JSON object that holds its own SHA-256; and rows, a file with one JSON object a
-line that each hold their own CRC-32. What was written without them (by hand, or by an older version) is read too.
+line that each hold their own CRC-32. What was written without them, by hand, is read too.
 Everything that cannot be read is left out and named, with file and line.
 """
 
@@ -26,8 +26,6 @@ LARGEST_HISTORY = 2**32
 POSITION = ("kind", "time", "update", "epoch", "samples", "split", "weights", "selected")
 """What says where a row belongs, and is not one of its metrics."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
-_OLD_KEYS = {"figures": "metrics", "first_update": "start_update", "attempt": "number"}
-"""Of rows that 0.1.0 wrote, and what they are called now."""
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
@@ -132,17 +130,8 @@ def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
 
 def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
     """Returns the metrics of the last evaluation, of the selected weights; empty where there is none."""
-    every = [row for row in rows if row["kind"] == "evaluation"]
-    selected = [row for before, row in zip([None, *every], every, strict=False) if is_selected(row, before)]
+    selected = [row for row in rows if row["kind"] == "evaluation" and row.get("selected")]
     return mapping(selected[-1], "metrics") if selected else {}
-
-
-def is_selected(row: Row, before: Row | None) -> bool:
-    """Whether an evaluation's row is of the weights that are selected by; `before`: the evaluation's row before it.
-
-    Rows of earlier versions do not say: of the rows of one update theirs was the first.
-    """
-    return bool(row.get("selected", before is None or before["update"] != row["update"]))
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
@@ -217,7 +206,7 @@ def parse_row(line: bytes) -> Row:
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != _checksum(row):
         raise ValueError("another CRC-32 than when it was written")
-    return {_OLD_KEYS.get(key, key): value for key, value in row.items()}
+    return row
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -182,11 +182,7 @@ class FieldsTask(Task):
             "statistics": SCALINGS.dump_python(self.statistics, exclude_none=True),
             **SEEN.dump_python(self.seen),
             "described": {
-                # Left out where there are none, as checkpoints of 0.1.0 have it.
-                "fields": {
-                    name: field.model_dump(exclude=set() if field.component_names else {"component_names"})
-                    for name, field in self.outputs.items()
-                },
+                "fields": {name: own.model_dump() for name, own in self.outputs.items()},
                 "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
                 "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
             },
@@ -196,17 +192,16 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what a checkpoint knows; one written before fields came from the data has fewer entries.
+        """Takes back what a checkpoint knows.
 
         Raises:
             ValueError: the state is not one of this task.
         """
         self.statistics = SCALINGS.validate_python(state["statistics"])
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
-        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
-        if described := state.get("described"):
-            self._take(described["fields"], described["parameters"], described["scalars"])
-        self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
+        self.seen = SEEN.validate_python({key: state[key] for key in ("points", "parameters")})
+        self._take(**state["described"])
+        self.parts, self.space = dict(state["parts"]), dict(state["space"])
         self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
 
     def prepare(self, batch: Batch) -> Batch:

@@ -24,7 +24,7 @@ from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
-from noether.runs.metrics import OF_THE_LOOP, Metrics
+from noether.runs.metrics import OF_THE_LOOP, Metric, Metrics
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.schedules import Schedule, build_schedule
@@ -67,6 +67,11 @@ class Run:
     def known(self) -> Metrics:
         """What is known of the metrics that the run logs."""
         return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
+
+    @property
+    def selected_by(self) -> Metric:
+        """The metric by which checkpoints are selected."""
+        return self.known.selected_by(self.config.trainer.select_by)
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the parent process's plan."""

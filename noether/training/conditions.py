@@ -38,7 +38,7 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
         now: the same of the checkpoints that this start will write.
     """
     said = []
-    changed = [name for name in ("world_size", "micro_batch_size") if meta.get(name, now[name]) != now[name]]
+    changed = [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]
     if changed:
         ranks = changed[0] == "world_size"
         before, here = meta[changed[0]], now[changed[0]]
@@ -56,7 +56,7 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
                 "its weights differ by more than rounding"
             )
     before, here = _known(meta), _known(now)
-    # What an older version did not record is not known to differ.
+    # What was not to be had, such as the driver's version, is not known to differ.
     if others := [
         f"{name} {before[name]} → {here[name]}" for name in here if before.get(name, here[name]) != here[name]
     ]:
@@ -71,7 +71,7 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     """Returns a line where a run goes on with other data than it was trained on, and that is accepted.
 
     Args:
-        meta: of the checkpoint that is resumed; one of an older version does not say which data it was.
+        meta: of the checkpoint that is resumed.
         now: the data of this start, by `data_identity`.
         accepted: the keys of `accept_changes`.
         run: its folder, for the message.
@@ -79,8 +79,8 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     Raises:
         RequestError: the data differ, and `accept_changes` has neither dataset nor all.
     """
-    before = meta.get("data")
-    if before is None or before == now:
+    before = meta["data"]
+    if before == now:
         return []
     seen, expected = (
         f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)
@@ -101,6 +101,6 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
     made = meta.get("provenance") or {}
     versions = {name: made.get("packages", {}).get(name) for name in VERSIONS}
-    known = {"threads": meta.get("threads"), **meta.get("conditions", {}), "noether": made.get("noether"), **versions}
+    known = {**meta.get("conditions", {}), "noether": made.get("noether"), **versions}
     known |= {name: made.get(name) for name in ("driver", "nccl")}
     return {name: value for name, value in known.items() if value is not None}

@@ -100,7 +100,7 @@ class Loop:
             updater.settle()
             try:
                 metric = self._evaluate()
-                improved = progress.improved_by(metric)
+                improved = self.built.selected_by.is_better(metric, progress.best_metric)
                 self._count_in_vain(improved)
             except StopAgreed as stopped:
                 reason = stopped.reason
@@ -126,8 +126,7 @@ class Loop:
     def _evaluate(self) -> float | None:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
-        The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank,
-        and lower is better.
+        The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank.
 
         Raises:
             StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
@@ -135,8 +134,8 @@ class Loop:
         metrics, selected = self.validate(), self.built.state.selected_weights
         for weights, values in metrics.items():
             self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
-        name, own = self.built.config.trainer.select_by, metrics.get(selected)
-        metric = None if own is None else selection_metric(name, own, self.built.known)
+        own = metrics.get(selected)
+        metric = None if own is None else selection_metric(self.built.selected_by, own)
         metric = self.built.group.from_first(metric)
         self.built.state.progress.evaluation_pending = False
         self._tell_callbacks(own or {})

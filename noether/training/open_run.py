@@ -90,7 +90,7 @@ def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> S
         keep = run.config.trainer.keep_checkpoints
         # A checkpoint gets its name after the rows that led to it are on the disk.
         writer = CheckpointWriter(run.folder.checkpoints, keep=keep, by=run.lease, before_rename=trackers.sync)
-    return Saver(run.group, writer, run.about, run.console.warn, deadline)
+    return Saver(run.group, writer, run.about, run.selected_by, run.console.warn, deadline)
 
 
 def open_profile(run: OpenRun) -> UpdateProfile | None:

@@ -4,26 +4,26 @@ from collections.abc import Mapping
 
 from noether.common.suggest import nearest
 from noether.errors import EndedByAnother, RequestError
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import Metric
 from noether.training.build import Run
 
 
-def selection_metric(name: str, summary: Mapping[str, float], known: Metrics) -> float:
-    """Returns the metric that trainer.select_by names; lower is better: where higher ones are, it is negated.
+def selection_metric(selected_by: Metric, summary: Mapping[str, float]) -> float:
+    """Returns the value of the metric that trainer.select_by names.
 
     Raises:
         RequestError: there is no such metric.
     """
-    metric, sign = known.selector(name)
-    if metric not in summary:
+    name = selected_by.name
+    if name not in summary:
         raise RequestError(
             "no-such-metric",
-            f"no metric {metric} to select checkpoints by",
+            f"no metric {name} to select checkpoints by",
             seen=f"trainer.select_by={name}",
             expected=f"one of {', '.join(sorted(summary))}",
-            fix=f"trainer.select_by={nearest(metric, summary) or 'loss'}",
+            fix=f"trainer.select_by={nearest(name, summary) or 'loss'}",
         )
-    return sign * summary[metric]
+    return summary[name]
 
 
 def check_selection(run: Run) -> None:
@@ -51,7 +51,7 @@ def check_selection(run: Run) -> None:
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
-            selection_metric(trainer.select_by, run.problem.task.summarise(sample_metrics), run.known)
+            selection_metric(run.selected_by, run.problem.task.summarise(sample_metrics))
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:

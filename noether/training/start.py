@@ -65,7 +65,7 @@ def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> t
     check_torch(plan)
     check_compiler(config, plan)
     console = Console(None, speaks=True)
-    target, aside = _find_target(config, console, placement, reset)
+    target, aside = _choose_folder(config, console, placement, reset)
     target.folder.check_writable()
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
@@ -132,7 +132,7 @@ def _run(
         return run_placement(placement, target, request, log_folder, info)
 
 
-def _find_target(
+def _choose_folder(
     config: RunConfig, console: Console, placement: Placement, reset: bool
 ) -> tuple[ResumeTarget, Path | None]:
     """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
@@ -155,7 +155,7 @@ def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> in
         check_torch(plan)
         check_compiler(config, plan)
         console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-        aside = _find_target(config, console, plan.placement, reset)[1]
+        aside = _choose_folder(config, console, plan.placement, reset)[1]
         if aside is not None:
             console.say(f"reset  the existing run would be kept as {aside}\n")
         RunFolder(config.output_path.expanduser()).check_writable()

@@ -95,7 +95,7 @@ class WatchedRun:
                 "ranks": self._ranks(seen.state, pace["slowest"]),
                 "attempts": [asdict(attempt) for attempt in read_attempts(self.folder)[-50:]],
                 "checkpoints": self._checkpoints(),
-                "selected_by": shown_metric(self.known[history.selected_by[0]]),
+                "selected_by": shown_metric(history.selected_by),
                 "pictures": [] if brief else [picture.described() for picture in self.pictures.listing()],
                 "settings": {} if brief else self.settings(),
                 "environment": {} if brief else self._environment(),
@@ -180,7 +180,7 @@ class WatchedRun:
 
     def _read_on(self) -> None:
         until = time.monotonic() + READ_S
-        selected_by = self.known.selector(self.settings().get("trainer.select_by", "loss"))
+        selected_by = self.known.selected_by(self.settings().get("trainer.select_by", "loss"))
         while True:
             rows, anew = self._followed.read()
             if anew:
@@ -260,7 +260,7 @@ class WatchedRun:
 
     def _final(self) -> dict[str, Any] | None:
         result = self._result()
-        names = ("split", "weights", "checkpoint", "samples", "parameters", "seconds", "samples_per_second")
+        names = ("split", "weights", "checkpoint", "samples", "parameters", "samples_per_second")
         shown = self._shown(mapping(result, "metrics"))
         return {**{name: result.get(name) for name in names}, "shown": shown} if shown else None
 

@@ -19,10 +19,13 @@ from noether.checkpoints.format import (
 from noether.checkpoints.named import named_checkpoint
 from noether.runs.folder import RunFolder
 from noether.runs.records import rows_text
+from tests.saved import META
 
 
 def write(folder: Path, updates: int, metric: float | None = None, content: str = "weights"):
-    return write_checkpoint(folder, updates, {"model.bin": [content.encode()], "b.json": [b"{}"]}, {"metric": metric})
+    return write_checkpoint(
+        folder, updates, {"model.bin": [content.encode()], "b.json": [b"{}"]}, META | {"metric": metric}
+    )
 
 
 def kept(folder: Path) -> list[int]:
@@ -33,7 +36,7 @@ def test_a_checkpoint_verifies_and_names_its_format(tmp_path) -> None:
     checkpoint = write(tmp_path, 12, 0.5)
     assert checkpoint.damage() is None
     assert checkpoint.updates == 12
-    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (2, 0.5)
+    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (3, 0.5)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "b.json", "meta.json"])
@@ -55,7 +58,7 @@ def test_a_checkpoint_of_another_format_is_passed_over(tmp_path) -> None:
     checkpoint = write(tmp_path, 1)
     meta = checkpoint.meta() | {"format": 99}
     (checkpoint.path / "meta.json").write_text(json.dumps(meta))
-    assert "format 99 is not 2" in str(checkpoint.damage())
+    assert "format 99 is not 3" in str(checkpoint.damage())
 
 
 HARMED = {
@@ -191,7 +194,7 @@ def test_a_write_that_fails_leaves_the_older_checkpoints(tmp_path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(tmp_path, 2, {"model.bin": full()}, {})
+        write_checkpoint(tmp_path, 2, {"model.bin": full()}, META)
     assert kept(tmp_path) == [1]
     assert not list(tmp_path.glob(".update-*")), "half a checkpoint takes the room that others wait for"
 
@@ -218,5 +221,5 @@ def test_what_forbids_the_rename_leaves_nothing(tmp_path) -> None:
         raise PermissionError("another start")
 
     with pytest.raises(PermissionError):
-        write_checkpoint(tmp_path, 3, {}, {}, before_rename=fenced)
+        write_checkpoint(tmp_path, 3, {}, META, before_rename=fenced)
     assert list(tmp_path.iterdir()) == []

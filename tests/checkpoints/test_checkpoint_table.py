@@ -7,9 +7,9 @@ import pytest
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.table import choose_to_prune, describe_checkpoints
-from noether.common.whole_file import write_json
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
+from tests.saved import META
 
 # Update, metric: the second is the best.
 SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
@@ -19,7 +19,7 @@ SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
 def folder(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     for updates, metric in SAVED:
-        write_checkpoint(run.checkpoints, updates, {"w.bin": [b"0" * 2048]}, {"metric": metric, "updates_per_epoch": 2})
+        write_checkpoint(run.checkpoints, updates, {"w.bin": [b"0" * 2048]}, META | {"metric": metric})
     run.config.write_text(dump_config(load_config(["trainer.keep_checkpoints=2"])))
     return run
 
@@ -38,14 +38,13 @@ def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
     assert all(row.size > 2048 and row.age_s < 600 and row.damage is None for row in rows)
 
 
-@pytest.mark.parametrize("select_by", ["drag/r2", "-own"])
-def test_a_metric_is_shown_as_it_was_measured(select_by, tmp_path: Path) -> None:
-    """What is stored is negated where higher values are better, so that the lowest is the best."""
+def test_where_higher_values_are_better_the_highest_is_the_best(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    meta = {"metric": -0.98, "config": {"trainer": {"select_by": select_by}}}
-    write_checkpoint(folder.checkpoints, 1, {"w.bin": [b"0"]}, meta)
-    write_json(folder.plan, {"described": [{"name": "drag/r2", "better": "higher"}]})
-    assert [row.metric for row in describe_checkpoints(folder, verify=False)] == [0.98]
+    for update, metric in ((1, 0.9), (2, 0.98), (3, 0.97)):
+        meta = META | {"metric": metric, "better": "higher"}
+        write_checkpoint(folder.checkpoints, update, {"w.bin": [b"0"]}, meta)
+    rows = describe_checkpoints(folder, verify=False)
+    assert [(row.metric, row.best) for row in rows] == [(0.9, False), (0.98, True), (0.97, False)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from noether.checkpoints.snapshot import DTYPES, Snapshot, StagingBuffer, safete
 from noether.checkpoints.writer import CheckpointWriter, Written
 from noether.errors import NoetherError
 from noether.runs.lease import FencedError
+from tests.saved import META
 
 TENSORS = {
     "half": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
@@ -53,7 +54,7 @@ def test_a_shadow_is_a_copy_in_memory_that_is_kept() -> None:
 
 
 def snapshot(updates: int, size: int = 1000) -> Snapshot:
-    return Snapshot(updates, {"w.safetensors": {"w": torch.full((size,), float(updates))}}, {"s.json": "{}"}, {})
+    return Snapshot(updates, {"w.safetensors": {"w": torch.full((size,), float(updates))}}, {"s.json": "{}"}, META)
 
 
 class Disk:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save, save_file
 from torch import nn
 
 from noether.checkpoints.format import write_checkpoint
@@ -13,8 +13,9 @@ from noether.checkpoints.named import named_weights
 from noether.data.layout import Layout
 from noether.errors import RequestError
 from noether.models.build import build_model
+from tests.saved import META
 
-OLD_RUN = Path(__file__).parents[1] / "evaluation" / "old_runs" / "upt"
+SMALL_RUN = Path(__file__).parents[1] / "evaluation" / "small_runs" / "upt"
 OPTIONS = {"dim": 12, "heads": 2, "encoder_depth": 1, "decoder_depth": 1}
 
 
@@ -22,7 +23,7 @@ def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -
     layout = Layout({"surface_points": {"p": 1, "shear": 3}, "wake_points": {"u": 3}}, parameters={"speed": 1})
     model = build_model("upt", layout, **OPTIONS)
     drawn = {name: value.clone() for name, value in model.state_dict().items()}
-    found = load_initial(model, named_weights(str(OLD_RUN)))
+    found = load_initial(model, named_weights(str(SMALL_RUN)))
     assert {name.split(" ")[0] for name in found.reshaped} == {"head.weight", "head.bias"}
     assert any(name.startswith("query_mlp.wake_points") for name in found.new)
     assert any(name.startswith("query_mlp.volume_points") for name in found.unused)
@@ -30,15 +31,6 @@ def test_other_fields_begin_with_the_weights_of_the_cars_and_say_what_is_new() -
     assert torch.equal(model.state_dict()["head.weight"], drawn["head.weight"])
     assert not torch.equal(model.state_dict()["pooling.combine.weight"], drawn["pooling.combine.weight"])
     assert f"{len(found.taken)} of {len(drawn)} tensors" in found.lines()[0]
-
-
-def test_a_model_of_the_surface_alone_takes_its_rows_of_an_old_head() -> None:
-    """A run on the surface alone used to keep a head for velocity too, and the layers of the volume."""
-    old = load_file(named_weights(str(OLD_RUN)).path)
-    model = build_model("upt", Layout({"surface_points": {"surface_pressure": 1}}), **OPTIONS)
-    found = load_initial(model, named_weights(str(OLD_RUN)))
-    assert (found.reshaped, found.new, found.unused) == ([], [], [])
-    assert torch.equal(model.state_dict()["head.weight"], old["head.weight"][:1].float())
 
 
 def test_a_file_of_weights_will_do(tmp_path: Path) -> None:
@@ -68,7 +60,7 @@ def run(tmp_path: Path) -> Path:
     for updates, metric in ((1, 0.5), (2, 0.1)):
         content = {name: [save({"weight": torch.full((2, 3), float(updates))})] for name in ("model", "ema")}
         files = {f"{name}.safetensors": parts for name, parts in content.items()}
-        write_checkpoint(tmp_path / "run" / "checkpoints", updates, files, {"metric": metric})
+        write_checkpoint(tmp_path / "run" / "checkpoints", updates, files, META | {"metric": metric})
     return tmp_path / "run"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, list_checkpoints, write_checkpoint
+from tests.saved import META
 
 COUNTING = """
 import hashlib, os
@@ -47,7 +48,7 @@ def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_h
     tmp_path, monkeypatch
 ) -> None:
     content = b"weights"
-    here = write_checkpoint(tmp_path, 1, {"model.safetensors": [content]}, {})
+    here = write_checkpoint(tmp_path, 1, {"model.safetensors": [content]}, META)
     assert here.damage() is None
     there: CheckpointFolder = pickle.loads(pickle.dumps(here))
     with monkeypatch.context() as patched:

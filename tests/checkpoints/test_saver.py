@@ -18,8 +18,10 @@ from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
+from noether.runs.metrics import Metric
 from noether.tasks.base import Task
 from noether.workers.context import WorkerContext
+from tests.saved import META
 
 
 class Scene:
@@ -34,7 +36,7 @@ class Scene:
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
         self.writer = CheckpointWriter(folder, keep=1, before_rename=self.sync)
-        self.saver = Saver(group, self.writer, {}, self.warnings.append)
+        self.saver = Saver(group, self.writer, META, Metric("loss"), self.warnings.append)
 
     def sync(self) -> None:
         self.reached.set()

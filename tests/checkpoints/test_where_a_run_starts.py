@@ -11,6 +11,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import take_lease
 from noether.runs.records import rows_text, write_record
 from tests.refusal import refusal
+from tests.saved import META
 
 ROW = {"kind": "training", "update": 2, "loss": 1.0}
 
@@ -30,7 +31,7 @@ def start(folder: RunFolder, *overrides: str):
 
 def save(folder: RunFolder, *updates: int) -> None:
     for update in updates:
-        write_checkpoint(folder.checkpoints, update, {}, {"world_size": 1})
+        write_checkpoint(folder.checkpoints, update, {}, META)
 
 
 def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -> None:
@@ -60,7 +61,7 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
     """A sweep and a job's login node start runs that do so."""
     words = (f"output_path={folder.path.parent}", "run_id=run", f"resume={resume.format(folder.path)}")
     config = load_config(words, TINY)
-    meta = {"world_size": 1, "config": config.model_dump(mode="json")}
+    meta = META | {"config": config.model_dump(mode="json")}
     saved = write_checkpoint(folder.checkpoints, 2, {"weights": [b"whole"]}, meta)
     (saved.path / "weights").write_bytes(b"other")
     assert find_target(config, None).checkpoint == saved

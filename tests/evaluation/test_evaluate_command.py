@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from noether.evaluation.final import samples_of_a_device
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record
 
@@ -84,16 +83,3 @@ def test_a_folder_that_is_no_run(noether, tmp_path: Path) -> None:
         done = noether(verb, str(tmp_path))
         assert done.code == 2
         assert "is not a run folder" in done.err
-
-
-@pytest.mark.parametrize(
-    ("meta", "samples"),
-    [
-        pytest.param({"micro_batch_size": 3, "effective_batch_size": 384, "world_size": 64}, 3, id="as-it-was"),
-        pytest.param({"effective_batch_size": 384, "world_size": 64}, 6, id="older-checkpoint-a-rank-s-share"),
-        pytest.param({"effective_batch_size": 1, "world_size": 1}, 1, id="one-sample"),
-    ],
-)
-def test_one_device_evaluates_what_a_device_of_the_run_held(meta, samples) -> None:
-    """Not the global batch: a run on 64 devices would not fit on the one that evaluates it."""
-    assert samples_of_a_device(meta) == samples

@@ -18,8 +18,8 @@ from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
 
-OLD_RUNS = Path(__file__).with_name("old_runs")
-OLD_RUN = OLD_RUNS / "upt"
+SMALL_RUNS = Path(__file__).with_name("small_runs")
+SMALL_RUN = SMALL_RUNS / "upt"
 RELEASED = Path(__file__).parents[1] / "checkpoints" / "released" / "0.1.0" / "export"
 
 
@@ -57,7 +57,7 @@ def check_export(run: Path, noether, out: Path) -> None:
 
 @pytest.mark.slow
 def test_upt_is_exported(noether, tmp_path: Path) -> None:
-    check_export(OLD_RUN, noether, tmp_path / "upt")
+    check_export(SMALL_RUN, noether, tmp_path / "upt")
     model = load_exported(tmp_path / "upt", trust=True)
     arrays = arrays_for(model.inputs, 50)
     more = {**arrays, "geometry_points": np.concatenate([arrays["geometry_points"]] * 2)}
@@ -66,14 +66,14 @@ def test_upt_is_exported(noether, tmp_path: Path) -> None:
         model({**arrays, "geometry_points": arrays["geometry_points"][:9]})
     with refusal("export-input-missing"):
         model({"geometry_points": arrays["geometry_points"]})
-    refused = noether("export", str(OLD_RUN), str(tmp_path))
+    refused = noether("export", str(SMALL_RUN), str(tmp_path))
     assert (refused.code, "is not an export" in refused.err) == (2, True)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["ab_upt", "transolver"])
 def test_models_whose_points_attend_to_points_are_exported(kind: str, noether, tmp_path: Path) -> None:
-    check_export(OLD_RUNS / kind, noether, tmp_path / "export")
+    check_export(SMALL_RUNS / kind, noether, tmp_path / "export")
 
 
 def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
@@ -89,13 +89,14 @@ def test_a_folder_of_something_else_is_refused_and_not_waited_for(name: str, way
     shutil.copytree(RELEASED, tmp_path / "theirs")
     (tmp_path / "theirs" / name).unlink()
     way(tmp_path / "theirs" / name)
-    with refusal("no-exported-model"):
+    with pytest.raises(RequestError) as refused:
         load_exported(tmp_path / "theirs")
+    assert refused.value.code in ("no-exported-model", "packed-data-damaged")
 
 
 def test_weights_with_a_flipped_bit_are_not_loaded_and_not_begun_with(noether, tmp_path: Path) -> None:
     out = tmp_path / "export"
-    assert noether("export", str(OLD_RUN), str(out), "--weights-only").code == 0
+    assert noether("export", str(SMALL_RUN), str(out), "--weights-only").code == 0
     load_exported(out)
     content = bytearray((out / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -140,7 +141,7 @@ def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path:
 
 def test_a_folder_that_cannot_be_made_is_refused(noether, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    done = noether("export", str(OLD_RUN), str(tmp_path / "file" / "export"))
+    done = noether("export", str(SMALL_RUN), str(tmp_path / "file" / "export"))
     assert done.code == 2
     assert "[export-folder-not-made]" in done.err
 
@@ -148,7 +149,7 @@ def test_a_folder_that_cannot_be_made_is_refused(noether, tmp_path: Path) -> Non
 def test_of_two_exports_to_one_folder_one_is_whole(noether, tmp_path: Path) -> None:
     out = tmp_path / "export"
     with ThreadPoolExecutor() as side_by_side:
-        done = list(side_by_side.map(lambda _: noether("export", str(OLD_RUN), str(out), "--weights-only"), range(2)))
+        done = list(side_by_side.map(lambda _: noether("export", str(SMALL_RUN), str(out), "--weights-only"), range(2)))
     assert 0 in [one.code for one in done]
     assert load_exported(out).inputs
     assert [path.name for path in tmp_path.iterdir()] == ["export"]

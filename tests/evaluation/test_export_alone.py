@@ -17,7 +17,7 @@ from sharing import in_every_push
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
 
-OLD_RUNS = Path(__file__).with_name("old_runs")
+SMALL_RUNS = Path(__file__).with_name("small_runs")
 READS = {
     "upt": {"geometry_points", "surface_points", "volume_points"},
     "transolver": {"anchor_surface_points", "anchor_surface_normals", "anchor_volume_points", "anchor_volume_normals",
@@ -29,7 +29,7 @@ READS = {
 @pytest.fixture(scope="module", params=in_every_push(READS.keys(), "upt"))
 def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(request.param)
-    shutil.copytree(OLD_RUNS / request.param, folder / "run")
+    shutil.copytree(SMALL_RUNS / request.param, folder / "run")
     done = noether("export", str(folder / "run"), str(folder / "out"))
     assert done.code == 0, done.err
     return request.param, folder / "out"

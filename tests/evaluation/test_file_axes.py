@@ -11,7 +11,7 @@ from noether.data.cases.dataset import CasesDataset
 from noether.errors import RequestError
 from noether.evaluation.shape_input import FileAxes, check_range
 
-OLD_RUN = Path(__file__).with_name("old_runs") / "upt"
+SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 ROTATION = AxesMap(wind="-y", up="+z").rotation()
 FILES = {"rotation": ROTATION.tolist(), "metres": 0.001, "words": "wind -y, up +z"}
 
@@ -38,7 +38,7 @@ def test_without_them_nothing_is_turned(space, axes) -> None:
 
 
 def test_a_prediction_in_the_files_axes_is_that_in_the_models() -> None:
-    run = noether.load_run(OLD_RUN)
+    run = noether.load_run(SMALL_RUN)
     rng = np.random.default_rng(0)
     points, air = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (64, 3)), rng.uniform([-1, 1.5, -3], [1, 3, 3], (50, 3))
     expected = run.predict(points, volume=air)

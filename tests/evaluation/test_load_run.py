@@ -13,12 +13,12 @@ from noether.errors import RequestError
 from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[2]
-OLD_RUNS = Path(__file__).with_name("old_runs")
+SMALL_RUNS = Path(__file__).with_name("small_runs")
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    shutil.copytree(OLD_RUNS / "upt", tmp_path / "run")
+    shutil.copytree(SMALL_RUNS / "upt", tmp_path / "run")
     row = {"kind": "training", "update": 1, "loss": 2.0, "samples_per_second": 1.0}
     (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     return tmp_path / "run"
@@ -34,7 +34,7 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
     np.testing.assert_allclose(
         run.predict(points, volume=air, chunk_size=7)["surface_pressure"], found["surface_pressure"]
     )
-    released = json.loads((run_folder / "result.json").read_text())["figures"]
+    released = json.loads((run_folder / "result.json").read_text())["metrics"]
     assert released.items() <= run.metrics.items()
     assert [row["update"] for row in run.history] == [1]
     with refusal("parameter-not-read"):

@@ -34,7 +34,7 @@ from tests.refusal import refusal
 
 pytest_plugins = ("shapenet_car_runs",)
 
-OLD_RUN = Path(__file__).with_name("old_runs") / "upt"
+SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_the_test_split_predicted_from_its_own_files_has_the_metrics_of_evaluate
 def test_a_finer_mesh_of_another_program_and_points_in_the_air(noether, tmp_path: Path) -> None:
     plain_stl(tmp_path / "car.stl", POINTS.astype(np.float64) * 1000, triangles(QUADS))
     np.save(tmp_path / "air.npy", np.random.default_rng(0).uniform([-1, 1.9, -3], [1, 3.5, 3], (700, 3)) * 1000)
-    asked = ("predict", str(OLD_RUN), "--mesh", str(tmp_path / "car.stl"))
+    asked = ("predict", str(SMALL_RUN), "--mesh", str(tmp_path / "car.stl"))
     refused = noether(*asked)
     assert (refused.code, "--scale 0.001" in refused.err) == (2, True)
     done = noether(*asked, "--scale", "0.001", "--volume", str(tmp_path / "air.npy"), "--out", str(tmp_path / "o.vtp"))
@@ -255,7 +255,7 @@ def test_a_finer_mesh_of_another_program_and_points_in_the_air(noether, tmp_path
 @pytest.mark.slow
 def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     write_car(tmp_path / "car", seed=3)
-    run = shutil.copytree(OLD_RUN, tmp_path / "run")
+    run = shutil.copytree(SMALL_RUN, tmp_path / "run")
     torn = tmp_path / "torn.stl"
     torn.write_bytes(b"solid nothing")
     np.save(tmp_path / "one.npy", np.zeros(1))

@@ -19,7 +19,7 @@ from noether.tasks.fields import FieldsTask
 from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[2]
-OLD_RUNS = Path(__file__).with_name("old_runs")
+SMALL_RUNS = Path(__file__).with_name("small_runs")
 CPU = torch.device("cpu")
 FEW = "model.supernodes=16 model.radius=200.0"
 SIZES = {"upt": f"{FEW} model.encoder_depth=1 model.decoder_depth=1", "ab_upt": FEW}
@@ -152,7 +152,7 @@ def test_a_longer_shape_stands_where_it_stood() -> None:
 
 
 def test_the_command_writes_the_gradient_on_the_mesh(noether, tmp_path: Path) -> None:
-    shutil.copytree(OLD_RUNS / "upt", tmp_path / "run")
+    shutil.copytree(SMALL_RUNS / "upt", tmp_path / "run")
     asked = ["sensitivity", str(tmp_path / "run"), "--mesh", str(REPOSITORY / "examples/car.stl"), "--out",
              str(tmp_path / "s.vtp")]  # fmt: skip
     done = noether(*asked, "--of", "lift_coefficient")

@@ -13,14 +13,14 @@ from noether.tasks.field_errors import field_metrics
 DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).described()
 
 
-def text_of(*, width: int = 160, described: list[dict[str, Any]] | None = None, **metrics: float) -> str:
+def text_of(*, width: int = 160, **metrics: float) -> str:
     errors = {"p/relative_l2": 0.5, "p/mse": 2.0, "p/mae": 1.0, "p/max": 3.0}
     given = {f"p/{name}": value for name, value in metrics.items()}
     result: dict[str, Any] = {
         "split": "test", "samples": 2, "weights": "raw", "parameters": 1, "updates": 1, "samples_per_second": None,
         "world_size": 1, "metrics": {**errors, **given}, "fields": ["p"], "scalars": {},
         "baselines": {"mean_field": errors, "nearest_shape": errors},
-        "described": described or DESCRIBED,
+        "described": DESCRIBED,
     }  # fmt: skip
     console = Console(file=io.StringIO(), width=width)
     for line in result_tables(result):
@@ -59,10 +59,3 @@ def test_a_narrow_terminal_shows_the_same_metrics_in_several_tables(width: int) 
     assert "…" not in text
     for figure in ("12.35%", "23.46%", "1234", "0.001234", "0.01234"):
         assert figure in text.split(), text
-
-
-def test_a_result_whose_metrics_do_not_say_their_measure_is_read() -> None:
-    of_old = [{key: value for key, value in one.items() if key != "measure"} for one in DESCRIBED]
-    assert of_old != DESCRIBED
-    assert text_of(described=of_old, weighted_mae=0.7) == text_of(weighted_mae=0.7)
-    assert "0.7" in text_of(weighted_mae=0.7)

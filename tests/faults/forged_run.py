@@ -28,7 +28,7 @@ from noether.runs.trust import mark_own
 from .fuzz_subjects import Subject, mutate
 
 TESTS = Path(__file__).resolve().parents[1]
-RUN = TESTS / "evaluation" / "old_runs" / "upt"
+RUN = TESTS / "evaluation" / "small_runs" / "upt"
 EXPORT = TESTS / "checkpoints" / "released" / "0.1.0" / "export"
 EVIL = "evil_module_of_a_stranger"
 KINDS = (

@@ -129,7 +129,7 @@ class Records(Subject):
     ROWS = (
         {"time": 1.5, "kind": "training", "update": 2, "epoch": 0.5, "samples": 8, "loss": 1.9, "device_use": 0.4},
         {"time": 2.5, "kind": "training", "update": 4, "epoch": 1.0, "samples": 16, "loss": 1.2, "device_use": 0.4},
-        {"time": 3.5, "kind": "evaluation", "update": 4, "split": "validation", "metrics": {"loss": 1.1}},
+        {"time": 3.5, "kind": "evaluation", "update": 4, "split": "train", "selected": True, "metrics": {"loss": 1.1}},
     )
 
     def __init__(self, folder: Path) -> None:
@@ -141,14 +141,12 @@ class Records(Subject):
         self.run_folder = RunFolder(folder / "run")
         self.run_folder.path.mkdir()
         take_lease(self.run_folder, 0, {})
-        write_record(
-            self.run_folder.result, {"figures": {"loss": 1.0}, "split": "test", "scalars": {"lift": {"r2": 1}}}
-        )
+        write_record(self.run_folder.result, {"metrics": {"loss": 1.0}, "split": "test", "scalars": {"lift": {}}})
         write_record(self.run_folder.plan, {"length": {"total_updates": 8}})
         write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4, "attempts_without_progress": 0})
         write_record(self.run_folder.job, {"job": "12", "output": "/tmp/x"})
         self.run_folder.metrics.write_text(rows_text(self.ROWS))
-        # And as a person, or an older version, writes them: without digests, so that every change comes through.
+        # And as a person writes them: without digests, so that every change comes through.
         self.files = sorted(path for path in self.run_folder.path.iterdir() if path.is_file())
         self.seeds = {path: (path.read_bytes(), self._plain(path)) for path in self.files}
 

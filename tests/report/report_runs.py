@@ -231,7 +231,7 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
                 "loss": loss,
                 **{f"{name}/relative_l2": 0.5 * loss**0.5 / (1 + k) for k, name in enumerate(UNITS)},
             }
-            kind = {"kind": "evaluation", "split": "validation", "weights": weights}
+            kind = {"kind": "evaluation", "split": "validation", "weights": weights, "selected": factor == 1.0}
             rows.append({**position, **kind, "metrics": metrics})
     return rows
 

@@ -199,6 +199,7 @@ def test_a_share_without_a_label_has_a_chart_by_its_name(run: ReportedRun) -> No
         "split": "validation",
         "update": 9,
         "weights": "raw",
+        "selected": True,
         "metrics": {"loss": 1, "top_5": 0.9},
     }
     other = replace(classification(run), plan={**run.plan, "described": described}, rows=[*run.rows[:2], row])
@@ -245,13 +246,6 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
     assert run.result == {}
     assert "of another kind" in run.troubles["result.json"]
     assert "of another kind" in render_report(run)
-
-
-def test_the_metrics_of_samples_that_0_1_0_wrote_are_read(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.evaluation.mkdir()
-    np.savez(folder.evaluation / "test.npz", meta=np.array("{}"), **{"figures/p/mae": [1.0]})  # type: ignore[arg-type]
-    assert read_run(folder).sample_metric("p", "mae") == [1.0]
 
 
 def test_a_resumed_run_shows_what_was_made_anew(run: ReportedRun) -> None:

@@ -15,6 +15,7 @@ from noether.runs.lease import FencedError, Lease, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
 from noether.tracking.metrics_file import MetricsFile
 from tests.refusal import refusal
+from tests.saved import META
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_a_damaged_fence_stops_nobody(folder, content) -> None:
 
 
 def save(folder: RunFolder, updates: int) -> None:
-    write_checkpoint(folder.checkpoints, updates, {}, {})
+    write_checkpoint(folder.checkpoints, updates, {}, META)
 
 
 def test_starts_are_told_with_how_far_each_came(folder) -> None:
@@ -131,7 +132,7 @@ def writes(lease, folder: RunFolder):
     return {
         "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
         "history": lambda: MetricsFile(folder.metrics, 0, lease),
-        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, {}, {"of": "the older"}, by=lease),
+        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, {}, META | {"of": "the older"}, by=lease),
         "drop": lambda: lease.drop(checkpoint),
         "publish": lambda: lease.publish(lease.partial(folder.report), folder.report),
     }

@@ -7,7 +7,6 @@ import pytest
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.folder import RunFolder
 from noether.runs.records import (
-    append_row,
     mean_rate,
     number,
     parse_record,
@@ -122,11 +121,6 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     record_outcome(folder, 2, 6, "SIGTERM")
     assert [(row.number, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
     assert attempts_without_progress(folder, 6) == 0
-
-
-def test_rows_of_an_older_version_are_read_under_the_names_of_today(tmp_path) -> None:
-    append_row(tmp_path / "rows", {"figures": {"loss": 1.0}, "first_update": 4, "attempt": 2})
-    assert list(read_rows(tmp_path / "rows")) == [{"metrics": {"loss": 1.0}, "start_update": 4, "number": 2}]
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:

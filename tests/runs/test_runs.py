@@ -101,8 +101,8 @@ def test_progress_and_metrics_are_the_newest(tmp_path: Path) -> None:
     rows = [
         {"kind": "training", "update": 2, "loss": 3.0, "time": now - 8},
         {"kind": "training", "update": 4, "loss": 2.0, "time": now - 4},
-        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.5}, "weights": "ema", "time": now - 3},
-        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.9}, "weights": "raw", "time": now - 3},
+        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.5}, "selected": True, "time": now - 3},
+        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.9}, "weights": "raw", "time": now},
     ]
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"cut')
     found = run_state(folder, {"12": QueuedJob("12", "RUNNING", "1:00", "None", "cars")})

@@ -28,7 +28,7 @@ from noether.watch.watched_run import WatchedRun
 from noether.workers.failure import _log_end
 from noether.workers.worker import write_to_log
 
-RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
+RUN = REPOSITORY / "tests" / "evaluation" / "small_runs" / "upt"
 FILES = (
     "config.yaml",
     "plan.json",

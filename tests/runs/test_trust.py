@@ -22,7 +22,7 @@ from noether.models.build import REGISTRY
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, approved_code, mark_own
 
-RUN = REPOSITORY / "tests" / "evaluation" / "old_runs" / "upt"
+RUN = REPOSITORY / "tests" / "evaluation" / "small_runs" / "upt"
 CHECKPOINT = Path("checkpoints") / "update-000000002"
 EVIL = "from pathlib import Path\nPath('was-here').touch()\n"
 

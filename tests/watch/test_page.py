@@ -31,7 +31,8 @@ def write_run(path: Path, seed: int = 1) -> RunFolder:
     write_record(folder.plan, {**plan, "workers": [{"rank": 0, "node_rank": 0, "device": MARKUP}]})
     rows = [{"kind": "training", "update": n, "time": 1e9 + n, "loss": seed / n, MARKUP: 1.0} for n in range(1, 51)]
     metrics = {"loss": 0.5 * seed, f"{MARKUP}/mae": 2.0}
-    rows.append({"kind": "evaluation", "update": 50, "split": "validation", "weights": "ema", "metrics": metrics})
+    whose = {"split": "validation", "weights": "ema", "selected": True}
+    rows.append({"kind": "evaluation", "update": 50, **whose, "metrics": metrics})
     folder.metrics.write_text("".join(map(row_line, rows)))
     write_record(folder.result, {"metrics": {"loss": 0.25 * seed, MARKUP: 3.0}, "split": "test"})
     for rank in range(2):

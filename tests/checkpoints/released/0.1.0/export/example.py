@@ -1,5 +1,6 @@
 """How to ask this model without noether: torch alone is needed. Run it here: python example.py
 
+torch.export.load can run code that the file holds: load only a model.pt2 whose maker you trust.
 The program takes its arguments by position and returns a tuple. model.json lists both, in their order, with shapes
 and units: a word in a shape ("batch", "surface") is an axis of any length, the same wherever the word stands.
 """
