@@ -195,6 +195,7 @@ class Checkpoints(Subject):
         from noether.environments.placement import Device, Endpoint, Worker
         from noether.tasks.fields import FieldsTask
         from noether.workers.context import WorkerContext
+        from tests.saved import META
 
         super().__init__(folder)
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
@@ -204,9 +205,9 @@ class Checkpoints(Subject):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         task = FieldsTask({"p": {"points": "surface_points"}}, -4.5, 10.5)
-        numbers_of_p = {"p": {"mean": [1.0], "std": [2.0]}}
-        box = {"count": 3, "low": [0.0] * 3, "high": [1.0] * 3}
-        task.load_state({"statistics": numbers_of_p, "points": {"surface_points": box}})
+        points = {"p": torch.arange(3.0), "surface_points": torch.arange(9.0).reshape(3, 3) / 9}
+        task.examine(points, {})
+        task.fit([points])
         state = TrainingState(
             model, EmaWeights(model, 0.9), optimizer, torch.amp.GradScaler("cpu"), task, Progress(updates=4)
         )
@@ -215,7 +216,7 @@ class Checkpoints(Subject):
         contents = {name: b"".join(map(bytes, safetensors_parts(own))) for name, own in tensors.items()}
         contents |= {name: text.encode() for name, text in saved_texts(state).items()}
         self.state, self.contents = state, contents
-        self.meta = {"metric": 0.5, "world_size": 1, "config": {"seed": 0}, "updates_per_epoch": 2}
+        self.meta = {**META, "metric": 0.5, "config": {"seed": 0}}
         self.write = write_checkpoint
 
     def run(self, rng: random.Random) -> None:

@@ -54,18 +54,18 @@ def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train
     assert last_update(calm) == 5
 
 
-@pytest.mark.parametrize(("select_by", "sign", "devices"), [(METRIC, 1, "2"), (f"-{METRIC}", -1, "1")])
-def test_any_figure_selects_the_best_checkpoint(select_by, sign, devices, train) -> None:
+@pytest.mark.parametrize(("select_by", "best", "devices"), [(METRIC, min, "2"), (f"-{METRIC}", max, "1")])
+def test_any_figure_selects_the_best_checkpoint(select_by, best, devices, train) -> None:
     done, folder = train("run", f"trainer.select_by={select_by}", f"devices={devices}")
     assert done.code == 0, done.out + done.err
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "evaluation" and row["selected"]]
     assert {row["weights"] for row in rows} == {"ema"}
-    metrics = {row["update"]: sign * row["metrics"][METRIC] for row in rows}
+    metrics = {row["update"]: row["metrics"][METRIC] for row in rows}
     saved = {one.updates: one.meta()["metric"] for one in list_checkpoints(folder.checkpoints)}
     assert len(metrics) > 1
     assert saved == metrics
     selected = json.loads(folder.result.read_text())["checkpoint"]
-    assert int(Path(selected).name.removeprefix("update-")) == min(metrics, key=metrics.__getitem__)
+    assert int(Path(selected).name.removeprefix("update-")) == best(metrics, key=metrics.__getitem__)
 
 
 @pytest.mark.parametrize(
