@@ -59,7 +59,7 @@ def curves(
         axes.set_xlabel("updates")
         if updates_per_epoch:
             _add_epochs(axes, float(updates_per_epoch))
-        return svg_element(figure, name)
+        return svg_element(figure)
 
 
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
@@ -103,7 +103,7 @@ def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), xlabel="updates")
         round_ticks(axes.xaxis, 6, whole=True)
         axes.set_yticks([0, 0.5, 1], labels=["0", "50\u202f%", "100\u202f%"])
-        return svg_element(figure, "time-strip")
+        return svg_element(figure)
 
 
 def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit: str, lines: Sequence[str]) -> Markup:
@@ -137,7 +137,7 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit
         axes.set_xlabel(f"truth{beside}")
         axes.set_ylabel(f"prediction{beside}", rotation_mode="anchor", va="bottom")
         axes.text(0.04, 0.96, "\n".join(lines), transform=axes.transAxes, va="top", color=paint("ink"))
-        return svg_element(figure, name)
+        return svg_element(figure)
 
 
 def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) -> Markup:
@@ -151,7 +151,7 @@ def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) 
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="promised")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", *(f"{share}\u202f%" for share in (25, 50, 75, 100))])
-        return svg_element(figure, name)
+        return svg_element(figure)
 
 
 def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
@@ -171,7 +171,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
         axes.axvline(0, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
         round_ticks(axes.xaxis, 7)
         axes.set_xlabel(f"prediction − truth ({unit})" if unit else "prediction − truth")
-        return svg_element(figure, name)
+        return svg_element(figure)
 
 
 def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
@@ -200,4 +200,4 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
         round_ticks(axes.yaxis, 5, ratio=True)
         round_ticks(axes.xaxis, 6, whole=True)
         axes.set_xlabel("cases, in the order of their error")
-        return svg_element(figure, name)
+        return svg_element(figure)

@@ -138,10 +138,6 @@ class History:
         """Returns the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
         return self.curves.get((split, weights, metric), _Curve()).rising()
 
-    def names(self, split: str, weights: str) -> list[str]:
-        """Returns the metrics of which there are curves, in the order of the rows."""
-        return [name for *whose, name in self.curves if whose == [split, weights]]
-
     def thinned(
         self, buckets: int, low: float, high: float
     ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:

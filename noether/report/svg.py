@@ -68,7 +68,7 @@ def paint(name: str) -> str:
     return COLOURS[name][0]
 
 
-def svg_element(figure: Figure, name: str) -> Markup:
+def svg_element(figure: Figure) -> Markup:
     """The figure as an SVG element for a page: scales with its column, and takes the page's type and colours."""
     raw = StringIO()
     figure.savefig(
