@@ -99,8 +99,8 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
 
 
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
-    made = meta.get("provenance") or {}
-    versions = {name: made.get("packages", {}).get(name) for name in VERSIONS}
-    known = {**meta.get("conditions", {}), "noether": made.get("noether"), **versions}
+    made = meta["provenance"]
+    versions = {name: made["packages"].get(name) for name in VERSIONS}
+    known = {**meta["conditions"], "noether": made["noether"], **versions}
     known |= {name: made.get(name) for name in ("driver", "nccl")}
     return {name: value for name, value in known.items() if value is not None}

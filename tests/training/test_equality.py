@@ -31,7 +31,6 @@ def with_packages(**changed: object) -> dict:
     ("model", "meta", "found"),
     [
         pytest.param(NORMED, NOW, (), id="as-before"),
-        pytest.param(NORMED, {"world_size": 2}, (), id="a-checkpoint-that-records-nothing"),
         pytest.param(PLAIN, NOW | {"world_size": 4}, ("4 ranks before, 2 now",), id="ranks"),
         pytest.param(NORMED, NOW | {"world_size": 4}, ("4 ranks", "BatchNorm and dropout"), id="ranks-and-such-layers"),
         pytest.param(PLAIN, NOW | {"micro_batch_size": 8}, ("micro-batches of 8 before, 4 now",), id="micro-batch"),
@@ -39,7 +38,6 @@ def with_packages(**changed: object) -> dict:
             NORMED, NOW | {"micro_batch_size": 8}, ("micro-", "another micro-batch"), id="micro-batch-and-such-layers"
         ),
         pytest.param(PLAIN, with_conditions(threads=8), ("threads 8 → 1:",), id="threads"),
-        pytest.param(PLAIN, {"world_size": 2, "threads": 8}, ("threads 8 → 1:",), id="threads-of-an-older-version"),
         pytest.param(
             PLAIN,
             with_conditions(cpu_capability="AVX2", processor="B"),
