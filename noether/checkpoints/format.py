@@ -28,6 +28,8 @@ FORMAT = 3
 """3: the selection metric is as it was measured, and meta.json says which way is better."""
 
 META = "meta.json"
+WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
+"""The file of each kind of weights; a run is evaluated with the first that its checkpoints have."""
 _PREFIX = "update-"
 _NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
@@ -134,9 +136,10 @@ class CheckpointFolder:
         """Ranks that wrote it. Raises DamagedCheckpoint where meta.json cannot be read."""
         return int(self.meta()["world_size"])
 
-    def has(self, name: str) -> bool:
-        """Whether it was written with a file of this name. Raises DamagedCheckpoint where meta.json cannot be read."""
-        return name in self.meta()["sha256"]
+    @property
+    def weights(self) -> list[str]:
+        """The kinds of weights that it holds, the selected first. DamagedCheckpoint where meta.json cannot be read."""
+        return [kind for kind, file in WEIGHTS.items() if file in self.meta()["sha256"]]
 
     @contextmanager
     def loading(self, name: str) -> Iterator[Path]:

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from noether.checkpoints.format import META, CheckpointFolder, DamagedCheckpoint, list_checkpoints, selected_checkpoint
+from noether.checkpoints.format import (
+    META,
+    WEIGHTS,
+    CheckpointFolder,
+    DamagedCheckpoint,
+    list_checkpoints,
+    selected_checkpoint,
+)
 from noether.common.flags import one_of
 from noether.common.plain_file import is_plain
 from noether.common.stamped_file import StampedFile, stamped
@@ -66,7 +73,7 @@ def named_weights(where: str) -> StampedFile:
     if list_checkpoints(path / "checkpoints"):
         checkpoint = named_checkpoint(RunFolder(path), "best", f"initial_weights={path}/checkpoints/{{}}")
     if checkpoint is not None:
-        return checkpoint.verified("ema.safetensors" if checkpoint.has("ema.safetensors") else "model.safetensors")
+        return checkpoint.verified(WEIGHTS[checkpoint.weights[0]])
     if (path / "model.safetensors").is_file():
         return _checked(path / "model.safetensors")
     raise RequestError(

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.ema import EmaWeights
-from noether.checkpoints.format import CheckpointFolder
+from noether.checkpoints.format import WEIGHTS, CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.runs.records import parse_object
@@ -55,7 +55,7 @@ class TrainingState:
     @property
     def selected_weights(self) -> str:
         """The weights that checkpoints are selected by, and that the run's metrics are of."""
-        return "ema" if self.ema else "raw"
+        return next(iter(self.evaluation_models()))
 
     def evaluation_models(self) -> dict[str, nn.Module]:
         """Returns the models to evaluate by the name of their weights, the selected first."""
@@ -65,8 +65,8 @@ class TrainingState:
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
-    files = {"model.safetensors": _weights(state.model), "optimizer.safetensors": _optimizer_tensors(state)}
-    return files | ({"ema.safetensors": _weights(state.ema.model)} if state.ema else {})
+    files = {WEIGHTS[kind]: _weights(model) for kind, model in state.evaluation_models().items()}
+    return files | {"optimizer.safetensors": _optimizer_tensors(state)}
 
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
@@ -111,8 +111,8 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         RequestError: where the checkpoint was written by another model, or without EMA weights.
         DamagedCheckpoint: where the file is not as it was written.
     """
-    file = {"raw": "model.safetensors", "ema": "ema.safetensors"}[weights]
-    if not checkpoint.has(file):
+    file = WEIGHTS[weights]
+    if weights not in checkpoint.weights:
         raise RequestError(
             "no-such-weights",
             f"checkpoint {checkpoint.path.name} has no {weights} weights",

@@ -102,12 +102,11 @@ class ShapeSearch:
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
-        self._samples, self._task = samples, task
-        fields = list(task.fields.values())
-        shapes = ("surface_points", GEOMETRY, fields[0].points)
+        shapes = ("surface_points", GEOMETRY, next(iter(task.fields.values())).points)
         self._shape = next(key for key in shapes if key in samples[0])
-        self._coarse = [_few(sample[self._shape]) for sample in samples]
-        self._trees: dict[tuple[int, str], cKDTree] = {}
+        self._points = [sample[self._shape] for sample in samples]
+        self._coarse = [_few(points) for points in self._points]
+        self._trees: dict[int, cKDTree] = {}
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
         """Returns the position of the most similar training sample, `but` left out where there are others."""
@@ -122,14 +121,10 @@ class ShapeSearch:
         return int(candidates[int(np.argmin(exact))])
 
     def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
-        other = self._samples[shape][self._shape].numpy()
-        there = self._tree(shape, self._shape).query(points)[0]
-        return float(np.mean(there) + np.mean(own_tree.query(other)[0]))
-
-    def _tree(self, shape: int, key: str) -> cKDTree:
-        if (shape, key) not in self._trees:
-            self._trees[shape, key] = cKDTree(self._samples[shape][key].numpy())
-        return self._trees[shape, key]
+        other = self._points[shape].numpy()
+        if shape not in self._trees:
+            self._trees[shape] = cKDTree(other)
+        return float(np.mean(self._trees[shape].query(points)[0]) + np.mean(own_tree.query(other)[0]))
 
 
 class ParameterSearch:

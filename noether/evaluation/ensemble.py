@@ -18,7 +18,6 @@ from noether.data.padding import mask_of
 from noether.data.points import PointSampler
 from noether.errors import RequestError
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
-from noether.evaluation.evaluate import predict
 from noether.evaluation.members import VERSION, differing
 from noether.evaluation.shape_distance import distances, fit_distance
 from noether.evaluation.shape_input import Shape
@@ -171,9 +170,7 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
     """Yields a member's prediction of each case, and the truth."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
     for batch in _batches(member, dataset, indices):
-        with member.precision.autocast():
-            scaled = predict(member.model, task.prepare(batch), chunk)
-        physical = task.to_physical(to_device(scaled, member.device, member.precision.weights))
+        physical = task.to_physical(member.predict(batch, chunk))
         found: Values = {}
         truth: Values = {}
         for name, field in task.fields.items():

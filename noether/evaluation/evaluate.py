@@ -17,7 +17,7 @@ from noether.errors import RequestError
 from noether.learning.memory import smaller_when_full
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
-from noether.tasks.base import Predictions, SampleMetrics
+from noether.tasks.base import Predictions, SampleMetrics, Task
 
 SplitMetrics = dict[str, np.ndarray]
 """Metrics of each sample of a split, (S,) by name, in the order of the samples."""
@@ -93,9 +93,17 @@ class Evaluator:
             return self.problem.task.to_physical(self._predict(model, batch)), batch
 
     def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
-        with self.precision.autocast():
-            predictions = predict(model, self.problem.task.prepare(batch), self.config.trainer.evaluation_chunk_size)
-        return to_device(predictions, self.group.device, self.precision.weights)
+        chunk_size = self.config.trainer.evaluation_chunk_size
+        return predict_batch(model, self.problem.task, batch, self.precision, self.group.device, chunk_size)
+
+
+def predict_batch(
+    model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
+) -> Predictions:
+    """Returns a model's predictions of a batch in physical units, in its own units and in the precision of the run."""
+    with precision.autocast():
+        predictions = predict(model, task.prepare(batch), chunk_size)
+    return to_device(predictions, device, precision.weights)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:

@@ -93,8 +93,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     config, written_in = _config_of(folder, chosen)
     code = approved_code(folder, config, written_in, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)
-    have = ["ema", "raw"] if chosen.has("ema.safetensors") else ["raw"]
-    weights = one_of("weights", wanted.weights or have[0], have)
+    weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
     return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
 
 

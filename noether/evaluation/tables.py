@@ -72,13 +72,11 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
         columns = {measure: known.find(name, measure) for measure in FIELD_ERRORS}
         # Units have a line of their own: beside each value they would make the table wider than 80 columns.
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
-        for part, row in known.by_part(values, name).items():
-            title = part or f"{result['weights']} weights"
-            table.add_row("" if part else "green", f"  {title}", *_cells(columns, row))
-            undefined |= finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
-        for baseline, label in BASELINES.items():
-            if own := known.of_whole(mapping(mapping(result, "baselines"), baseline), name):
-                table.add_row("dim", f"  {label}", *_cells(columns, own))
+        for label, kind, row in field_rows(result, known, name):
+            style = {"own": "green", "baseline": "dim"}.get(kind, "")
+            table.add_row(style, f"  {label or result['weights'] + ' weights'}", *_cells(columns, row))
+            is_undefined = finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
+            undefined |= is_undefined and kind != "baseline"
     lines: list[Any] = [table]
     if undefined:
         lines.append("relative L2 is undefined (–) where a field, or a component, is 0 everywhere in some case")
@@ -87,6 +85,15 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     if unbeaten := unbeaten_baselines(result):
         lines.append(f"the model does not beat {', nor '.join(unbeaten)}")
     return [*lines, _pace(result)]
+
+
+def field_rows(result: Mapping[str, Any], known: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Returns the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
+    parts = known.by_part(mapping(result, "metrics"), name)
+    baselines = mapping(result, "baselines")
+    beside = {label: known.of_whole(mapping(baselines, key), name) for key, label in BASELINES.items()}
+    rows = [(part, "part" if part else "own", row) for part, row in parts.items()]
+    return rows + [(label, "baseline", row) for label, row in beside.items() if row]
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:

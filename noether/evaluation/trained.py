@@ -14,17 +14,18 @@ from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.data.cases.mesh_source import ShapePart
 from noether.data.layout import Layout
-from noether.data.loader import to_device
+from noether.data.loader import Batch, to_device
 from noether.data.order import SampleKey
 from noether.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
 from noether.errors import RequestError
-from noether.evaluation.evaluate import predict
+from noether.evaluation.evaluate import predict_batch
 from noether.evaluation.shape_input import Shape, as_trained, shown_by
 from noether.evaluation.start import ChosenModel
 from noether.learning.precision import Precision, choose_precision
 from noether.learning.setup import place_model, point_draw
 from noether.models.build import build_model
 from noether.models.points import PointModel
+from noether.tasks.base import Predictions
 from noether.tasks.build import build_task
 from noether.tasks.field_statistics import Span
 from noether.tasks.fields import FieldsTask
@@ -41,6 +42,10 @@ class TrainedModel:
     task: FieldsTask
     device: torch.device
     precision: Precision
+
+    def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
+        """Predictions of a batch in physical units, in the model's own."""
+        return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     @property
     def points_learned(self) -> int:
@@ -187,8 +192,7 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
     asked += list(trained.task.case_fields)
     moved = to_device(batch, trained.device, trained.precision.weights)
     try:
-        with trained.precision.autocast():
-            scaled = predict(trained.model, trained.task.prepare(moved), in_chunks)
+        scaled = trained.predict(moved, in_chunks)
     except ValueError as error:
         if not isinstance(trained.model, PointModel):
             raise  # someone's own code, whose traceback they need
@@ -206,8 +210,7 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
             expected=f"every output of the task: {', '.join(asked)}",
             fix="fix the forward of model.kind, or task.fields",
         )
-    asked_for = to_device({name: scaled[name] for name in asked}, trained.device, trained.precision.weights)
-    physical = trained.task.to_physical(asked_for)
+    physical = trained.task.to_physical({name: scaled[name] for name in asked})
     arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
     return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
 

@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from noether.common.numbers import finite
-from noether.evaluation.tables import BASELINES, reference_words
+from noether.evaluation.tables import field_rows, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.numbers import Array, number, percent, score_text
@@ -31,10 +31,7 @@ def errors_section(run: ReportedRun) -> Markup:
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
     """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
-    parts = run.known.by_part(run.metrics, name)
-    beside = {label: run.known.of_whole(run.baseline(key), name) for key, label in BASELINES.items()}
-    rows = [(part or "this model", "part" if part else "own", row) for part, row in parts.items()]
-    rows += [(label, "", row) for label, row in beside.items() if row]
+    rows = [(label or "this model", kind, row) for label, kind, row in field_rows(run.result, run.known, name)]
     whole = [row for _, kind, row in rows if kind != "part"]
     columns = {measure: [value for row in whole if (value := finite(row.get(measure))) is not None]
                for measure in FIELD_ERRORS}  # fmt: skip
