@@ -65,14 +65,14 @@ def train(
     from noether.training.begin import check_flags, train_here
     from noether.training.refusing import other_hosts_told
 
-    with other_hosts_told(None):
-        config = load_run_config(overrides, hp)
+    with other_hosts_told() as start:
+        config = start.config = load_run_config(overrides, hp)
         check_flags(config, reset, tb and not dry_run)
-    if dry_run:
-        from noether.training.start import dry_run_here
+        if dry_run:
+            from noether.training.start import dry_run_here
 
-        return dry_run_here(config, as_json=json, reset=reset)
-    return train_here(config, reset=reset, tensorboard=tb)
+            return dry_run_here(config, start, as_json=json, reset=reset)
+        return train_here(config, start, reset=reset, tensorboard=tb)
 
 
 def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:

@@ -19,16 +19,14 @@ from noether.doctor.leader import lead
 from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
-from noether.environments.endpoint import HeldPort
 from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
 from noether.training.refusing import other_hosts_told
 from noether.workers.context import DistributedSettings, RunInfo
 from noether.workers.hub import Hub
-from noether.workers.listener import RunListener, open_listener
+from noether.workers.ports import RunPorts, hold_ports
 from noether.workers.run import open_link
-from noether.workers.spawner import hold_store_port
 from noether.workers.spoke import Spoke
 
 LOOPBACK = "127.0.0.1"
@@ -60,7 +58,7 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     watchdog.start()
     clock.step = "the configuration"
     try:
-        with other_hosts_told(None, lambda run: _as_doctors(run, clock.share(JOIN_SHARE))):
+        with other_hosts_told(lambda run: _as_doctors(run, clock.share(JOIN_SHARE))):
             config = load()
         speaks = _examine(config, report, clock)
     finally:
@@ -91,24 +89,22 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     leads = here.workers[0].rank == 0
     run_info = _run_info(config, facts, here, clock.share(MEETING_SHARE if leads else JOIN_SHARE))
     clock.step, refusal = "the port", None
-    listener: RunListener | None = None
-    held: HeldPort | None = None
+    ports = RunPorts()
     try:
-        listener = open_listener(here, run_info)
-        held = hold_store_port(here)
+        ports = hold_ports(here, run_info)
     except RequestError as error:
         refusal = error
-    children = RankChildren(here.workers, held)
-    if held is not None:
-        held.close()  # The child of rank 0 has it.
+    children = RankChildren(here.workers, ports.store)
+    if ports.store is not None:
+        ports.store.close()  # The child of rank 0 has it.
     link: Hub | Spoke | None = None
     try:
         process = Participant(config, facts, placement, children, clock, found)
-        link = open_link(here, run_info, listener, held.endpoint.port if held is not None else 0)
+        link = open_link(here, run_info, ports)
         if isinstance(link, Spoke):
             return follow(process, link, report)
         link.meeting = refusal
-        lead(process, link, listener, report)
+        lead(process, link, ports.listener, report)
     finally:
         children.end()
         if link is not None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from noether.common.cpus import CpuShare
+
 DeviceKind = Literal["cuda", "mps", "cpu"]
 PortSource = Literal["", "master_port", "MASTER_PORT"]
 
@@ -85,7 +87,8 @@ class Placement:
     not known is "(node 3)". `local_world_size` is the number of ranks on this node, which is more than there are
     `workers` if a scheduler started one process per device; 0 means the number of `workers`. `restarts` grows whenever
     a scheduler or launcher starts the run again by itself (an attempt's number counts what users start, too).
-    `warnings` are lines to print before the run: it can start, but maybe not as the user intended.
+    `warnings` are lines to print before the run: it can start, but maybe not as the user intended. `cpus` is how the
+    workers share the CPUs of this host; None where another machine is planned for.
     """
 
     launcher: str
@@ -98,6 +101,7 @@ class Placement:
     reasons: Mapping[str, str]
     local_world_size: int = 0
     warnings: tuple[str, ...] = ()
+    cpus: CpuShare | None = None
 
     def __post_init__(self) -> None:
         if self.local_world_size == 0:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from noether.common.cpus import read_cpus, share_cpus
 from noether.environments.devices import GpuDriver, find_devices
 from noether.environments.driver import nvml_gpus
 from noether.environments.kubernetes import kubernetes_placement
@@ -59,8 +60,15 @@ def resolve_placement(
     for launcher in LAUNCHERS:
         placement = launcher(request, here)
         if placement is not None:
-            return placement
+            return placement if request.visible_devices is not None else _with_cpus(placement, environ)
     raise AssertionError("the last launcher accepts every environment")
+
+
+def _with_cpus(placement: Placement, environ: Mapping[str, str]) -> Placement:
+    share = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
+    each = " for each rank" if placement.world_size > 1 else ""
+    reasons = {**placement.reasons, "threads": f"{share.threads}{each} ({share.reason})"}
+    return replace(placement, cpus=share, reasons=reasons)
 
 
 def resolve_or_on_cpus(

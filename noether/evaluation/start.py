@@ -181,7 +181,8 @@ def _for_one_device(config: RunConfig) -> RunConfig:
 
 def run_here(target: str, request: Request) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
-    visible = {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
+    kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    visible = {name: value for name, value in os.environ.items() if name in kept}
     plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
     # The run's own logs stay as they are, and its folder may be one that can only be read.
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:

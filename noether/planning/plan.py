@@ -11,7 +11,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from noether import __version__
-from noether.common.cpus import CpuShare, read_cpus, share_cpus
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.model import MLPConfig
@@ -34,15 +33,11 @@ ROWS_SHOWN = 16
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, how a batch is divided over them, and why.
-
-    threads: the CPUs of this host's ranks; None where another machine is planned for.
-    """
+    """Where the run's ranks are, how a batch is divided over them, and why."""
 
     placement: Placement
     batch: BatchPlan
     reasons: Mapping[str, str]
-    threads: CpuShare | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
@@ -56,7 +51,7 @@ class RunPlan:
             "restarts": placement.restarts,
             "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
             "batch": asdict(self.batch),
-            "threads": asdict(self.threads) if self.threads else None,
+            "threads": asdict(placement.cpus) if placement.cpus else None,
             "reasons": dict(self.reasons),
             "warnings": list(placement.warnings),
         }
@@ -112,11 +107,8 @@ def plan_run(
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
-    threads, reasons = None, dict(placement.reasons)
+    reasons = dict(placement.reasons)
     if visible_devices is None:
-        threads = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
-        each = " for each rank" if placement.world_size > 1 else ""
-        reasons["threads"] = f"{threads.threads}{each} ({threads.reason})"
         check_processes(len(placement.workers), most_processes())
         check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
         kind = placement.workers[0].device.kind
@@ -144,7 +136,7 @@ def plan_run(
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:
             reasons["products"] = "in float32 (trainer.tf32=false), at a fraction of the rate of TF32"
-    return RunPlan(placement, batch, reasons, threads)
+    return RunPlan(placement, batch, reasons)
 
 
 def render_plan(plan: RunPlan, *, every_reason: bool = True) -> list[Any]:

@@ -1,11 +1,9 @@
 """The first moments of a run, in which the fork server starts before this process imports what else it needs."""
 
-import time
-
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
 from noether.planning.plan import plan_run
-from noether.training.refusing import other_hosts_told
+from noether.training.refusing import Start
 from noether.workers.spawner import warm_up
 
 
@@ -37,17 +35,16 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
         )
 
 
-def train_here(config: RunConfig, *, reset: bool = False, tensorboard: bool = False) -> int:
+def train_here(config: RunConfig, start: Start | None = None, *, reset: bool = False, tensorboard: bool = False) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run.
 
-    `reset` starts the run of this name over and keeps its folder aside; `tensorboard` serves its events beside it, on
-    this machine's loopback.
+    `start` learns when the ranks were started. `reset` starts the run of this name over and keeps its folder aside;
+    `tensorboard` serves its events beside it, on this machine's loopback.
     """
-    started = time.monotonic()
-    with other_hosts_told(config):
-        plan = plan_run(config)
-        if len(plan.placement.workers) > 1:
-            warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
-        from noether.training.start import start_run
+    start = start or Start(config)
+    plan = plan_run(config)
+    if len(plan.placement.workers) > 1:
+        warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
+    from noether.training.start import start_run
 
-    return start_run(config, plan, started, reset=reset, tensorboard=tensorboard)
+    return start_run(config, plan, start, reset=reset, tensorboard=tensorboard)

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from noether.config.schema import RunConfig
 from noether.environments.driver import nvml_gpus
@@ -15,27 +16,42 @@ from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import TELLING_S, Connector
 from noether.workers.context import RunInfo, WorkerReport
-from noether.workers.listener import listener_endpoint, open_listener
+from noether.workers.ports import hold_ports, listener_endpoint
 from noether.workers.worker import failure_report
 
 
+@dataclass
+class Start:
+    """The start of a run on this host: its settings, once they are known, and whether its ranks were started.
+
+    Its time limit counts from the `moment` (monotonic).
+    """
+
+    config: RunConfig | None = None
+    has_ranks: bool = False
+    moment: float = field(default_factory=time.monotonic)
+
+
 @contextmanager
-def other_hosts_told(config: RunConfig | None, adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[None]:
+def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
     """Tells them of an error that comes before this process's ranks have started; leaves once they know.
 
-    At the latest after distributed.init_timeout_s, or two minutes. Without a valid `config`, nobody is told where the
-    run has no job, as only the settings say where rank 0 is. `adapt` makes what the processes of the command are given
-    of what a run's are.
+    At the latest after distributed.init_timeout_s, or two minutes. Without valid settings, nobody is told where the run
+    has no job, as only they say where rank 0 is. `adapt` makes what the processes of the command are given of what a
+    run's are.
 
     Raises:
         RequestError: in place of the error, which follows from it: the hosts have other settings.
     """
-    # A launcher places this process whatever its devices are; asking the driver for them could hang.
-    request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
+    start = Start()
     try:
-        yield
+        yield start
     except Exception as error:
-        told: WorkerReport | None = None
+        if start.has_ranks:
+            raise
+        config, told = start.config, None
+        # A launcher places this process whatever its devices are; asking the driver for them could hang.
+        request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
         # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
         with suppress(NoetherError, OSError, ImportError):
             host, facts = socket.gethostname(), read_process_facts()
@@ -55,7 +71,7 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> 
     endpoint, limit_s = placement.endpoint, min(info.distributed.init_timeout_s, TELLING_S)
     ranks = tuple(worker.rank for worker in placement.workers)
     report = failure_report(error, ranks[0], placement.host)
-    listener = open_listener(placement, info)
+    listener = hold_ports(placement, info).listener
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
 

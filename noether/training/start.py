@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
-from noether.distributed.deadline import find_deadline
+from noether.distributed.deadline import Deadline, find_deadline
 from noether.environments.placement import Placement
-from noether.errors import ExitCode, NoetherError, RequestError
+from noether.errors import ExitCode, NoetherError
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_stop
 from noether.runs.folder import RunFolder, refusals_told
@@ -26,42 +27,21 @@ from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.training.preflight import check_compiler, check_torch
-from noether.training.refusing import other_hosts_told
+from noether.training.refusing import Start
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
+from noether.workers.ports import hold_ports
 from noether.workers.run import run_placement
-from noether.workers.worker import failure_report, write_error_file
+
+# By name: what they need is imported by the ranks alone.
+TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"
 
 
-def start_run(config: RunConfig, plan: RunPlan, started: float, *, reset: bool, tensorboard: bool) -> int:
-    """Starts the run that was planned, as `train_here` says; its time limit counts from `started` (monotonic)."""
-    if plan.placement.workers[0].rank > 0:
-        return _join(config, plan)
-    with other_hosts_told(config):
-        folder, lease, request = _prepare(config, plan, started, reset)
-    code: int = ExitCode.FAILED
-    try:
-        with beside_run(folder, tensorboard):
-            code = _run(plan.placement, request, folder.logs)
-            if code == ExitCode.CHECKPOINTED:
-                ignore_the_end_of_others()
-            if number := _stopped_at_start(code):
-                ignore_the_end_of_others()
-                record_stop(folder, signal.Signals(number).name, newest_update(folder.checkpoints), lease)
-                code = ExitCode.CHECKPOINTED
-    except NoetherError as error:
-        code = error.exit_code
-        if isinstance(error, RequestError):  # A port that is taken; no rank started that could keep it.
-            write_error_file(failure_report(error, 0, plan.placement.host), folder.logs)
-        raise
-    finally:
-        lease.release(code)
-    return code
-
-
-def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> tuple[RunFolder, Lease, TrainRequest]:
-    """Looks after all that can refuse the run before its ranks start, and writes what was asked and planned."""
+def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, tensorboard: bool) -> int:
+    """Starts the run that was planned, as `train_here` says."""
     placement = plan.placement
+    if placement.workers[0].rank > 0:
+        return _join(config, plan, start)
     check_torch(plan)
     check_compiler(config, plan)
     console = Console(None, speaks=True)
@@ -69,26 +49,57 @@ def _prepare(config: RunConfig, plan: RunPlan, started: float, reset: bool) -> t
     target.folder.check_writable()
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
-    # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
-    if aside is not None:
-        set_aside(target.folder, aside)
-        console.say(f"reset  the old run is kept as {aside}")
-    target.folder.create()
-    with refusals_told(target.folder.path):
-        lease = take_lease(target.folder, placement.restarts, is_task=placement.launcher == "slurm")
-        target = replace(target, lease=lease)
-        lease.drop(target.folder.stopped)
-        write_record(target.folder.environment, describe_environment(), lease)
+    info = run_info(config, placement, os.environ)
+    with closing(hold_ports(placement, info)) as ports:
+        # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
+        if aside is not None:
+            set_aside(target.folder, aside)
+            console.say(f"reset  the old run is kept as {aside}")
+        target, lease = _open_folder(config, plan, target)
+        code: int = ExitCode.FAILED
+        try:
+            request = TrainRequest(config, target, data, plan.as_dict(), _say_start(config, target, start, console))
+            with beside_run(target.folder, tensorboard):
+                code = run_placement(placement, TRAIN, request, target.folder.logs, info, ports)
+                start.has_ranks = True
+                if code == ExitCode.CHECKPOINTED:
+                    ignore_the_end_of_others()
+                if number := _stopped_at_start(code):
+                    ignore_the_end_of_others()
+                    newest = newest_update(target.folder.checkpoints)
+                    record_stop(target.folder, signal.Signals(number).name, newest, lease)
+                    code = ExitCode.CHECKPOINTED
+        except NoetherError as error:
+            code = error.exit_code
+            raise
+        finally:
+            lease.release(code)
+    return code
+
+
+def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tuple[ResumeTarget, Lease]:
+    """Makes the run's folder, takes the right to write there, and writes what was asked and planned."""
+    folder, placement = target.folder, plan.placement
+    folder.create()
+    with refusals_told(folder.path):
+        lease = take_lease(folder, placement.restarts, is_task=placement.launcher == "slurm")
+        lease.drop(folder.stopped)
+        write_record(folder.environment, describe_environment(), lease)
         if target.checkpoint is None:
-            _record(config, plan, target.folder, lease)
-    remove_leftovers(target.folder.checkpoints)
+            _record(config, plan, folder, lease)
+    remove_leftovers(folder.checkpoints)
+    return replace(target, lease=lease), lease
+
+
+def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: Console) -> Deadline | None:
+    """Says where the run is, and what has changed; returns when it must have ended."""
     console.say(f"run    {target.folder.path}")
     for change in target.changes:
         console.say(f"changed since the checkpoint: {change}")
-    deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=started)
+    deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=start.moment)
     if deadline is not None:
         console.say(f"limit  {deadline.describe()}: the run stops before it, with everything saved")
-    return target.folder, lease, TrainRequest(config, target, data, plan.as_dict(), deadline)
+    return deadline
 
 
 def _stopped_at_start(code: int) -> int:
@@ -99,37 +110,20 @@ def _stopped_at_start(code: int) -> int:
     return next((number for number in STOP_SIGNALS if code == 128 + number and number != signal.SIGINT), 0)
 
 
-def _join(config: RunConfig, plan: RunPlan) -> int:
+def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
-    with other_hosts_told(config):
-        check_torch(plan)
-        check_compiler(config, plan)
-        data = prepare_with_bar(config, Console(None, speaks=False))
+    check_torch(plan)
+    check_compiler(config, plan)
+    data = prepare_with_bar(config, Console(None, speaks=False))
+    info = replace(run_info(config, plan.placement, os.environ), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         request = TrainRequest(config, None, data, plan.as_dict())
-        code = _run(plan.placement, request, Path(scratch), logs_stay=False)
+        code = run_placement(plan.placement, TRAIN, request, Path(scratch), info)
+        start.has_ranks = True
         if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
             return code
         ignore_the_end_of_others()
         return ExitCode.CHECKPOINTED
-
-
-def _run(
-    placement: Placement,
-    request: TrainRequest,
-    log_folder: Path,
-    target: str = "noether.training.train.train_worker",
-    *,
-    logs_stay: bool = True,
-) -> int:
-    """Runs this process's workers on what all ranks of the run are given alike; returns the exit code.
-
-    Raises:
-        RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
-    """
-    with other_hosts_told(request.config):
-        info = replace(run_info(request.config, placement, os.environ), logs_stay=logs_stay)
-        return run_placement(placement, target, request, log_folder, info)
 
 
 def _choose_folder(
@@ -148,24 +142,25 @@ def _choose_folder(
     return ResumeTarget(folder, None), place_aside(folder)
 
 
-def dry_run_here(config: RunConfig, *, as_json: bool, reset: bool = False) -> int:
+def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
-    with other_hosts_told(config):
-        plan = plan_run(config)
-        check_torch(plan)
-        check_compiler(config, plan)
-        console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-        aside = _choose_folder(config, console, plan.placement, reset)[1]
-        if aside is not None:
-            console.say(f"reset  the existing run would be kept as {aside}\n")
-        RunFolder(config.output_path.expanduser()).check_writable()
-        console.say(*render_plan(plan, every_reason=False), "", sep="\n")
-        data = prepare_with_bar(config, console)
+    plan = plan_run(config)
+    check_torch(plan)
+    check_compiler(config, plan)
+    console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
+    aside = _choose_folder(config, console, plan.placement, reset)[1]
+    if aside is not None:
+        console.say(f"reset  the existing run would be kept as {aside}\n")
+    RunFolder(config.output_path.expanduser()).check_writable()
+    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
+    data = prepare_with_bar(config, console)
+    info = replace(run_info(config, plan.placement, os.environ), logs_stay=False)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
         request = TrainRequest(config, ResumeTarget(folder, None), data, plan.as_dict(), quiet=as_json)
-        code = _run(plan.placement, request, folder.logs, "noether.training.dry_run.dry_run_worker", logs_stay=False)
+        code = run_placement(plan.placement, DRY_RUN, request, folder.logs, info)
+        start.has_ranks = True
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())
     return code

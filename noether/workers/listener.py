@@ -5,23 +5,17 @@ the oldest are closed: idle ones can neither use up the parent's descriptors nor
 """
 
 import math
-import os
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Collection
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
 
 from noether.common.json_lines import LONGEST_LINE, JsonLines
-from noether.environments.endpoint import HeldPort, hold_port
-from noether.environments.network import find_address
-from noether.environments.placement import Endpoint, Placement
-from noether.environments.published_port import PublishedPort
-from noether.errors import RequestError
-from noether.workers.connector import TELLING_QUIET_S, TELLING_S, rank_twice, say_telling, who_listens
+from noether.environments.endpoint import HeldPort
+from noether.workers.connector import TELLING_QUIET_S, TELLING_S, say_telling
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import (
     LONGEST_IDENTITY,
@@ -222,58 +216,3 @@ class RunListener:
             candidate.connection.close()
         self.unproven.clear()
         self._held.close()
-
-
-def open_listener(placement: Placement, run_info: RunInfo) -> RunListener | None:
-    """Opens the listener where this process answers for rank 0 and other parents for other ranks; else returns None.
-
-    Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
-    published in a folder that all hosts see.
-
-    Raises:
-        RequestError: the port is taken, and it was asked for, or there is no folder to publish another in.
-    """
-    ranks = {worker.rank for worker in placement.workers}
-    if 0 not in ranks or len(ranks) == placement.world_size:
-        return None
-    return RunListener(_hold(placement, run_info), run_info)
-
-
-def _hold(placement: Placement, run_info: RunInfo) -> HeldPort:
-    endpoint = placement.endpoint
-    if endpoint.served_by:
-        return hold_port(listener_endpoint(placement))
-    ranks = tuple(worker.rank for worker in placement.workers)
-    caller = Caller(placement.host, os.getpid(), ranks, run_info.identity, secrets.token_hex(16))
-    published = None
-    if run_info.shared_folder is not None and not endpoint.asked_by:
-        published = PublishedPort(run_info.shared_folder, run_info.identity)
-        published.remove()  # Of a start whose ranks never met; they would look for it there.
-    try:
-        return hold_port(endpoint)
-    except RequestError:
-        with suppress(OSError):
-            there = who_listens(find_address(endpoint.host), endpoint.port, caller, run_info.start_key)
-            if there is not None and there.identity == run_info.identity:
-                raise rank_twice(0, placement.host, run_info.identity) from None
-        if published is None:
-            raise
-    held = hold_port(replace(endpoint, port=0))
-    try:
-        published.write(held.endpoint.host, held.endpoint.port)
-    except OSError:
-        held.close()
-        return hold_port(endpoint)  # It refuses in the words that fit.
-    print(
-        f"noether: port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
-        f"{held.endpoint.port}, published in {published.path.parent}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return held
-
-
-def listener_endpoint(place: Placement, port: int = 0) -> Endpoint:
-    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
-    host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
-    return Endpoint(host, port, place.endpoint.asked_by)

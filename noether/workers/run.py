@@ -4,20 +4,19 @@ import os
 import pickle
 import signal
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from noether.common.cpus import read_cpus
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
 from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo
 from noether.workers.failure import describe_failure, is_failure
 from noether.workers.hub import Hub
-from noether.workers.listener import RunListener, listener_endpoint, open_listener
 from noether.workers.openmp import openmp_defaults
+from noether.workers.ports import RunPorts, hold_ports, listener_endpoint
 from noether.workers.spawner import start_workers, worker_contexts
 from noether.workers.spoke import Spoke
 from noether.workers.watcher import watch_workers
@@ -25,7 +24,12 @@ from noether.workers.worker import call_target, changed_environment, error_file,
 
 
 def run_placement(
-    placement: Placement, target: str, payload: Any, log_folder: Path, run_info: RunInfo | None = None
+    placement: Placement,
+    target: str,
+    payload: Any,
+    log_folder: Path,
+    run_info: RunInfo | None = None,
+    ports: RunPorts | None = None,
 ) -> int:
     """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
 
@@ -35,6 +39,7 @@ def run_placement(
     else the first failing rank's.
 
     `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
+    `ports` are those that are held already; they are closed here.
 
     Raises:
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
@@ -44,35 +49,28 @@ def run_placement(
     run_info = replace(run_info or RunInfo(), log_folder=log_folder)
     if placement.world_size == 1:
         return _run_here(placement, target, payload, run_info)
-    listener = open_listener(placement, run_info)
-    if listener is not None and placement.endpoint.served_by:
-        run_info = replace(run_info, listener_port=listener.port)
-    try:
-        running = start_workers(placement, target, payload, log_folder, run_info)
-    except BaseException as error:
-        if listener is not None:
-            listener.close()  # The port is free for telling the other hosts.
-        if not isinstance(error, KeyboardInterrupt):
-            raise
-        print("noether: interrupted while workers were started", file=sys.stderr)
-        return 128 + signal.SIGINT
-    link = open_link(placement, run_info, listener, running[0].context.store_port)
-    # Ranks started by hand on a machine of their own, and pods, have a terminal or log that rank 0 does not write to.
-    says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
-    return watch_workers(running, link=link, says_more=says_more)
+    with closing(ports or hold_ports(placement, run_info)) as ports:
+        if ports.listener is not None and placement.endpoint.served_by:
+            run_info = replace(run_info, listener_port=ports.listener.port)
+        try:
+            running = start_workers(placement, target, payload, run_info, ports)
+        except KeyboardInterrupt:
+            print("noether: interrupted while workers were started", file=sys.stderr)
+            return 128 + signal.SIGINT
+        link = open_link(placement, run_info, ports)
+        # Ranks that were started by hand elsewhere, and pods, have a terminal or log that rank 0 does not write to.
+        says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
+        return watch_workers(running, link=link, says_more=says_more)
 
 
-def open_link(placement: Placement, run_info: RunInfo, listener: RunListener | None, store_port: int) -> Hub | Spoke:
-    """Returns how this parent process reaches the others, which is a hub without a listener where there are none.
-
-    `store_port` is where rank 0 serves the ranks' store; 0 in a process without rank 0.
-    """
+def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub | Spoke:
+    """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
-        endpoint = listener_endpoint(placement, listener.port if listener is not None else 0)
+        endpoint = listener_endpoint(placement, ports.listener.port if ports.listener is not None else 0)
     if 0 not in ranks:
         return Spoke(ranks, placement.host, run_info, endpoint)
-    return Hub(ranks, placement.host, run_info, endpoint, listener, store_port=store_port)
+    return Hub(ranks, placement.host, run_info, endpoint, ports.listener, store_port=ports.store_port)
 
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
@@ -81,7 +79,7 @@ def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo
         log_folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
         error_file(log_folder, placement.workers[0].rank).unlink()
-    (context,) = worker_contexts(placement, None, os.environ, read_cpus())
+    (context,) = worker_contexts(placement, RunPorts(), run_info)
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if is_failure(report):

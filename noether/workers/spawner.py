@@ -11,23 +11,21 @@ import sys
 import threading
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from noether.common.cpus import UsableCpus, read_cpus, share_cpus
 from noether.common.limits import raise_limits
 from noether.common.processes import ProcessId, descendants, process_table
-from noether.environments.endpoint import HeldPort, hold_port
 from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo, WorkerContext
 from noether.workers.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
-from noether.workers.listener import listener_endpoint
 from noether.workers.openmp import openmp_defaults
+from noether.workers.ports import RunPorts
 from noether.workers.rank_state import new_counters
 from noether.workers.worker import changed_environment, error_file, worker_environment, worker_main
 
@@ -66,7 +64,7 @@ class RunningWorker:
 
 
 def start_workers(
-    placement: Placement, target: str, payload: Any, log_folder: Path, run_info: RunInfo | None = None
+    placement: Placement, target: str, payload: Any, run_info: RunInfo, ports: RunPorts
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
@@ -74,29 +72,28 @@ def start_workers(
     sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
 
     Call it from the main thread, which must outlive the workers: their death signal follows the thread. A script that
-    calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; `log_folder` gets
-    rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
+    calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; the run's `log_folder`
+    gets rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
+    The store's port goes to rank 0, and is closed here.
 
     Raises:
-        RequestError: the port is taken, or NOETHER_START_METHOD names no start method.
+        RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
     methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
     packed = pickle.dumps(payload)
-    run_info = replace(run_info or RunInfo(), log_folder=log_folder)
+    log_folder = run_info.log_folder
     with refusals_told(log_folder):
         log_folder.mkdir(parents=True, exist_ok=True)
         for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
             earlier.unlink(missing_ok=True)
-    held = hold_store_port(placement)
-    try:
-        contexts = worker_contexts(placement, held, os.environ, read_cpus(), run_info)
-        adopt_orphans(True)
-        return _start_by_any(methods, contexts, (target, packed))
-    finally:
-        if held is not None:
-            held.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+    contexts = worker_contexts(placement, ports, run_info)
+    adopt_orphans(True)
+    running = _start_by_any(methods, contexts, (target, packed))
+    if ports.store is not None:
+        ports.store.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+    return running
 
 
 def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -151,31 +148,11 @@ def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str,
     }
 
 
-def hold_store_port(placement: Placement) -> HeldPort | None:
-    """Hold the port of the ranks' store where this process answers for rank 0 of several. RequestError: it is taken.
-
-    Where other parents answer for some ranks, they connect to the endpoint's port, and the store has a free one.
-    """
-    ranks = {worker.rank for worker in placement.workers}
-    if placement.world_size == 1 or 0 not in ranks:
-        return None
-    if len(ranks) == placement.world_size and not placement.endpoint.served_by:
-        return hold_port(placement.endpoint)
-    return hold_port(listener_endpoint(placement))
-
-
-def worker_contexts(
-    placement: Placement,
-    held: HeldPort | None,
-    environ: Mapping[str, str],
-    cpus: UsableCpus,
-    run_info: RunInfo = RunInfo(),  # noqa: B008 - frozen
-) -> list[WorkerContext]:
+def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) -> list[WorkerContext]:
     """Return each worker's context."""
-    threads = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size).threads
     # MASTER_PORT keeps its meaning: the port at which the run is found.
-    alone = held is not None and len(placement.workers) == placement.world_size
-    endpoint = held.endpoint if held is not None and alone else placement.endpoint
+    alone = len(placement.workers) == placement.world_size
+    endpoint = ports.store.endpoint if ports.store is not None and alone else placement.endpoint
     return [
         WorkerContext(
             worker,
@@ -184,9 +161,9 @@ def worker_contexts(
             placement.host,
             endpoint,
             restarts=placement.restarts,
-            threads=threads,
-            listen_socket=held.socket if held and worker.rank == 0 else None,
-            store_port=held.endpoint.port if held is not None else 0,
+            threads=placement.cpus.threads if placement.cpus is not None else 1,
+            listen_socket=ports.store.socket if ports.store and worker.rank == 0 else None,
+            store_port=ports.store_port,
             run_info=run_info,
         )
         for worker in placement.workers

@@ -38,7 +38,7 @@ def started() -> list[str]:
     """As far as `train` comes before it starts ranks."""
     names: list[str] = []
 
-    def stop(config: Any, **_: Any) -> int:
+    def stop(config: Any, *_: Any, **__: Any) -> int:
         names.extend(worker.device.name for worker in plan_run(config).placement.workers)
         return 0
 

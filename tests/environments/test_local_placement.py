@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from noether.common.cpus import UsableCpus
+from noether.common.cpus import UsableCpus, share_cpus
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint, local_placement
 from noether.environments.placement import Device, LaunchRequest, Placement
-from noether.workers.context import WorkerContext
+from noether.workers.context import RunInfo, WorkerContext
+from noether.workers.ports import RunPorts
 from noether.workers.spawner import worker_contexts
 from noether.workers.worker import worker_environment
 
@@ -52,7 +53,7 @@ def test_workers_and_their_reason(inventory: DeviceInventory, devices: str | Non
 
 
 def test_every_field_has_its_reason() -> None:
-    fields = {field.name for field in dataclasses.fields(Placement)} - {"reasons", "warnings"}
+    fields = {field.name for field in dataclasses.fields(Placement)} - {"reasons", "warnings", "cpus"}
     reasons = placed(CUDA_4).reasons
     assert set(reasons) == fields
     assert all(reasons.values())
@@ -84,7 +85,8 @@ def test_endpoint(master_port: int | None, environ: dict[str, str], port: int, a
 
 
 def contexts(environ: dict[str, str]) -> list[WorkerContext]:
-    return worker_contexts(placed(CUDA_4, "2,3"), None, environ, UsableCpus(tuple(range(16)), 16))
+    share = share_cpus(UsableCpus(tuple(range(16)), 16), environ, 2, 2)
+    return worker_contexts(dataclasses.replace(placed(CUDA_4, "2,3"), cpus=share), RunPorts(), RunInfo())
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,13 @@ def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> 
     assert (second.code, "[rank-twice]" in second.err) == (2, True), second.err
 
 
-def test_a_taken_port_is_kept_as_the_cause_and_logs_name_it(noether, tmp_path) -> None:
+def test_a_refused_port_leaves_no_run_behind_and_the_old_one_in_its_place(noether, tmp_path) -> None:
+    words = ("--hp", str(TINY), f"output_path={tmp_path}", "devices=2", "run_id=run", "trainer.max_updates=1")
+    assert noether("train", *words, timeout=INIT_S).code == 0
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        words = ("--hp", str(TINY), f"output_path={tmp_path}", "devices=2", f"master_port={port}")
-        refused = noether("train", *words, timeout=INIT_S)
-    assert refused.code == 2
-    assert "[port-unusable]" in refused.err
-    (kept,) = tmp_path.glob("*/logs/rank-0.error.json")
-    assert json.loads(kept.read_text())["code"] == "port-unusable"
-    logs = noether("logs", str(kept.parents[1]), timeout=INIT_S)
-    assert "rank-*.error.json" in logs.err
+        taken = f"master_port={other.getsockname()[1]}"
+        for more in (["run_id=another"], ["--reset"]):
+            refused = noether("train", *words, taken, *more, timeout=INIT_S)
+            assert (refused.code, "[port-unusable]" in refused.err) == (2, True), refused.err
+    assert [folder.name for folder in tmp_path.iterdir()] == ["run"]
+    assert not list(tmp_path.glob("run/logs/*.error.json"))

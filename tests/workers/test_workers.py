@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from processes import is_running
 
+from noether.common.cpus import read_cpus, share_cpus
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, LaunchRequest, Placement
 from noether.errors import RequestError
+from noether.workers.context import RunInfo
+from noether.workers.ports import hold_ports
 from noether.workers.run import open_link, run_placement
 from noether.workers.spawner import server_environment, start_methods, start_workers
 from noether.workers.watcher import GRACE_S, watch_workers
@@ -27,17 +30,19 @@ CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
 
 
 def workers(count: int, master_port: int | None = None) -> Placement:
-    return local_placement(
-        LaunchRequest(devices=str(count), master_port=master_port), LaunchContext({}, CPU, "testbox")
-    )
+    request = LaunchRequest(devices=str(count), master_port=master_port)
+    placed = local_placement(request, LaunchContext({}, CPU, "testbox"))
+    return replace(placed, cpus=share_cpus(read_cpus(), {}, count, count))
 
 
 def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
     """Start and watch, with little patience; return the exit code and what the user would read."""
     words = io.StringIO()
     placement = workers(2)
-    running = start_workers(placement, f"launch_targets.{target}", payload, folder / "logs")
-    link = open_link(placement, running[0].context.run_info, None, running[0].context.store_port)
+    info = RunInfo(log_folder=folder / "logs")
+    ports = hold_ports(placement, info)
+    running = start_workers(placement, f"launch_targets.{target}", payload, info, ports)
+    link = open_link(placement, info, ports)
     code = watch_workers(running, grace_s=grace_s, stream=words, link=link)
     return code, words.getvalue()
 
@@ -221,7 +226,7 @@ def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: 
 def test_a_folder_that_cannot_have_logs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     with refusal("disk-refused"):
-        start_workers(workers(2), "launch_targets.answer", tmp_path, tmp_path / "logs")
+        run_placement(workers(2), "launch_targets.answer", tmp_path, tmp_path / "logs")
 
 
 def test_an_unknown_start_method_is_refused() -> None:
