@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from noether.common.suggest import nearest
 from noether.config.other_names import Suggestion, default_of, fields_of, setting_meant
@@ -122,7 +123,7 @@ def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str,
     meant = None
     if named is None or not is_group:
         meant = setting_meant(typed, given, known, kinds)
-    elif not fields_of(named.setting):
+    elif not fields_of(named.setting) and any(map(_takes_known_names, fields_of(named.setting.removesuffix(rest)))):
         meant = setting_meant(named.setting, given, (), kinds)
     if meant is None and is_group and (other := setting_meant(key, "", (), kinds)):
         meant = Suggestion(other.setting + rest, given)  # A group of settings that another section has.
@@ -135,6 +136,11 @@ def _unknown_key(key: str, value: Any, known: Sequence[str], kinds: Mapping[str,
         expected="" if meant else f"a key of {parent or 'the configuration'}: {', '.join(known)}",
         fix=meant,
     )
+
+
+def _takes_known_names(field: FieldInfo) -> bool:
+    """Whether a setting is a section, not a mapping such as slurm_additional_parameters with names of the user's."""
+    return bool(sections_in(field.annotation))
 
 
 def _refused_by_section(problem: Any, key: str) -> SettingProblem:

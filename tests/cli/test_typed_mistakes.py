@@ -131,6 +131,8 @@ TYPED = {
     "train slurm.timeout_min=1": "slurm.timeout_min=2",
     "train slurm.gpus_per_node=a100:4 slurm.tasks_per_node=2": "slurm.tasks_per_node=4",
     "train slurm.slurm_additional_parameters.nodes=2": "slurm.nodes=2",
+    "train slurm.slurm_additional_parametrs.nodes=2": "slurm.nodes=2",
+    "train slurm.slurm_additional_parametrs.spread=1": "slurm.slurm_additional_parameters.spread=1",
     "train slurm.slurm_additional_parameters.gres=gpu:2": "slurm.gpus_per_node=2",
     "train model.dim=100 model.heads=3": "model.dim=102",
     "train model=transformer model.radius=9": "leave model.radius out",
