@@ -103,7 +103,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         link = open_link(here, run_info, ports)
         if isinstance(link, Spoke):
             return follow(process, link, report)
-        link.meeting = refusal
+        link.not_met = refusal
         lead(process, link, ports.listener, report)
     finally:
         children.end()

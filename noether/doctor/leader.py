@@ -13,7 +13,6 @@ from noether.doctor.world_checks import check_agreement, check_clocks, check_nam
 from noether.errors import JoinError
 from noether.workers.hub import Hub
 from noether.workers.listener import RunListener
-from noether.workers.rank_state import MeetingPoint
 
 
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
@@ -36,7 +35,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
         return [answer for reply in replies for answer in reply.get("answers", [])]
 
     why_not = _reason_to_stop(hub, answers)
-    if isinstance(hub.meeting, MeetingPoint) and not why_not:
+    if hub.meeting is not None and not why_not:
         gpus = tuple(rank for answer in answers for rank in answer["gpu_ranks"])
         world = World(hub.world_size, hub.meeting, gpu_ranks=gpus, hosts=tuple(hosts))
         report.findings += walk_chain(world, ask_every_rank, clock)
@@ -53,7 +52,8 @@ def _presence(
         host = answer["host"]
         node = answer.get("node_rank", nodes.index(host) if host in nodes else -1 - number)
         came[node] = (host, [*came.get(node, ("", []))[1], *answer["ranks"]])
-    is_known = hub.reports or isinstance(hub.meeting, MeetingPoint | JoinError)  # Else they had no way to come.
+    # Else they had no way to come.
+    is_known = hub.reports or hub.meeting is not None or isinstance(hub.not_met, JoinError)
     found = [check_presence(hub.world_size, nodes, came, waited)] if is_known else []
     for caller in listener.strays.values():
         seen = f"rank {caller.ranks[0]} on {caller.host} was refused: it is of {caller.identity}"
@@ -63,9 +63,9 @@ def _presence(
 
 def _reason_to_stop(hub: Hub, answers: list[dict[str, Any]]) -> str:
     """Returns why the chain between the ranks cannot be tested, or "" if it can."""
-    if isinstance(hub.meeting, JoinError):
+    if isinstance(hub.not_met, JoinError):
         return "not every rank connected"
-    if not isinstance(hub.meeting, MeetingPoint):
+    if hub.meeting is None:
         return "the ranks have not met"
     if any("lost" in answer for answer in answers):
         return "a rank stopped answering"

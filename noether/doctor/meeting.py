@@ -14,7 +14,6 @@ from noether.errors import JoinError, RequestError, one_line
 from noether.workers.context import WorkerReport
 from noether.workers.hub import Hub
 from noether.workers.link import Peer
-from noether.workers.rank_state import MeetingPoint
 from noether.workers.spoke import Spoke
 
 POLL_S = 0.2
@@ -45,26 +44,26 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
 
     def is_over() -> bool:
         if isinstance(link, Spoke):
-            return link.meeting is not None or link.question is not None  # Rank 0 asks once it waits no more.
+            return link.is_settled or link.question is not None  # Rank 0 asks once it waits no more.
         refuses = link.reports and not set(link.missing).difference(*link.came)
-        return link.meeting is not None or bool(refuses)
+        return link.is_settled or bool(refuses)
 
     if not poll_until(link, is_over, seconds + 5):
         if hub is None:
             return []  # It came late, and rank 0 may still ask it.
         return [Diagnosis("names", "error", f"{host}: no answer within {seconds:.0f} s", "a name server that answers")]
-    meeting, verdict = link.meeting, link.verdict
-    if isinstance(meeting, MeetingPoint):
+    meeting, failure, why = link.meeting, link.failure, link.not_met
+    if meeting is not None:
         where = f"{host} is {meeting.address}" if meeting.address != host else host
         return [Diagnosis("names", "ok", where)]
-    if verdict is not None:
-        finding, who = refused("agreement", verdict.refusal), f"rank {verdict.rank} on {verdict.host}"
-        return [finding if verdict.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
-    if meeting is None or (hub is not None and isinstance(meeting, JoinError)):
+    if failure is not None:
+        finding, who = refused("agreement", failure.refusal), f"rank {failure.rank} on {failure.host}"
+        return [finding if failure.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
+    if why is None or (hub is not None and isinstance(why, JoinError)):
         return []
-    if isinstance(meeting, RequestError):
-        return [refused("names" if meeting.code == "master-not-resolved" else "port", meeting)]
-    return [Diagnosis("port", "error", one_line(meeting), "rank 0 listening there")]
+    if isinstance(why, RequestError):
+        return [refused("names" if why.code == "master-not-resolved" else "port", why)]
+    return [Diagnosis("port", "error", one_line(why), "rank 0 listening there")]
 
 
 def examine(

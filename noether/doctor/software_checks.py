@@ -7,7 +7,7 @@ from typing import Any
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.environments.devices import NO_DEVICES
+from noether.environments.granted_gpus import NO_DEVICES
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 """Oldest Linux driver that runs every minor release of a CUDA major version (CUDA release notes, table "minor version

@@ -8,14 +8,12 @@ from functools import partial
 from noether.common.cpus import usable_cpus
 from noether.common.numbers import counted, first_of
 from noether.environments.driver import Gpu
-from noether.environments.granted_gpus import how_to_have_gpus, refuse_silent_cpu
+from noether.environments.granted_gpus import NO_DEVICES, how_to_have_gpus, refuse_silent_cpu
 from noether.environments.placement import Device, DeviceKind, LaunchRequest
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.errors import RequestError
 
 ACCELERATORS = ("auto", "gpu", "cpu", "mps")
-# Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
-NO_DEVICES = ("", "-1", "NoDevFiles")
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]

@@ -16,8 +16,10 @@ GRANTING = {
     "SLURM_GPUS_PER_TASK": "number",
     "NVIDIA_VISIBLE_DEVICES": "list",
 }
+# Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
+NO_DEVICES = ("", "-1", "NoDevFiles")
 # "all" grants nothing by itself, as images set it for every start.
-NOT_GRANTED = ("", "-1", "NoDevFiles", "0", "void", "none", "all")
+NOT_GRANTED = (*NO_DEVICES, "0", "void", "none", "all")
 AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
@@ -30,7 +32,7 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     # In a step, Slurm sets the masks of every vendor unless gres.conf (Flags) says whose GPUs the nodes have.
     if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
         return ""
-    if mask is not None and mask.strip() in ("", "-1", "NoDevFiles"):
+    if mask is not None and mask.strip() in NO_DEVICES:
         return ""
     if mask is not None:
         return f"CUDA_VISIBLE_DEVICES={mask}"

@@ -82,4 +82,4 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> 
     connector = Connector(endpoint, placement.host, ranks, info)
     connector.own_refusal, connector.deadline = report, time.monotonic() + limit_s
     connector.run()
-    return connector.verdict
+    return connector.failure

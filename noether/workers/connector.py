@@ -76,14 +76,14 @@ class AddressLookup(threading.Thread):
 class Connector(AddressLookup):
     """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
 
-    `verdict` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
+    `failure` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
         super().__init__("connector", self._reach)
         self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
         self.own_refusal: WorkerReport | None = None
-        self.verdict: WorkerReport | None = None
+        self.failure: WorkerReport | None = None
         self.deadline = math.inf
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
@@ -165,7 +165,7 @@ class Connector(AddressLookup):
                 connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
                 refusal = refusal_from(connection.receive(LOOK_S), run_info.start_key, *nonces)
             if refusal is not None:
-                self.verdict = refusal
+                self.failure = refusal
                 raise refusal.refusal
         if met != own and not (own.job and met.is_of_same_start(own)):
             raise self._stranger(met)

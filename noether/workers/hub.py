@@ -64,7 +64,7 @@ class Hub(Link):
                     peer.connection.send(self._question)
             self._take_refusals(self._listener.refusals)
         super().poll()
-        if self.meeting is None:
+        if not self.is_settled:
             self._decide_meeting()
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
@@ -88,7 +88,7 @@ class Hub(Link):
         own, missing, limit_s = self._own_address, self.missing, self.run_info.distributed.init_timeout_s
         waited_s = limit_s - (self.deadline - time.monotonic())
         if own is not None and own.error is not None:
-            self.meeting = own.error
+            self.not_met = own.error
         elif not missing and (own is None or own.address):
             address = own.address if own is not None else self.endpoint.host
             log_folder = str(self.run_info.log_folder.absolute())
@@ -100,7 +100,7 @@ class Hub(Link):
             strays = self._listener.strays.values() if self._listener is not None else ()
             named = ", ".join(f"rank {stray.ranks[0]} on {stray.host}" for stray in strays)
             refused = f"; refused, as of another run: {named}" if named else ""
-            self.meeting = JoinError(
+            self.not_met = JoinError(
                 "ranks-late",
                 f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
                 seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
@@ -143,14 +143,14 @@ class Hub(Link):
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
-    def announce(self, verdict: WorkerReport) -> None:
+    def announce(self, failure: WorkerReport) -> None:
         """Tells every parent process who failed first."""
-        self.send_all({"verdict": asdict(verdict)})
+        self.send_all({"failure": asdict(failure)})
 
-    def tell_late(self, verdict: WorkerReport) -> None:
+    def tell_late(self, failure: WorkerReport) -> None:
         """Tells the parent processes that have not come yet why there is no run to join."""
-        if self._listener is not None and self.meeting is None:
-            self._listener.refuse_all(verdict, len(self.own_ranks), self.run_info.distributed.init_timeout_s)
+        if self._listener is not None and not self.is_settled:
+            self._listener.refuse_all(failure, len(self.own_ranks), self.run_info.distributed.init_timeout_s)
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "arrived" in message:

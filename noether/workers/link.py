@@ -33,9 +33,10 @@ class Link:
     """What the hub and the other parent processes share: peers, heartbeats, and what was received.
 
     `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
-    others must have. `reports` are those of ranks elsewhere; `verdict` is the hub's decision. `meeting` is where all
-    ranks meet, or why they cannot; None until that is known. After `silence_s` seconds of silence a parent is lost;
-    `beat_s` are the seconds between two heartbeats.
+    others must have. `reports` are those of ranks elsewhere; `failure` is that of the run, as the hub has decided or,
+    where there is no run, as this parent has found out. `meeting` is where all ranks meet, `not_met` why they cannot:
+    one of the two is known once it `is_settled`. After `silence_s` seconds of silence a parent is lost; `beat_s` are
+    the seconds between two heartbeats.
     """
 
     own_ranks: tuple[int, ...]
@@ -47,13 +48,19 @@ class Link:
     arrived: set[int] = field(default_factory=set)
     deadline: float = math.inf
     reports: dict[int, WorkerReport] = field(default_factory=dict)
-    verdict: WorkerReport | None = None
-    meeting: MeetingPoint | Exception | None = None
+    failure: WorkerReport | None = None
+    meeting: MeetingPoint | None = None
+    not_met: Exception | None = None
 
     def __post_init__(self) -> None:
         self._beaten = self._polled = time.monotonic()
         self.silence_s = self.run_info.distributed.heartbeat_timeout_s
         self.beat_s = min(5.0, max(0.2, self.silence_s / 5))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known where the ranks meet, or that they cannot."""
+        return self.meeting is not None or self.not_met is not None
 
     def descriptors(self) -> list[Any]:
         """Returns what becomes readable when there is something to do."""

@@ -164,7 +164,7 @@ class RunListener:
                 say_telling(self._own_refusal, limit_s - waited_s)
             wait(self.descriptors(), min(1.0, limit_s - waited_s))
             for peer in self.poll(range(self._identity.world_size)):
-                peer.connection.send({"verdict": asdict(self._own_refusal)})
+                peer.connection.send({"failure": asdict(self._own_refusal)})
         return self._own_refusal
 
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:

@@ -34,7 +34,7 @@ class Spoke(Link):
 
     def descriptors(self) -> list[Any]:
         """Returns what becomes readable when there is something to do."""
-        looks = not self.peers and self.meeting is None
+        looks = not self.peers and not self.is_settled
         wake = [self._connector.reader] if self._connector is not None and looks else []
         return [*wake, *super().descriptors()]
 
@@ -50,16 +50,16 @@ class Spoke(Link):
         connector = self._connector
         if connector is not None:
             connector.deadline = self.deadline
-        if connector is not None and not self.peers and self.meeting is None:
+        if connector is not None and not self.peers and not self.is_settled:
             if connector.error is not None:
-                self.meeting, self.verdict = connector.error, connector.verdict
+                self.not_met, self.failure = connector.error, connector.failure
             elif connector.connection is not None and not self._is_in:
                 self._is_in = True
                 self.peers.append(Peer(connector.connection, time.monotonic(), self.endpoint.host, (0,)))
                 for message in self._owed:
                     self.send_all(message)
             elif time.monotonic() > self.deadline + HANGING_S:
-                self.meeting = connector.late()
+                self.not_met = connector.late()
         super().poll()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -85,8 +85,8 @@ class Spoke(Link):
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "ask" in message:
             self.question, self._number = dict(message["ask"]), int(message["number"])
-        elif "verdict" in message:
-            self.verdict = report_from(message["verdict"])
+        elif "failure" in message:
+            self.failure = report_from(message["failure"])
         elif "meet" in message:
             port, secret, log_folder = message["meet"]
             address = self._connector.address if self._connector is not None else ""
@@ -99,7 +99,7 @@ class Spoke(Link):
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
-        if self.verdict is None:
+        if self.failure is None:
             what = (
                 f"has not been heard of for {self.silence_s:g} s: its host is down, or this one is cut off from it"
                 if silent

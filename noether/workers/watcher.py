@@ -28,7 +28,7 @@ from noether.workers.hang import name_missing
 from noether.workers.hub import Hub
 from noether.workers.link import reports_from
 from noether.workers.local_ranks import LocalRanks
-from noether.workers.rank_state import MeetingPoint, listed
+from noether.workers.rank_state import listed
 from noether.workers.signal_inbox import SignalInbox
 from noether.workers.spawner import RunningWorker
 from noether.workers.spoke import Spoke
@@ -39,7 +39,7 @@ from noether.workers.worker import error_file, failure_report, write_error_file
 GRACE_S = 2.0
 # How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
-VERDICT_S = 5.0
+DECISION_S = 5.0
 ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
 
 
@@ -97,7 +97,7 @@ class _Watch:
         self._log_folder = ranks.context.run_info.log_folder
         self._agreement = StopAgreement(ranks)
         self._doing: dict[int, WorkerReport] = {}
-        self._has_met = self.interrupted = False
+        self._has_settled = self.interrupted = False
 
     @property
     def _reports(self) -> dict[int, WorkerReport]:
@@ -109,7 +109,7 @@ class _Watch:
         # The hub outlives its own ranks: it is asked who failed first until the others are done.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._hear(deadline)
-            if self._link.verdict is not None:
+            if self._link.failure is not None:
                 return
             if deadline is None and self._has_failed():
                 deadline = time.monotonic() + grace_s
@@ -124,7 +124,7 @@ class _Watch:
         return isinstance(self._link, Hub) and all(rank in self._reports for rank in self._link.remote_ranks)
 
     def _has_failed(self) -> bool:
-        return self._link.verdict is not None or any(is_failure(report) for report in self._reports.values())
+        return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
 
     def _hear(self, deadline: float | None) -> None:
         """Wait for whatever comes first, a signal, a word, an end, a message, and take it."""
@@ -143,9 +143,9 @@ class _Watch:
             link.look_for(ranks.listener_seen)
         link.note_arrivals(ranks.arrived)
         link.poll()
-        if link.meeting is not None and not self._has_met:
-            self._has_met, context = True, ranks.context
-            if isinstance(link.meeting, MeetingPoint):
+        if link.is_settled and not self._has_settled:
+            self._has_settled, context = True, ranks.context
+            if link.meeting is not None:
                 ranks.admit(link.meeting)
                 if self._says_more:
                     print(
@@ -153,9 +153,9 @@ class _Watch:
                         f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
                         flush=True,
                     )
-            elif not self._has_failed():  # There is no run, and no rank has to be asked why.
-                link.verdict = failure_report(link.meeting, min(ranks.workers), context.host)
-                write_error_file(link.verdict, self._log_folder)
+            elif link.not_met is not None and not self._has_failed():  # There is no run; no rank has to be asked why.
+                link.failure = failure_report(link.not_met, min(ranks.workers), context.host)
+                write_error_file(link.failure, self._log_folder)
         self._agreement.poll(link)
         if isinstance(link, Spoke) and link.question:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
@@ -170,11 +170,11 @@ class _Watch:
         """Return what the run failed of, or None; a parent process without rank 0 waits a moment to be told."""
         if not self._has_failed():
             return None
-        link, deadline = self._link, time.monotonic() + VERDICT_S
-        while isinstance(link, Spoke) and link.peers and link.verdict is None and time.monotonic() < deadline:
+        link, deadline = self._link, time.monotonic() + DECISION_S
+        while isinstance(link, Spoke) and link.peers and link.failure is None and time.monotonic() < deadline:
             self._hear(deadline)
-        if link.verdict is not None:
-            return link.verdict
+        if link.failure is not None:
+            return link.failure
         own = self._ranks.ask_where_they_are(self._run_logs)
         others = self._hear_the_others(link) if isinstance(link, Hub) else []
         self._doing = {entry.rank: entry for entry in (*others, *own)}
@@ -184,7 +184,7 @@ class _Watch:
             waited = [report for report in reports.values() if is_timeout(report)]
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
             failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
-        not_here = failure is not None and failure.rank not in self._ranks.workers and link.meeting is None
+        not_here = failure is not None and failure.rank not in self._ranks.workers and not link.is_settled
         # It could not write a report itself, or does not know the run's folder.
         if failure is not None and (failure.kind in ("hung", "lost") or not_here):
             write_error_file(failure, self._run_logs)
@@ -201,8 +201,8 @@ class _Watch:
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
-        refuses = failure.rank in self._ranks.workers and isinstance(self._link.meeting, Exception)
-        told = failure is self._link.verdict or failure.kind == "lost"
+        refuses = failure.rank in self._ranks.workers and self._link.not_met is not None
+        told = failure is self._link.failure or failure.kind == "lost"
         if isinstance(self._link, Spoke) and told and not refuses:
             stays = self._ranks.context.run_info.logs_stay
             kept = error_file(self._run_logs, failure.rank) if stays else None
@@ -219,7 +219,7 @@ class _Watch:
     def _run_logs(self) -> Path:
         # Where the hosts share no file system, the run's folder may not be here.
         meeting = self._link.meeting
-        if isinstance(meeting, MeetingPoint) and os.path.isdir(meeting.log_folder):
+        if meeting is not None and os.path.isdir(meeting.log_folder):
             return Path(meeting.log_folder)
         return self._log_folder
 

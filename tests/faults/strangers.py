@@ -75,7 +75,7 @@ def forged(rng: random.Random) -> bytes:
             {"host": "\x1b[2J\nroot"},
         )
     )
-    more = rng.choice((b"", b'{"proof": "0"}\n', b'{"proof": null}\n{"report": {}}\n', b'{"verdict": {}}\n'))
+    more = rng.choice((b"", b'{"proof": "0"}\n', b'{"proof": null}\n{"report": {}}\n', b'{"failure": {}}\n'))
     return _hello(rng, **wrong) + more
 
 

@@ -101,7 +101,7 @@ def test_all_meet_where_the_hub_says_once_all_have_come(links: Links) -> None:
     links.hub.note_arrivals([0, 1])
     spokes[0].note_arrivals([2, 3])
     links.until(lambda: not set(links.hub.missing) & {2, 3})
-    assert links.hub.meeting is None
+    assert not links.hub.is_settled
     spokes[1].note_arrivals([4])
     links.until(lambda: all(link.meeting for link in (links.hub, *spokes)))
     own = links.hub.meeting
@@ -116,9 +116,9 @@ def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     links.hub.note_arrivals([0, 1])
     spoke = links.connected(2)
     spoke.note_arrivals([2])
-    links.until(lambda: links.hub.meeting)
-    assert links.hub.meeting.code == "ranks-late"
-    assert "rank 3, 4 of 5 did not join within 0.3 s" in str(links.hub.meeting)
+    links.until(lambda: links.hub.not_met)
+    assert links.hub.not_met.code == "ranks-late"
+    assert "rank 3, 4 of 5 did not join within 0.3 s" in str(links.hub.not_met)
     for link in (links.hub, spoke):
         link.close()
 
@@ -133,8 +133,8 @@ def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
 )
 def test_a_launcher_of_another_run_is_refused_by_name_and_the_run_goes_on(links, capfd, other, key, code: str) -> None:
     stray = links.connect(2, identity=other, key=key)
-    links.until(lambda: stray.meeting)
-    assert stray.meeting.code == code
+    links.until(lambda: stray.not_met)
+    assert stray.not_met.code == code
     assert not links.hub.peers
     assert not links.hub.reports
     assert ("rank 2 on n2" in capfd.readouterr().err) == (other != RUN)
@@ -143,8 +143,8 @@ def test_a_launcher_of_another_run_is_refused_by_name_and_the_run_goes_on(links,
 def test_once_all_have_come_other_settings_are_of_another_run_that_learns_nothing(links: Links) -> None:
     links.connected(2, 3, 4)
     stray = links.connect(2, identity=replace(RUN, configuration="89abcdef"))
-    links.until(lambda: stray.meeting)
-    assert (stray.meeting.code, stray.verdict, links.hub.reports) == ("another-run", None, {})
+    links.until(lambda: stray.not_met)
+    assert (stray.not_met.code, stray.failure, links.hub.reports) == ("another-run", None, {})
 
 
 JOB = replace(RUN, launcher="slurm", job="13.0")
@@ -168,7 +168,7 @@ def test_a_rank_of_this_start_that_cannot_join_ends_the_run(tmp_path, run, other
     links = Links(tmp_path, run, secret=secrets[0])
     links.secret = secrets[1]
     stray = links.connect(3, 4, identity=other)
-    links.until(lambda: stray.meeting)
+    links.until(lambda: stray.not_met)
     links.until(lambda: links.hub.reports or (not links.hub._listener.unproven and not code))
     assert [(one.rank, one.host, one.kind, one.code, one.exit_code) for one in links.hub.reports.values()] == (
         [(3, "n2", "refused", code, 2)] if code else []
@@ -202,10 +202,10 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
     spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
     refusal = WorkerReport(0, "n1", "refused", "no data\x1b[2J", 2, code="no-data", seen="\x1b[2J")
     links.hub._listener.refuse_all(refusal, own, LIMIT_S)
-    links.until(lambda: all(spoke.verdict for spoke in spokes), *spokes)
+    links.until(lambda: all(spoke.failure for spoke in spokes), *spokes)
     for spoke in spokes:
-        assert (spoke.verdict.rank, spoke.verdict.code, spoke.verdict.exit_code) == (0, "no-data", 2)
-        assert (spoke.verdict.message, spoke.verdict.seen) == ("no data\\x1b[2J", "\\x1b[2J")
+        assert (spoke.failure.rank, spoke.failure.code, spoke.failure.exit_code) == (0, "no-data", 2)
+        assert (spoke.failure.message, spoke.failure.seen) == ("no data\\x1b[2J", "\\x1b[2J")
         spoke.close()
     links.hub.close()
 
@@ -218,8 +218,8 @@ def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, 
 
     monkeypatch.setattr(socket, "create_connection", denied)
     spoke = links.connect(2)
-    links.until(lambda: spoke.meeting, spoke)
-    assert (spoke.meeting.code, spoke.meeting.exit_code) == ("connection-not-permitted", 2)
+    links.until(lambda: spoke.not_met, spoke)
+    assert (spoke.not_met.code, spoke.not_met.exit_code) == ("connection-not-permitted", 2)
     with refusal("connection-not-permitted"):
         own_address(links.endpoint, links.endpoint.port, Caller("n1", 1, (0,), RUN, "0"), links.hub.run_info)
 
@@ -227,8 +227,8 @@ def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, 
 def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:
     links.connected(2)
     double = links.connect(2, 3)
-    links.until(lambda: double.meeting)
-    assert "two processes are rank 2 of one run" in str(double.meeting)
+    links.until(lambda: double.not_met)
+    assert "two processes are rank 2 of one run" in str(double.not_met)
     assert links.hub.remote_ranks == [2]
 
 
@@ -249,9 +249,9 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     first.answer([])
     links.until(lambda: not links.hub.silent(links.hub.peers))
     links.hub.announce(heard)
-    links.until(lambda: first.verdict and second.verdict)
-    assert second.verdict is not None
-    assert (second.verdict.rank, second.verdict.message) == (2, "ValueError: boom")
+    links.until(lambda: first.failure and second.failure)
+    assert second.failure is not None
+    assert (second.failure.rank, second.failure.message) == (2, "ValueError: boom")
 
 
 def test_what_is_said_before_the_door_is_found_is_not_lost(links: Links) -> None:
