@@ -36,7 +36,8 @@ def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> 
     Raises:
         RequestError: a setting is wrong. The error names the key, what was expected, and the line to change.
     """
-    return validate(compose_settings(overrides, hp))
+    settings, recipe = with_recipe(compose_settings(overrides, hp))
+    return validate(settings).chosen_by(recipe)
 
 
 def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[list[list[str]], list[RunConfig]]:
@@ -60,8 +61,8 @@ def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[lis
 
 
 def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
-    """Composes files and overrides into plain settings, which are not validated yet."""
-    return with_recipe(interpolated(laid_over(compose_layers(overrides, hp))))
+    """Composes files and overrides into plain settings, which are not validated yet, and may be `auto`."""
+    return interpolated(laid_over(compose_layers(overrides, hp)))
 
 
 def compose_layers(overrides: Sequence[str], hp: str | Path | None) -> list[SettingsLayer]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from noether.config.compose import compose_layers, laid_over, validate
 from noether.config.interpolation import interpolated
-from noether.config.recipe import left_to_recipe, recipe_for, with_recipe
+from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.section import flat
 from noether.config.settings_file import configs_folder
 
@@ -26,11 +26,13 @@ class Setting:
 def settings_with_origins(overrides: Sequence[str] = (), hp: str | Path | None = None) -> list[Setting]:
     """Returns every setting of the configuration that `load_config` would return. Raises as it does."""
     layers = compose_layers(overrides, hp)
-    settings = interpolated(laid_over(layers))
-    config = validate(with_recipe(settings)).model_dump(mode="json")
+    typed = interpolated(laid_over(layers))
+    settings, recipe = with_recipe(typed)
+    config = validate(settings).model_dump(mode="json")
     origins = {name: _shown(layer.file) for layer in layers for name, _ in flat(layer.settings)}
-    for name in left_to_recipe(settings):
-        origins[f"trainer.{name}"] += f": auto, {recipe_for(settings).reason}"
+    if recipe is not None:
+        for name in left_to_recipe(typed):
+            origins[f"trainer.{name}"] += f": auto, {recipe.reason}"
     found = []
     for name, value in flat(config):
         places = [place for place, letter in enumerate(name) if letter == "."] + [len(name)]

@@ -58,13 +58,17 @@ def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = No
     return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")
 
 
-def with_recipe(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns plain settings in which the recipe has replaced each `auto` of its two settings."""
-    names, found = left_to_recipe(settings), recipe_for(settings)
+def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None]:
+    """Returns plain settings in which a recipe has replaced each `auto` of its two settings, and that recipe.
+
+    None where nothing was left to one.
+    """
+    names = left_to_recipe(settings)
     if not names:
-        return settings
-    chosen = {name: getattr(found, name) for name in names}
-    return {**settings, "trainer": {**settings["trainer"], **chosen}}
+        return settings, None
+    recipe = _recipe_for(settings)
+    chosen = {name: getattr(recipe, name) for name in names}
+    return {**settings, "trainer": {**settings["trainer"], **chosen}}, recipe
 
 
 def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
@@ -73,7 +77,7 @@ def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in CHOSEN if trainer.get(name) == AUTO]
 
 
-def recipe_for(settings: Mapping[str, Any]) -> Recipe:
+def _recipe_for(settings: Mapping[str, Any]) -> Recipe:
     """Returns the recipe for a run's settings; of other data than prepared cases it knows nothing."""
     dataset, model, trainer = (_section(settings, name) for name in ("dataset", "model", "trainer"))
     root, cases = settings.get("dataset_root"), None

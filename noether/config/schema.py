@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
+from noether.config.recipe import Recipe
 from noether.config.section import Section
 from noether.config.setting_error import SettingError
 from noether.config.slurm import SlurmConfig
@@ -85,6 +86,17 @@ class RunConfig(Section):
     distributed: DistributedConfig = DistributedConfig()
     tracker: TrackerConfig = TrackerConfig()
     slurm: SlurmConfig = SlurmConfig()
+    _recipe: Recipe | None = PrivateAttr(None)
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What chose batch or length, where the settings left that to it; None also where they are those of a run."""
+        return self._recipe
+
+    def chosen_by(self, recipe: Recipe | None) -> "RunConfig":
+        """Notes what has chosen settings of these."""
+        self._recipe = recipe
+        return self
 
     def own_code(self, *, trains: bool = True) -> dict[str, str]:
         """Returns the dotted paths that a run with these settings imports, each with the setting that names it.

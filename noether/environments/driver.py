@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,6 +100,7 @@ def nvml_gpus() -> list[Gpu] | None:
     return None if driver.gpus is None else list(driver.gpus)
 
 
+@cache  # One that hangs is not waited for again, where a start that it refuses is placed to tell other hosts.
 def ask_driver(seconds: float = LIMIT_S) -> Driver:
     """Returns what the driver answers within a time limit."""
     nodes = tuple(sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*")))

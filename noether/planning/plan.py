@@ -14,7 +14,7 @@ from noether import __version__
 from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.model import MLPConfig
-from noether.config.recipe import WHY_THIS_WIDTH, recipe_for
+from noether.config.recipe import WHY_THIS_WIDTH
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.data.shared_memory import check_shared_memory, shared_memory_size
@@ -127,8 +127,8 @@ def plan_run(
             steps = batch.accumulation_steps
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     reasons["batch"] = reason
-    recipe = recipe_for(config.model_dump(mode="json", include={"dataset", "dataset_root", "model", "trainer"}))
-    if config.dataset.kind == "cases" and recipe.max_updates == trainer.max_updates:
+    recipe = config.recipe
+    if config.dataset.kind == "cases" and recipe is not None and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
         if isinstance(config.model, MLPConfig) and config.model.dim == MLPConfig().dim:
             reasons["model"] = f"mlp, {config.model.dim} wide: {WHY_THIS_WIDTH}"
