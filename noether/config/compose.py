@@ -24,8 +24,11 @@ from noether.config.sweep import expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError
 
+SettingsFile = str | Path | SettingsLayer | None
+"""A file of settings, or what was read of one; None: the default configuration."""
 
-def load_config(overrides: Sequence[str] = (), hp: str | Path | None = None) -> RunConfig:
+
+def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunConfig:
     """Composes and validates the configuration of a run.
 
     Args:
@@ -60,21 +63,22 @@ def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[lis
     return expanded, configs
 
 
-def compose_settings(overrides: Sequence[str] = (), hp: str | Path | None = None) -> dict[str, Any]:
+def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> dict[str, Any]:
     """Composes files and overrides into plain settings, which are not validated yet, and may be `auto`."""
     return interpolated(laid_over(compose_layers(overrides, hp)))
 
 
-def compose_layers(overrides: Sequence[str], hp: str | Path | None) -> list[SettingsLayer]:
+def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsLayer]:
     """Returns what the files and, as the last, the command line set: the lowest first, each without what it lost.
 
     A layer that sets another kind of a section, or another length of the run, takes the lower layers' from them.
     """
-    primary = primary_file(hp)
+    known = hp.settings if isinstance(hp, SettingsLayer) else None
+    primary = primary_file(hp.file if isinstance(hp, SettingsLayer) else hp)
     path = SearchPath(tuple(dict.fromkeys((primary.parent, configs_folder()))))
     parsed = parse_overrides(overrides)
     chosen = chosen_options(parsed, path)
-    layers, groups = layers_of(primary, path, chosen)
+    layers, groups = layers_of(primary, path, chosen, known)
     layers.append(SettingsLayer(None, {}))
     for override in parsed:
         key = override.key_or_group
@@ -141,7 +145,12 @@ def read_dumped(path: Path) -> RunConfig:
     Raises:
         RequestError: it cannot be read, or is not what `dump_config` writes.
     """
-    return validate(check_yaml(path, read_plain, yaml.SafeLoader))
+    return validate(dumped_layer(path).settings)
+
+
+def dumped_layer(path: Path) -> SettingsLayer:
+    """Reads a run's config.yaml for `read_dumped`, or to lay others over it. Raises RequestError: it cannot be read."""
+    return SettingsLayer(path, check_yaml(path, read_plain, yaml.SafeLoader))
 
 
 def dump_config(config: BaseModel) -> str:

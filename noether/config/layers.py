@@ -11,6 +11,7 @@ settings belong to the section of its name or, after a first line `# @package _g
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -45,18 +46,19 @@ class SearchPath:
 
 
 def layers_of(
-    primary: Path, path: SearchPath, typed: Mapping[str, Sequence[str]]
+    primary: Path, path: SearchPath, typed: Mapping[str, Sequence[str]], known: Mapping[str, Any] | None = None
 ) -> tuple[list[SettingsLayer], set[str]]:
     """Returns the layers of a settings file, the lowest first, and the groups that its lists have.
 
-    `typed` has the options that the command line chooses, none for a group that it leaves out.
+    `typed` has the options that the command line chooses, none for a group that it leaves out; `known` is the content
+    of a file that was read already.
 
     Raises:
         RequestError: a list names what there is not, itself, or a form that is not supported.
     """
     chosen, appended = dict(typed), dict[str, Sequence[str]]()
     while True:
-        walk = _Walk(primary, path, dict(chosen))
+        walk = _Walk(primary, path, dict(chosen), known)
         layers = walk.layers(primary, appended=[_Entry("group", *one, one[0]) for one in appended.items()])
         absent = [group for group, options in walk.chosen.items() if options and group not in walk.listed]
         if absent:
@@ -84,6 +86,7 @@ class _Walk:
     primary: Path
     path: SearchPath
     chosen: dict[str, Sequence[str]]
+    known: Mapping[str, Any] | None = None
     listed: set[str] = field(default_factory=set)
     chose_late: bool = False
 
@@ -96,8 +99,11 @@ class _Walk:
         appended: Sequence[_Entry] = (),
     ) -> list[SettingsLayer]:
         """Returns the layers of a file of the group `folder`, whose settings belong to `section`."""
-        content, within = check_yaml(file), (*within, file)
-        package = re.match(r"\s*#\s*@\s*package\s+(\S+)", file.read_text())
+        within = (*within, file)
+        if self.known is not None and file == self.primary:
+            content, package = deepcopy(dict(self.known)), None
+        else:
+            content, package = check_yaml(file), re.match(r"\s*#\s*@\s*package\s+(\S+)", file.read_text())
         if package and package[1] != "_global_":
             raise _unsupported(file, package[0])
         section = "" if package else section

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noether.config.compose import compose_layers, laid_over, validate
+from noether.config.compose import SettingsFile, compose_layers, laid_over, validate
 from noether.config.interpolation import interpolated
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.section import flat
@@ -23,7 +23,7 @@ class Setting:
     origin: str
 
 
-def settings_with_origins(overrides: Sequence[str] = (), hp: str | Path | None = None) -> list[Setting]:
+def settings_with_origins(overrides: Sequence[str] = (), hp: SettingsFile = None) -> list[Setting]:
     """Returns every setting of the configuration that `load_config` would return. Raises as it does."""
     layers = compose_layers(overrides, hp)
     typed = interpolated(laid_over(layers))

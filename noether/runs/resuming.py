@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.config.compose import compose_settings, load_config, read_dumped
+from noether.config.compose import compose_settings, dumped_layer, load_config, validate
+from noether.config.layers import SettingsLayer
 from noether.config.overrides import parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
@@ -23,10 +24,10 @@ def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
     return load_config(*on_own_settings(overrides, hp))
 
 
-def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str], str | None]:
-    """Returns the words and the settings file to compose, for words that may name a run to resume.
+def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str], SettingsLayer | str | None]:
+    """Returns the words and the settings to compose, for words that may name a run to resume.
 
-    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, the file is the run's own config.yaml;
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are the run's own config.yaml;
     the words are changes to it. What was accepted at an earlier start has to be accepted anew.
 
     Raises:
@@ -38,7 +39,8 @@ def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str]
         return words, hp  # Whether there is anything to resume is said where the run starts.
     again = f"--hp {shlex.quote(str(folder.config))} {_resume_word(folder.path)}"
     try:
-        own = read_dumped(folder.config)
+        layer = dumped_layer(folder.config)
+        own = validate(layer.settings)
     except RequestError as error:
         raise RequestError(
             "own-settings-unreadable",
@@ -52,7 +54,7 @@ def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str]
         approved_code(folder, own, folder.config, trust=False, fix=fix, trains=True)
     if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
         words.append(f"resume={override_value(str(folder.path))}")
-    return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], str(folder.config)
+    return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], layer
 
 
 def continue_line(folder: Path, verb: str = "train") -> str:

@@ -11,6 +11,7 @@ from noether.checkpoints.resume import find_target
 from noether.common.numbers import counted
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.compose import load_config, load_sweep
+from noether.config.layers import SettingsLayer
 from noether.config.schema import RunConfig
 from noether.config.slurm import SlurmConfig
 from noether.config.sweep import varied
@@ -85,8 +86,9 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if multirun:
         expanded, configs = load_sweep(overrides, hp, "submit")
     else:
-        words, hp = on_own_settings(overrides, hp)
-        expanded, configs = [words], [load_config(words, hp)]
+        words, settings = on_own_settings(overrides, hp)
+        expanded, configs = [words], [load_config(words, settings)]
+        hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError(

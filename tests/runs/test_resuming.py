@@ -116,6 +116,13 @@ def test_code_in_the_settings_of_another_users_run_is_refused_unless_it_is_typed
     assert typed.model.kind == "subprocess.run"
 
 
+def test_what_was_approved_is_what_counts_whatever_the_file_becomes(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "cars")
+    words, own = on_own_settings([f"resume={run.path}"], None)
+    run.config.write_text("model: {kind: subprocess.run}\n")
+    assert (load_config(words, own).seed, load_config(words, own).model.kind) == (7, "transformer")
+
+
 def test_own_code_of_an_own_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = make_run(tmp_path, "own", "model.kind=examples.pendulum.Net")
