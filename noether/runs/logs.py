@@ -1,5 +1,6 @@
 """`noether logs RUN`: what the job and the ranks wrote, and what they go on writing."""
 
+import re
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from noether.runs.records import read_record
 POLL_S = 0.5
 STATE_POLL_S = 5.0
 MOST_AT_ONCE = 2**26
+_NAME = re.compile(r"rank-([0-9]{1,9})\.log")
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
@@ -56,8 +58,7 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
         RequestError: where the run has logs, and none of this rank.
     """
     if rank is not None:
-        written = (path.stem.removeprefix("rank-") for path in folder.logs.glob("rank-*.log"))
-        ranks = sorted((one for one in written if one.isdecimal()), key=int)
+        ranks = list(map(str, rank_logs(folder)))
         if ranks and rank not in ranks:
             raise RequestError(
                 "no-log-of-rank",
@@ -71,6 +72,12 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     output = read_record(folder.job).get("output")
     files = [Path(output)] if isinstance(output, str) else []
     return [path for path in [*files, folder.logs / "rank-0.log"] if is_plain(path)][:1]
+
+
+def rank_logs(folder: RunFolder) -> dict[int, Path]:
+    """Returns the log of each rank that has one, by rank."""
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.logs.glob("rank-*.log"))
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
 def _new_text(path: Path, offsets: dict[Path, int]) -> str:

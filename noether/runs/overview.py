@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
@@ -133,8 +134,7 @@ def run_state(
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
     metrics = mapping(result, "metrics") or last_evaluation(rows)
-    planned = mapping(plan, "length").get("total_updates")
-    total = planned if is_count(planned) else None
+    total = planned_updates(plan)
     return RunState(
         run=str(folder.path),
         state=state,
@@ -179,6 +179,12 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
     if attempt is None and folder.cancelled.is_file():
         return STOPPED, "cancelled before it started"
     return LOST, "it ended without a word" if attempt else "nothing has started it"
+
+
+def planned_updates(plan: Mapping[str, Any]) -> int | None:
+    """Returns the updates of the whole run, as plan.json has them once its ranks have met; None before."""
+    planned = mapping(plan, "length").get("total_updates")
+    return planned if is_count(planned) and planned else None
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:

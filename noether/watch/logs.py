@@ -1,28 +1,16 @@
-"""The logs of a run's ranks: which there are, and their ends, read on from where a page has read. No torch here."""
+"""The logs of a run's ranks: their ends, read on from where a page has read. No torch here."""
 
 import codecs
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from noether.common.shown import shown_log
 from noether.runs.folder import RunFolder
-from noether.watch.inside import is_inside, opened_inside
+from noether.watch.inside import opened_inside
 
 TAIL = 2**16
 """Bytes of a log that a page begins with, and the most it is given at once."""
-_NAME = re.compile(r"rank-(\d{1,9})\.log")
-
-
-def rank_logs(folder: RunFolder) -> dict[int, Path]:
-    """Returns the log of each rank that has one, by rank."""
-    found = {}
-    for path in folder.logs.glob("rank-*.log"):
-        match = _NAME.fullmatch(path.name)
-        if match and is_inside(folder.path, path):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
 
 
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:

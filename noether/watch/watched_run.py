@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints
+from noether.common.numbers import size_text
 from noether.common.shown import shown_name
 from noether.report.history import Evaluation, History
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in
-from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, seconds_left
+from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
 from noether.runs.records import Row, finite_values, is_count, last_evaluation, mapping, number, read_record
 from noether.runs.results import as_now
 from noether.watch.followed_rows import FollowedRows, last_rows
-from noether.watch.inside import KeptReadings, changed
+from noether.watch.inside import KeptReadings, changed, is_inside
 from noether.watch.liveness import Liveness, read_liveness
-from noether.watch.logs import log_part, rank_logs
+from noether.watch.logs import log_part
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
 from noether.workers.failure import is_echo
@@ -61,8 +63,7 @@ class WatchedRun:
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
         """What a list of runs and the page of one show alike."""
-        total = mapping(self._record(self.folder.plan), "length").get("total_updates")
-        total = total if is_count(total) and total else None
+        total = planned_updates(self._record(self.folder.plan))
         left = seconds_left(recent, total) if seen.state == RUNNING else None
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
@@ -173,10 +174,14 @@ class WatchedRun:
         Raises:
             OSError: there is none, or it cannot be read.
         """
-        path = rank_logs(self.folder).get(-1 if rank is None else rank)
+        path = self._logs().get(-1 if rank is None else rank)
         if path is None:
             raise FileNotFoundError(f"no log of rank {rank}")
         return log_part(self.folder, path, start)
+
+    def _logs(self) -> dict[int, Path]:
+        logs = rank_logs(self.folder)
+        return {rank: path for rank, path in logs.items() if is_inside(self.folder.path, path)}
 
     def _read_on(self) -> None:
         until = time.monotonic() + READ_S
@@ -198,7 +203,7 @@ class WatchedRun:
         return self._kept.of(path, read_record, {})
 
     def _ranks(self, state: str, slowest: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        plan, logs = self._record(self.folder.plan), rank_logs(self.folder)
+        plan, logs = self._record(self.folder.plan), self._logs()
         nodes = [str(node) for node in plan.get("nodes") or ()] if isinstance(plan.get("nodes"), list) else []
         workers = [one for one in plan.get("workers") or () if isinstance(one, Mapping) and is_count(one.get("rank"))]
         about = {worker["rank"]: worker for worker in workers}
@@ -244,7 +249,7 @@ class WatchedRun:
         return self._seen_checkpoints[1]
 
     def _checkpoint(self, row: CheckpointRow) -> dict[str, Any]:
-        return {**asdict(row), "saved": time.time() - row.age_s}
+        return {**asdict(row), "saved": time.time() - row.age_s, "size": size_text(row.size)}
 
     def _result(self) -> dict[str, Any]:
         return as_now(dict(self._record(self.folder.result)))

@@ -61,14 +61,6 @@ export function clock(seconds) {
   return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
 }
 
-export function bytes(size) {
-  for (const unit of ["B", "KiB", "MiB"]) {
-    if (size < 1024) return `${number(size, 3)} ${unit}`;
-    size /= 1024;
-  }
-  return `${number(size, 3)} GiB`;
-}
-
 /** What a kind of weights is called. */
 export const weightsName = (kind) => `${kind === "ema" ? "EMA" : kind} weights`;
 

@@ -1,7 +1,7 @@
 // What is known of one run: at a glance, ranks, attempts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
-import { ago, bytes, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
+import { ago, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
 /** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
@@ -85,7 +85,7 @@ export function checkpoints(run) {
   fill("checkpoint-table", run.checkpoints, (rows) => table(
     ["checkpoint", { text: "epoch", kind: "n" }, { text: `validation ${run.selected_by.title}`, kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
     [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: number(row.epoch, 4), kind: "n" }, { text: valueText(run.selected_by, row.metric), kind: "n" },
-      { text: bytes(row.size), kind: "n" }, clock(row.saved), [row.best ? "best" : "", row.latest ? "latest" : ""].filter(Boolean).join(", ")])));
+      { text: row.size, kind: "n" }, clock(row.saved), [row.best ? "best" : "", row.latest ? "latest" : ""].filter(Boolean).join(", ")])));
 }
 
 export function plan(run) {
