@@ -100,8 +100,8 @@ def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[s
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     run = build_run(config, data, group)
-    order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, 0)
-    own = RankOrder(order, run.plan.micro_batch_sizes(), group.rank, 0, run.length.total_updates)
+    order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, 0)
+    own = RankOrder(order, run.batch.micro_batch_sizes(), group.rank, 0, run.length.total_updates)
     stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
     batches = [to_device(next(stream), device, run.precision.weights) for _ in range(4)]
     with FlopCounterMode(display=False) as counter, run.precision.autocast():

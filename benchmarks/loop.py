@@ -282,8 +282,8 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
     config = load_config([*words, "trainer.max_updates=1000000"])
     run = build_run(config, prepare_data(config), own_group(None))
     problem, model = run.problem, run.state.model
-    order = GlobalOrder(len(problem.train_indices), run.plan.effective, 0)
-    own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
+    order = GlobalOrder(len(problem.train_indices), run.batch.effective, 0)
+    own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)
     batches = training_batches(problem.splits.train, problem.train_indices, own, problem.draw)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.998))

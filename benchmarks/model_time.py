@@ -71,8 +71,8 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
 
     config = load_config(["output_path=" + tempfile.gettempdir(), *settings(model, size, points)])
     run = build_run(config, prepare_data(config), one_rank())
-    order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, 0)
-    own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
+    order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, 0)
+    own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)
     stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
     batches = [to_device(next(stream), torch.device("cpu"), torch.float32) for _ in range(4)]
     return run, config, batches

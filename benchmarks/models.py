@@ -68,9 +68,9 @@ class Contender:
         self.data = prepare_data(self.config)
         with code_granted(self.config.own_code()):
             self.run = run = build_run(self.config, self.data, self.group)
-        self.updater = Updater(run.state, self.group, self.config.trainer, run.precision, run.plan.accumulation_steps)
-        order = GlobalOrder(len(run.problem.train_indices), run.plan.effective, self.config.seed)
-        own = RankOrder(order, run.plan.micro_batch_sizes(), 0, 0, run.length.total_updates)
+        self.updater = Updater(run.state, self.group, self.config.trainer, run.precision, run.batch.accumulation_steps)
+        order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, self.config.seed)
+        own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)
         self.stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
 
     def train(self, updates: int) -> None:
@@ -79,7 +79,7 @@ class Contender:
         for _ in range(updates):
             batches = [
                 to_device(next(self.stream), self.group.device, run.precision.weights)
-                for _ in range(run.plan.accumulation_steps)
+                for _ in range(run.batch.accumulation_steps)
             ]
             self._wait()
             started = time.perf_counter()
@@ -92,7 +92,7 @@ class Contender:
         run = self.run
         model = next(iter(run.state.evaluation_models().values()))
         test = run.problem.splits.test
-        evaluator = Evaluator(self.config, run.problem, self.group, run.precision, usual_batch_size=run.plan.micro)
+        evaluator = Evaluator(self.config, run.problem, self.group, run.precision, usual_batch_size=run.batch.micro)
         sample_metrics = evaluator.sample_metrics(model, test, range(len(test)))
         summary = run.problem.task.summarise(sample_metrics)
         errors = {name: summary[f"{name}/relative_l2"] for name in run.problem.task.fields}

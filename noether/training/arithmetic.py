@@ -24,7 +24,7 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         share: of that ceiling which forward and backward passes reached. None where torch cannot count the model.
     """
     device = run.group.device
-    batch = rehearsal_batch(run.problem, run.plan.micro, device, run.precision)
+    batch = rehearsal_batch(run.problem, run.batch.micro, device, run.precision)
     try:
         with restored_afterwards(run.state.model, device), flop_counter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
@@ -32,10 +32,10 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         return None  # Some operations cannot be counted; a run must not fail for one number.
     finally:
         run.state.model.zero_grad()
-    per_sample = counter.get_total_flops() / run.plan.micro
+    per_sample = counter.get_total_flops() / run.batch.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0
-    made = per_sample * run.plan.per_rank * time_use.get("updates", 0)
+    made = per_sample * run.batch.per_rank * time_use.get("updates", 0)
     return {
         "flops_per_sample": float(per_sample),
         "matmul_flops_per_second": ceiling,

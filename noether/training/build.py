@@ -38,7 +38,7 @@ class Run:
     group: Group
     problem: Problem
     state: TrainingState
-    plan: BatchPlan
+    batch: BatchPlan
     order: GlobalOrder
     length: RunLength
     schedule: Schedule
@@ -52,7 +52,7 @@ class Run:
             self.problem,
             self.group,
             self.precision,
-            usual_batch_size=self.plan.micro,
+            usual_batch_size=self.batch.micro,
             at_boundary=at_boundary,
         )
 
@@ -77,7 +77,7 @@ class Run:
         """Returns what plan.json adds to the parent process's plan."""
         problem, length = self.problem, self.length
         return {
-            "batch": asdict(self.plan),
+            "batch": asdict(self.batch),
             "length": {
                 "updates_per_epoch": length.updates_per_epoch,
                 "total_updates": length.total_updates,
@@ -138,7 +138,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
     limit = trainer.max_batch_size
     if limit == "auto":
         limit = largest_micro_batch(problem, precision, group, trainer.effective_batch_size // group.world_size)
-    plan = plan_batches(trainer.effective_batch_size, limit, group.world_size)
+    batch = plan_batches(trainer.effective_batch_size, limit, group.world_size)
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
@@ -147,7 +147,7 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
         group=group,
         problem=problem,
         state=state,
-        plan=plan,
+        batch=batch,
         order=order,
         length=length,
         schedule=schedule,

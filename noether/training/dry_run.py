@@ -34,7 +34,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     run = build_run(request.config, request.data, group)
     check_selection(run)
     load_callbacks(request.config.trainer.callbacks)
-    with updates_that_fit(run.plan.micro):
+    with updates_that_fit(run.batch.micro):
         seconds, loss = _try_updates(run)
     evaluator = run.evaluator()
     test = run.problem.splits.test
@@ -47,7 +47,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         return
     about = run.describe()
     summary = {
-        **request.plan,
+        **request.plan.as_dict(),
         **about,
         "parameters": about["model"]["parameters"],
         "memory_mib": round(memory, 1),
@@ -75,7 +75,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
 def _try_updates(run: Run) -> tuple[list[float], float]:
     """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
     group = run.group
-    updater = Updater(run.state, group, run.config.trainer, run.precision, run.plan.accumulation_steps)
+    updater = Updater(run.state, group, run.config.trainer, run.precision, run.batch.accumulation_steps)
     moments, loss = [time.perf_counter()], 0.0
     for batches in update_batches(run, updater.clock, 2):
         measured = updater.update(batches, run.schedule(0))

@@ -47,12 +47,12 @@ class Loop:
         """
         built, group = self.built, self.built.group
         trainer, progress = built.config.trainer, built.state.progress
-        updater = Updater(built.state, group, trainer, built.precision, built.plan.accumulation_steps)
+        updater = Updater(built.state, group, trainer, built.precision, built.batch.accumulation_steps)
         began, clock, start_update = time.perf_counter(), updater.clock, progress.updates
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
-        window = LogWindow(group, built.plan.effective, clock)
-        epoch = EpochMetrics(group, built.plan.per_rank)
+        window = LogWindow(group, built.batch.effective, clock)
+        epoch = EpochMetrics(group, built.batch.per_rank)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates
@@ -181,7 +181,7 @@ class Loop:
 def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
     problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
-    order = RankOrder(run.order, run.plan.micro_batch_sizes(), group.rank, done, until)
+    order = RankOrder(run.order, run.batch.micro_batch_sizes(), group.rank, done, until)
     pin_memory = group.device.type == "cuda"
     stream = training_batches(
         problem.splits.train, problem.train_indices, order, problem.draw,
@@ -189,7 +189,7 @@ def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     )  # fmt: skip
     while True:
         batches = []
-        for _ in range(run.plan.accumulation_steps):
+        for _ in range(run.batch.accumulation_steps):
             clock.switch(Part.DATA)
             batch = next(stream, None)
             if batch is None:

@@ -38,8 +38,8 @@ class OpenRun(Run):
         return {
             "run_id": self.folder.run_id,
             "world_size": self.group.world_size,
-            "effective_batch_size": self.plan.effective,
-            "micro_batch_size": self.plan.micro,
+            "effective_batch_size": self.batch.effective,
+            "micro_batch_size": self.batch.micro,
             "conditions": conditions_of(self.group.device),
             "data": dict(self.problem.data),
             "updates_per_epoch": self.length.updates_per_epoch,

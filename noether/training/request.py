@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from noether.checkpoints.resume import ResumeTarget
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import Deadline
+from noether.planning.plan import RunPlan
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class TrainRequest:
 
     target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
         rank 0, which receives it from there.
-    data: folder of the data on this host. plan: the launch plan, for plan.json. quiet: print nothing.
+    data: folder of the data on this host. plan: of this host. quiet: print nothing.
     deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
     """
 
     config: RunConfig
     target: ResumeTarget | None
     data: Path | None
-    plan: dict[str, Any]
+    plan: RunPlan
     deadline: Deadline | None = None
     quiet: bool = False

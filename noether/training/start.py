@@ -58,7 +58,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
         target, lease = _open_folder(config, plan, target)
         code: int = ExitCode.FAILED
         try:
-            request = TrainRequest(config, target, data, plan.as_dict(), _say_start(config, target, start, console))
+            request = TrainRequest(config, target, data, plan, _say_start(config, target, start, console))
             with beside_run(target.folder, tensorboard):
                 code = run_placement(placement, TRAIN, request, target.folder.logs, info, ports)
                 start.has_ranks = True
@@ -117,7 +117,7 @@ def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
     data = prepare_with_bar(config, Console(None, speaks=False))
     info = replace(run_info(config, plan.placement, os.environ), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-        request = TrainRequest(config, None, data, plan.as_dict())
+        request = TrainRequest(config, None, data, plan)
         code = run_placement(plan.placement, TRAIN, request, Path(scratch), info)
         start.has_ranks = True
         if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
@@ -158,7 +158,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
-        request = TrainRequest(config, ResumeTarget(folder, None), data, plan.as_dict(), quiet=as_json)
+        request = TrainRequest(config, ResumeTarget(folder, None), data, plan, quiet=as_json)
         code = run_placement(plan.placement, DRY_RUN, request, folder.logs, info)
         start.has_ranks = True
         if code == ExitCode.DONE and as_json:

@@ -65,7 +65,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         console.say(run.summary(about))
         if not run.is_over():
             with refusals_told(folder.path):
-                _record(run, {**request.plan, **about, "conditions": run.about["conditions"]})
+                _record(run, {**request.plan.as_dict(), **about, "conditions": run.about["conditions"]})
     group.barrier()
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
@@ -89,7 +89,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
     with open_trackers(run) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)
-        with updates_that_fit(run.plan.micro):
+        with updates_that_fit(run.batch.micro):
             reason = loop.run()
     group.barrier()
     # Rank 0 says whether there is a result: other hosts may not see its files.
