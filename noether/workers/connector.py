@@ -251,11 +251,11 @@ def say_telling(refusal: WorkerReport, limit_s: float) -> None:
     print(f"noether: {why}; other hosts are told as they come, for up to {limit_s:.0f} s", file=sys.stderr, flush=True)
 
 
-def who_listens(address: str, port: int, caller: Caller, start_key: str) -> Answer | None:
+def who_listens(address: str, port: int, caller: Caller, start_key: str, limit_s: float = LOOK_S) -> Answer | None:
     """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
-    connection = JsonLines(socket.create_connection((address, port), timeout=LOOK_S))
+    connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     try:
-        return greet(connection, caller, start_key, LOOK_S)
+        return greet(connection, caller, start_key, limit_s)
     except Unanswered:
         return None
     finally:

@@ -16,6 +16,9 @@ from noether.workers.context import RunInfo
 from noether.workers.handshake import Caller
 from noether.workers.listener import RunListener
 
+ANSWER_S = 2.0
+"""How long whoever has the port of a run may take to say that it is rank 0 of it, before another program is there."""
+
 
 @dataclass(frozen=True)
 class RunPorts:
@@ -73,7 +76,8 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
         return hold_port(endpoint)
     except RequestError:
         with suppress(OSError):
-            there = who_listens(find_address(endpoint.host), endpoint.port, caller, run_info.start_key)
+            address = find_address(endpoint.host)
+            there = who_listens(address, endpoint.port, caller, run_info.start_key, ANSWER_S)
             if there is not None and there.identity == run_info.identity:
                 raise rank_twice(0, caller.host, run_info.identity) from None
         if published is None:

@@ -12,7 +12,8 @@ import pytest
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity, run_key
 from noether.environments.placement import Endpoint
-from noether.workers.connector import own_address
+from noether.errors import RequestError
+from noether.workers.connector import AddressLookup, own_address
 from noether.workers.context import DistributedSettings, RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hosts_differ import settings_differ
@@ -222,6 +223,27 @@ def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, 
     assert (spoke.not_met.code, spoke.not_met.exit_code) == ("connection-not-permitted", 2)
     with refusal("connection-not-permitted"):
         own_address(links.endpoint, links.endpoint.port, Caller("n1", 1, (0,), RUN, "0"), links.hub.run_info)
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        pytest.param(RUN, "rank-twice", id="of this run"),
+        pytest.param(replace(RUN, restarts=1), "master-is-another-host", id="of another run"),
+    ],
+)
+def test_rank_0_tells_its_own_listener_from_another_s(links: Links, tmp_path: Path, run, code: str) -> None:
+    """A hub looks for itself at the address that all know: it finds itself, and then another one."""
+    links.hub.note_arrivals([0, 1])
+    links.until(lambda: not links.hub._own_address.is_alive())
+    assert (links.hub._own_address.error, links.hub._own_address.address) == (None, "127.0.0.1")
+    caller = Caller("n2", 1, (0,), run, "0" * 32)
+    look = AddressLookup("look", lambda: own_address(links.endpoint, links.endpoint.port, caller, links.hub.run_info))
+    look.start()
+    links.until(lambda: not look.is_alive())
+    assert isinstance(look.error, RequestError)
+    assert look.error.code == code
+    assert not links.hub.reports
 
 
 def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:
