@@ -32,13 +32,6 @@ def kept(folder: Path) -> list[int]:
     return [checkpoint.updates for checkpoint in list_checkpoints(folder)]
 
 
-def test_a_checkpoint_verifies_and_names_its_format(tmp_path) -> None:
-    checkpoint = write(tmp_path, 12, 0.5)
-    assert checkpoint.damage() is None
-    assert checkpoint.updates == 12
-    assert (checkpoint.meta()["format"], checkpoint.meta()["metric"]) == (3, 0.5)
-
-
 @pytest.mark.parametrize("name", ["model.bin", "b.json", "meta.json"])
 @pytest.mark.parametrize("harm", ["one-bit", "cut", "gone"])
 def test_any_harm_to_any_file_is_seen(name: str, harm: str, tmp_path) -> None:
@@ -214,12 +207,3 @@ def test_a_checkpoint_put_aside_for_one_that_never_came_gets_its_name_back(tmp_p
     recover_replaced(tmp_path)
     assert kept(tmp_path) == [7]
     assert checkpoint.damage() is None
-
-
-def test_what_forbids_the_rename_leaves_nothing(tmp_path) -> None:
-    def fenced() -> None:
-        raise PermissionError("another start")
-
-    with pytest.raises(PermissionError):
-        write_checkpoint(tmp_path, 3, {}, META, before_rename=fenced)
-    assert list(tmp_path.iterdir()) == []

@@ -36,13 +36,6 @@ def test_the_nearest_shape_is_found_by_its_points(length: float, nearest: int, t
     assert ShapeSearch(train, task).nearest(car(length, 99)) == nearest
 
 
-def test_the_nearest_by_brute_force(train, task) -> None:
-    other = car(2.14, 77)
-    distances = [torch.cdist(other["surface_points"], sample["surface_points"]) for sample in train]
-    chamfer = [float(d.amin(0).mean() + d.amin(1).mean()) for d in distances]
-    assert ShapeSearch(train, task).nearest(other) == int(np.argmin(chamfer))
-
-
 def test_a_training_shape_is_its_own_nearest_without_error(train, task) -> None:
     scores = score_baselines(task, train, range(len(train)), train[3:5])
     measures = ("relative_l2", "pooled_relative_l2", "weighted_relative_l2", "weighted_mae", "mse", "mae", "max")

@@ -76,11 +76,6 @@ def test_models_whose_points_attend_to_points_are_exported(kind: str, noether, t
     check_export(SMALL_RUNS / kind, noether, tmp_path / "export")
 
 
-def test_a_folder_without_an_export_is_refused(tmp_path: Path) -> None:
-    with refusal("no-exported-model"):
-        load_exported(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 @pytest.mark.parametrize(
     "way", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.touch], ids=["pipe", "endless", "empty"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY
 from report_pages import SECTIONS, Page
 from report_runs import resumed, without_cases
 
@@ -280,13 +279,3 @@ def test_a_report_that_fails_is_a_warning(spoil, error: str, tmp_path: Path) -> 
     assert said.startswith(f"warning: the report could not be written ({error}: ")
     assert f"noether report '{folder.path}'" in said.replace("\n", "")
     assert "\nreport " not in said
-
-
-@pytest.mark.slow
-def test_training_ends_well_without_its_report(noether, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "blocked")
-    folder.report.mkdir(parents=True)
-    done = noether("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=blocked", "tracker.report=true")
-    assert done.code == 0, done.err
-    assert "warning: the report could not be written (IsADirectoryError: " in done.out
-    assert json.loads(folder.result.read_text())["updates"] > 0

@@ -202,14 +202,6 @@ def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
 
 
-def test_the_other_ranks_are_silent_on_the_console(tmp_path) -> None:
-    stream = io.StringIO()
-    console = Console(tmp_path / "rank-1.log", speaks=False, stream=stream)
-    console.say("hello")
-    assert stream.getvalue() == ""
-    assert (tmp_path / "rank-1.log").read_text() == "hello\n"
-
-
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 

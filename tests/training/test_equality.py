@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from conftest import TINY
 from torch import nn
 
-from noether.training.conditions import conditions_of, differences_of_resume
+from noether.training.conditions import differences_of_resume
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))
@@ -53,13 +52,6 @@ def test_what_differs_is_said(model, meta, found) -> None:
     assert len(said) == len(found)
     for part, sentence in zip(found, said, strict=True):
         assert part in sentence
-
-
-def test_conditions_are_those_of_torch_itself() -> None:
-    here = conditions_of(torch.device("cpu"))
-    assert here["threads"] == torch.get_num_threads()
-    assert here["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
-    assert here["processor"]
 
 
 def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:
