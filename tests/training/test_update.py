@@ -190,7 +190,7 @@ def test_weights_that_are_not_finite_are_named_themselves() -> None:
     updater = make(CONFIG, 1)
     with torch.no_grad():
         updater.state.model.layer.bias[0] = float("inf")
-    with pytest.raises(NonFiniteError, match="the weights themselves, layer.bias"):
+    with pytest.raises(NonFiniteError, match=r"the weights themselves, layer\.bias"):
         updater.update([make_batch(7)], 0.1)
 
 
