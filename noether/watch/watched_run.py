@@ -58,7 +58,6 @@ class WatchedRun:
         return {
             **self._summary(read_liveness(self.folder, training[-20:]), training),
             "update": max((row["update"] for row in rows), default=None),
-            "loss": number(training[-1], "loss") if training else None,
         }
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
@@ -80,7 +79,6 @@ class WatchedRun:
             return {
                 **self._summary(seen, recent),
                 "brief": brief,
-                "path": shown_name(str(self.folder.path)),
                 "now": time.time(),
                 "update": history.update,
                 "epoch": history.epoch,
@@ -260,14 +258,12 @@ class WatchedRun:
     def _evaluation(self, evaluation: Evaluation | None) -> dict[str, Any] | None:
         if evaluation is None:
             return None
-        about = {"update": evaluation.update, "split": evaluation.split, "weights": evaluation.weights}
-        return {**about, "shown": self._shown(evaluation.metrics), "loss": number(evaluation.metrics, "loss")}
+        return {"update": evaluation.update, "split": evaluation.split, "shown": self._shown(evaluation.metrics)}
 
     def _final(self) -> dict[str, Any] | None:
         result = self._result()
-        names = ("split", "weights", "checkpoint", "samples", "parameters", "samples_per_second")
         shown = self._shown(mapping(result, "metrics"))
-        return {**{name: result.get(name) for name in names}, "shown": shown} if shown else None
+        return {"split": result.get("split"), "weights": result.get("weights"), "shown": shown} if shown else None
 
     def _environment(self) -> dict[str, str]:
         record = self._record(self.folder.environment)
