@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import at_least_one, finish, parser, row, told
+from record import ABOUT, at_least_one, finish, parser, row, told
 from torch import nn
 
 from noether.checkpoints.saver import Saver
@@ -63,7 +63,7 @@ class Arms:
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         group = Group(context, torch.device("cpu"))
         self.writer = CheckpointWriter(folder / "noether", keep=1)
-        self.saver = Saver(group, self.writer, {}, Metric("loss"), print)
+        self.saver = Saver(group, self.writer, ABOUT, Metric("loss"), print)
         self.left, self.right = torch.randn(384, 384), torch.randn(384, 384)
         self.updates = 1
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from record import Arm, at_least_one, finish, parser, row, serve, told
+from record import ABOUT, Arm, at_least_one, finish, parser, row, serve, told
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -141,7 +141,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)
-        saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, {}, run.selected_by, print)
+        saver = Saver(group, CheckpointWriter(own, keep=1) if group.is_first else None, ABOUT, run.selected_by, print)
         loop = Loop(run, nothing, trackers=trackers, saver=saver, validate=dict)
 
         def turn() -> None:

@@ -11,6 +11,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
+ABOUT = {"world_size": 1, "effective_batch_size": 1, "micro_batch_size": 1, "updates_per_epoch": 1, "config": {}}
+"""What a checkpoint must say of the run that wrote it."""
 
 
 def machine() -> dict[str, Any]:
@@ -123,22 +126,25 @@ class Arm:
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
         environ.setdefault("GOMP_SPINCOUNT", "10000")
         self._words = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read where the process has failed)
         self.process = subprocess.Popen(
             self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             text=True,
             env=environ,
         )
 
     def answer(self) -> dict[str, Any]:
-        """Returns the next answer; RuntimeError where the process has ended."""
+        """Returns the next answer; CalledProcessError, with what the process said last, where it has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
                 return dict(json.loads(line))
-        raise RuntimeError(f"{' '.join(self._words[1:])} ended with {self.process.wait()}")
+        code = self.process.wait()
+        self._said.seek(0)
+        raise subprocess.CalledProcessError(code, self._words, stderr="".join(self._said.readlines()[-5:]))
 
     def ask(self, updates: int) -> dict[str, Any]:
         """Has the process make so many updates, and returns what it measured."""

@@ -17,7 +17,7 @@ from noether.errors import RequestError
 from noether.learning.memory import smaller_when_full
 from noether.learning.precision import Precision, evaluation_mode
 from noether.learning.setup import Problem
-from noether.tasks.base import Predictions, SampleMetrics, Task
+from noether.tasks.base import Evaluated, Predictions, SampleMetrics, Task
 
 SplitMetrics = dict[str, np.ndarray]
 """Metrics of each sample of a split, (S,) by name, in the order of the samples."""
@@ -94,7 +94,8 @@ class Evaluator:
 
     def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
         chunk_size = self.config.trainer.evaluation_chunk_size
-        return predict_batch(model, self.problem.task, batch, self.precision, self.group.device, chunk_size)
+        where = self.precision, self.group.device
+        return Evaluated(predict_batch(model, self.problem.task, batch, *where, chunk_size))
 
 
 def predict_batch(

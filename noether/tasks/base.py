@@ -18,6 +18,12 @@ SampleMetrics = dict[str, Tensor]
 """Metrics of each sample of a batch, (B,) by name: gathered over ranks, so that each sample counts once."""
 
 
+class Evaluated(Predictions):
+    """Predictions of an evaluation, in the model's units, with what they are in physical ones once that is known."""
+
+    physical: Predictions | None = None
+
+
 class Task:
     """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
 

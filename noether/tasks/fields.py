@@ -15,7 +15,7 @@ from noether.data.moments import Moments
 from noether.data.padding import mask_of, mean_of_points
 from noether.data.points import ANCHOR
 from noether.runs.metrics import Metric
-from noether.tasks.base import Predictions, SampleMetrics, Task, check_predictions
+from noether.tasks.base import Evaluated, Predictions, SampleMetrics, Task, check_predictions
 from noether.tasks.field_errors import by_channel, component_name, field_metrics, summarise_errors, with_channel
 from noether.tasks.field_samples import check_columns, check_keys, components_of, describe
 from noether.tasks.field_statistics import (
@@ -243,7 +243,13 @@ class FieldsTask(Task):
 
     def to_physical(self, predictions: Predictions) -> Predictions:
         """Returns predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
-        return {name: self.statistics[name].backward(predictions[name]) for name in self.outputs if name in predictions}
+        if isinstance(predictions, Evaluated) and predictions.physical is not None:
+            return predictions.physical
+        there = (name for name in self.outputs if name in predictions)
+        physical = {name: self.statistics[name].backward(predictions[name]) for name in there}
+        if isinstance(predictions, Evaluated):
+            predictions.physical = physical
+        return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""

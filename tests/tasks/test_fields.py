@@ -10,7 +10,9 @@ from torch.overrides import TorchFunctionMode
 from noether.data.loader import stack_samples
 from noether.data.points import GEOMETRY
 from noether.errors import RequestError
+from noether.tasks.base import Evaluated
 from noether.tasks.field_errors import field_errors
+from noether.tasks.field_statistics import Scaling
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
 
@@ -57,6 +59,26 @@ def test_a_mean_predictor_costs_one_per_unit_of_weight() -> None:
     prepared = task.prepare(batch)
     nothing = {name: torch.zeros_like(prepared[name]) for name in FIELDS}
     assert float(task.loss(nothing, prepared)) == pytest.approx(1.5, rel=1e-9)
+
+
+class OwnMetrics(FieldsTask):
+    """As a user extends the task."""
+
+    def metrics(self, predictions, batch):
+        return super().metrics(predictions, batch) | {"own": batch["surface_pressure"].mean(dim=1)}
+
+
+def test_an_evaluation_brings_predictions_to_physical_units_once(monkeypatch) -> None:
+    task, made, backward = OwnMetrics(FIELDS, domain_low=-4.5, domain_length=10.5), [], Scaling.backward
+    task.fit(make_samples())
+    batch = stack(make_samples())
+    prepared = task.prepare(batch)
+    monkeypatch.setattr(Scaling, "backward", lambda self, values: made.append(self) or backward(self, values))
+    predictions = Evaluated({name: prepared[name] for name in FIELDS})
+    assert "own" in task.metrics(predictions, batch)
+    physical = task.to_physical(predictions)
+    assert len(made) == len(FIELDS)
+    torch.testing.assert_close(physical["volume_velocity"], batch["volume_velocity"])
 
 
 def test_the_truth_as_prediction_scores_exactly_zero() -> None:
