@@ -191,9 +191,11 @@ class Checkpoints(Subject):
         from noether.checkpoints.format import write_checkpoint
         from noether.checkpoints.snapshot import safetensors_parts
         from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
+        from noether.config.optimizer import AdamWConfig
         from noether.distributed.group import Group
         from noether.environments.placement import Device, Endpoint, Worker
         from noether.tasks.fields import FieldsTask
+        from noether.training.optimizers import build_optimizer
         from noether.workers.context import WorkerContext
         from tests.saved import META
 
@@ -201,7 +203,7 @@ class Checkpoints(Subject):
         context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
         self.group = Group(context, torch.device("cpu"))
         model = nn.Linear(2, 2)
-        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer = build_optimizer(AdamWConfig(), model)  # As a run has it: it says what state it needs.
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         task = FieldsTask({"p": {"points": "surface_points"}}, -4.5, 10.5)
