@@ -141,7 +141,7 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Gives a task back what it knew of the training split (statistics)."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
-        # Older versions wrote fewer entries; those that there are must be of the kind that this task has.
+        # A task whose settings were changed, as accepted, may keep other entries; those of both must be of one kind.
         fitted = {key: value for key, value in task.state().items() if key in content}
         written = {key: content[key] for key in fitted}
         if any(fitted.values()) and not _alike(json.loads(json.dumps(fitted)), written):
