@@ -9,6 +9,7 @@ from pathlib import Path
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, JobShape, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
+from noether.lint.options import names_in
 from noether.lint.shell import REPEATED
 from noether.lint.status import Loss, StatusFlow
 from noether.lint.step_rules import ONE_THREAD
@@ -19,7 +20,9 @@ _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
+_SOLVERS = names_in("julia Rscript matlab octave namd2 namd3 gmx gmx_mpi lmp cp2k orca g16")
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
+_NO_CONDA = re.compile(r"-|(load|add|purge|list|unload|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake|git)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
     "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
@@ -32,24 +35,26 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 
 
 def _works(job: Job) -> list[Launch]:
-    """Returns the launches that do the job's work: the trainings, else the steps, else the scripts in other files."""
+    """Returns the launches that do the job's work: trainings and steps, else solvers and scripts in other files."""
     works = [x for x in job.launches if not is_server(x) and x.innermost.name not in SHELL_WORDS | ONE_THREAD]
     files = [x for x in works if x.innermost.kind == "shell" and x.command.parent_type == "program"]
-    return job.trainings or [x for x in works if x.layer("srun") or x.layer("mpirun")] or files
+    others = [x for x in works if x in files or x.innermost.name in _SOLVERS]
+    return [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")] or others
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job) or job.own
-    # Of one program that is run several times, the first is told too.
-    first = next((x for x in works if x.trains and x.innermost.name == works[-1].innermost.name), None)
+    # Of one program that is run several times, the first is told too, and the last training before a step.
+    alike = [x for x in works if (x.trains or x.layer("mpirun")) and x.innermost.name == works[-1].innermost.name]
+    reported = (*alike[:1], *job.trainings[-1:], *works[-1:])
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
         if (read := flow.stopped_before_read(node)) is not None:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
         loss = flow.loss(node)
-        if loss is None or (loss.kind != "pipe" and launch not in (works[-1], first)):
+        if loss is None or (loss.kind != "pipe" and launch not in reported):
             continue
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
@@ -90,7 +95,8 @@ def conda(job: Job) -> Iterator[Finding]:
     """conda-without-hook."""
     ready = re.search(r"\A#!.*\s-(\w*[li]|-login)|conda\(\)|function conda|BASH_ENV", job.script.text) is not None
     for command in job.script.commands:
-        ready |= command.name in (".", "source", "eval", "module", "ml", "spack", "conda_init")
+        loads = command.name in ("module", "ml") and not all(_NO_CONDA.match(text) for text in command.texts[1:])
+        ready |= loads or command.name in (".", "source", "eval", "spack", "conda_init")
         activates = command.name in ("conda", "mamba") and command.texts[1:2] == ["activate"]
         if activates and not ready and command.parent_type == "program":
             message = f"a batch script has no shell function {command.name}: activate fails, and the job goes on"
@@ -164,8 +170,7 @@ def signals(job: Job) -> Iterator[Finding]:
         yield Finding(option.line, "signal-lost", message, fix, edit)
     elif not under_srun and not job.steps and job.trainings:
         message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
-        fix = f"srun {main.command.words[0].text} …"
-        yield Finding(option.line, "signal-lost", message, fix, certain=False)
+        yield Finding(option.line, "signal-lost", message, f"srun {main.command.words[0].text} …", certain=False)
 
 
 def output(job: Job) -> Iterator[Finding]:

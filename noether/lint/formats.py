@@ -17,8 +17,7 @@ LONGEST_LINE = 300
 def render(reports: Sequence[Report], style: str) -> list[str]:
     """Returns the findings of all files as lines, in one of FORMATS."""
     if style == "json":
-        several = len(reports) > 1
-        found = [({"file": str(r.path)} if several else {}) | f.as_dict() for r in reports for f in r.findings]
+        found = [({"file": str(r.path)} if len(reports) > 1 else {}) | f.as_dict() for r in reports for f in r.findings]
         return [json.dumps(found, indent=2, ensure_ascii=False)]
     if style == "github":
         return [_annotation(report, finding) for report in reports for finding in report.findings]

@@ -157,8 +157,7 @@ class _Chain:
 
     def _srun(self, queue: list[Word]) -> list[Word]:
         slurm = read_options([self.variables.expand(word.text) for word in queue[1:]], queue[0].line, "srun")
-        given = {option.name: option.value for option in slurm.given}
-        self.layers.append(Layer("srun", "srun", queue, given, slurm))
+        self.layers.append(Layer("srun", "srun", queue, {option.name: option.value for option in slurm.given}, slurm))
         return queue[len(queue) - len(slurm.rest) :]
 
     def _container(self, name: str, queue: list[Word]) -> list[Word]:

@@ -23,9 +23,9 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
-_NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder$|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _WORD_TO_FILL_IN = re.compile(
-    r"/?\b(?:path/to|some/path)/[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
+    r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))")
@@ -216,7 +216,7 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
         name = option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value)
-        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+_(PATH|FILE|DIR)(/.*)?", option.value)
+        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?", option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
     word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None

@@ -79,14 +79,12 @@ def master(job: Job) -> Iterator[Finding]:
         if setting.name != "MASTER_ADDR":
             fix = f'--{setting.name}="$MASTER_ADDR{text.removeprefix(host)}"      (before it: {fix})'
         edit = _assigned(job, setting, fix)
-        certain = (counts or ddp) and rule != "master-fixed"
-        yield Finding(setting.word.line, rule, message, fix, edit, certain)
+        yield Finding(setting.word.line, rule, message, fix, edit, (counts or ddp) and rule != "master-fixed")
 
 
 def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
     """Returns the edit that writes a line in the place of a setting, where that has its line for itself."""
-    source = job.script.source(setting.word.line)
-    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&:]*", source)
+    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&:]*", job.script.source(setting.word.line))
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 

@@ -69,7 +69,6 @@ def _takes(text: str) -> bool:
 def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
     """Returns what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
     try:
-        data = text.encode("utf-8", "replace")
-        return run(command, input=data, stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
+        return run(command, input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
     except (OSError, SubprocessError):
         return None

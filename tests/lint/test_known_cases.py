@@ -26,6 +26,10 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 
 
 RIGHT = {  # name: (options, body); nothing may be found
+    "conda-of-a-module": ("#SBATCH -n1\n", "module load cuda/12 miniforge3\nconda activate torch\npython t.py"),
+    "an-option-that-is-called-path-to": ("#SBATCH -n1 --output=LOGS\n", "python t.py --path_to_data=d/path_to_x $D/path_to_y"),
+    "a-solver-under-set-e": ("#SBATCH -n1\n", "set -e\nRscript fit.R\ndate"),
+    "solvers-under-set-e": ("#SBATCH -n4\n", "set -e\nmpirun gmx_mpi mdrun -deffnm nvt\nmpirun gmx_mpi mdrun -deffnm npt"),
     "ray-head-behind-the-work": (EACH, 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\nsrun -N1 -n1 -w "${nodes[0]}" ray start --head --block &\nsleep 10\nsrun -N1 -n1 -w "${nodes[1]}" ray start --address "${nodes[0]}:6379" --block &\nsleep 5\npython tune.py'),
     "vllm-server-with-the-work-in-front": (G4, "vllm serve model --tensor-parallel-size 4 > server.log 2>&1 &\nserver=$!\npython evaluate.py\ncode=$?\nkill $server\nexit $code"),
     "sglang-server-killed-by-a-trap": (G4, "python -m sglang.launch_server --tp 4 &\ntrap 'kill %1' EXIT\npython evaluate.py"),
@@ -345,6 +349,15 @@ WRONG = {  # name: (options, body, the one finding)
     "program-behind-two-binds": (TWO, "srun singularity exec --nv --bind $A:$A,$B:$B a.sif python t.py", ("kill-on-bad-exit", WARNS)),
     "program-behind-xvfb": (TWO, "srun xvfb-run -a -e x.log python t.py", ("kill-on-bad-exit", WARNS)),
     "program-behind-a-flag-of-pyxis": (TWO, "srun --container-image=a.sqsh --no-container-mount-home python t.py", ("kill-on-bad-exit", WARNS)),
+    "conda-behind-modules-of-others": ("#SBATCH -n1\n", "module purge\nmodule load cuda12.4 gcc/11.2\nconda activate torch\npython t.py", ("conda-without-hook", WARNS)),
+    "placeholder-and-what-of": ("#SBATCH -n1 --account=PLACEHOLDER_ACCOUNT\n", "hostname", ("placeholder", WARNS)),
+    "placeholder-of-a-folder": ("#SBATCH -n1 --chdir=SLURMWORKDIR/a\n", "hostname", ("placeholder", WARNS)),
+    "path-in-one-word": ("#SBATCH -n1\n", "cd /path_to_models\npython t.py", ("placeholder", WARNS)),
+    "code-lost-of-a-solver-by-a-variable": ("#SBATCH -n4\n", "for i in 1 2; do\n    BIN=/opt/namd\n    $BIN/namd2 +p4 $i.inp > $i.out\ndone\ndate", ("exit-code-lost", WARNS)),
+    "code-lost-of-julia-in-a-subshell": ("#SBATCH -n1\n", "(set -x; A=1 julia g.jl)\necho done", ("exit-code-lost", WARNS)),
+    "code-lost-of-a-step-behind-a-training": ("#SBATCH -n4\n", "set -e\npython prepare.py\nset +e\ntime mpirun ./solver\necho done", ("exit-code-lost", WARNS)),
+    "code-lost-of-the-last-training-before-a-step": ("#SBATCH -n4\n", "python prepare.py\nmpirun ./solver", ("exit-code-lost", WARNS)),
+    "first-of-two-stages-of-a-solver": ("#SBATCH -n4\n", "mpirun gmx_mpi mdrun -deffnm nvt\nmpirun gmx_mpi mdrun -deffnm npt", ("exit-code-lost", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
