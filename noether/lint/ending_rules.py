@@ -45,9 +45,10 @@ def _works(job: Job) -> list[Launch]:
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job) or job.own
-    # Of one program that is run several times, the first is told too, and the last training before a step.
-    alike = [x for x in works if (x.trains or x.layer("mpirun")) and x.innermost.name == works[-1].innermost.name]
-    reported = (*alike[:1], *job.trainings[-1:], *works[-1:])
+    # Of one program that is run several times, the first is told too; so is that of MPI, and the last training.
+    alike = [x for x in works if x.trains and x.innermost.name == works[-1].innermost.name]
+    mpi = [x for x in works if x.layer("mpirun")]
+    reported = (*alike[:1], *mpi[:1], *job.trainings[-1:], *works[-1:])
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
         if (read := flow.stopped_before_read(node)) is not None:

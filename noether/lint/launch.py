@@ -165,8 +165,7 @@ class _Chain:
         if verb not in ("exec", "run", "shell"):
             self._add("other", name, queue)
             return []
-        flags = _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS
-        options, rest = _read(queue[2:], flags)
+        options, rest = _read(queue[2:], _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS)
         image, inner = rest[0].text if rest else "", rest[1:]
         self._add("container", name, queue, options)
         if verb == "run" and inner and inner[0].text == "train":

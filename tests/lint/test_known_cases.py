@@ -357,6 +357,7 @@ WRONG = {  # name: (options, body, the one finding)
     "code-lost-of-julia-in-a-subshell": ("#SBATCH -n1\n", "(set -x; A=1 julia g.jl)\necho done", ("exit-code-lost", WARNS)),
     "code-lost-of-a-step-behind-a-training": ("#SBATCH -n4\n", "set -e\npython prepare.py\nset +e\ntime mpirun ./solver\necho done", ("exit-code-lost", WARNS)),
     "code-lost-of-the-last-training-before-a-step": ("#SBATCH -n4\n", "python prepare.py\nmpirun ./solver", ("exit-code-lost", WARNS)),
+    "first-of-two-programs-of-mpi": ("#SBATCH -n4\n", "mpirun pw.x -in a > a.out\nmpirun ph.x -in b > b.out", ("exit-code-lost", WARNS)),
     "first-of-two-stages-of-a-solver": ("#SBATCH -n4\n", "mpirun gmx_mpi mdrun -deffnm nvt\nmpirun gmx_mpi mdrun -deffnm npt", ("exit-code-lost", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
