@@ -34,6 +34,8 @@ BACKGROUND = re.compile(
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
 
+COLDEST = 150.0
+"""K: where most cases have lower temperatures than that, they are in °C."""
 ALONG = 0.1
 """Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
 
@@ -58,15 +60,19 @@ class _Meaning:
     length: str
     why: str
 
-    def unit(self, array: ArrayFacts) -> str:
+    def unit(self, array: ArrayFacts) -> tuple[str, str]:
+        """The unit of an array, and why it is that one, in words, where that needs some."""
         stated = name_and_unit(array.name)[1]
         known = known_field(array.name, array.components, self.physics)
         unit = known.unit if known else ""
         if stated or not unit:
-            return stated
-        if known is not None and known.name == "temperature" and array.low < 150:
-            return "°C"
-        return {LENGTH: self.length, STRESS: STRESSES.get(self.length, "Pa")}.get(unit, unit)
+            return stated, ""
+        if known is not None and known.name == "temperature":
+            cold = sum(own.low < COLDEST for own in array.of_cases)
+            unit = "°C" if 2 * cold > len(array.of_cases) else "K"
+            why = f"; {unit}, as {cold} of {len(array.of_cases)} cases have less than {COLDEST:g}"
+            return unit, why
+        return {LENGTH: self.length, STRESS: STRESSES.get(self.length, "Pa")}.get(unit, unit), ""
 
 
 def draft_map(survey: Survey) -> str:
@@ -182,7 +188,7 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
             same = [array for _, array in every if array.components == components]
             low, high = min(array.low for array in same), max(array.high for array in same)
             mean = tuple(np.mean([array.mean for array in same], axis=0).tolist())
-            found.append(replace(same[0], low=low, high=high, mean=mean))
+            found.append(replace(same[0], low=low, high=high, mean=mean, of_cases=tuple(same)))
     return found
 
 
@@ -225,15 +231,17 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
-        unit = json.dumps(meaning.unit(array), ensure_ascii=False)
-        about = [f"array: {json.dumps(array.name, ensure_ascii=False)}", f"unit: {unit}"]
+        unit, why = meaning.unit(array)
+        about = [
+            f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in (("array", array.name), ("unit", unit))
+        ]
         if array.components == TENSOR:
             about.append(f"tensor: {order}")
         else:  # said, so that a case with another number is refused as it is read
             about.append(f"components: {array.components}")
         if is_kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
-        lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}")
+        lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}{why}")
     if own.others and own.kind != "points":
         at = "points" if own.at == "cells" else "cells"
         second = replace(own, name=f"{at}_of_{own.name}", at=at, fields=own.others, others={})

@@ -24,6 +24,7 @@ from noether.data.cases.preflight import of_case, refuse_at_once, skippable
 from noether.data.cases.splits import split_cases, unknown_names
 from noether.data.cases.steps import find_cases, in_order
 from noether.data.cases.store import case_folder, read_case_file
+from noether.data.cases.unlike import cases_in_another_unit
 from noether.data.shapenet_car_cases import car_jobs, shortfalls, split_cars
 from noether.data.shared_work import locked
 from noether.data.surviving_pool import surviving_map
@@ -36,21 +37,17 @@ LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prep
 class PreparedCases:
     """What a preparation did.
 
-    cases: {case: its case.json} of all that are there; made: of them by this process; kept: were there before; others
-    were made meanwhile by other processes. broken: the cases that were refused, with the reason.
+    cases: {case: its case.json} of all that are there. Cases that were made: by this process; kept: were there before;
+    others: made meanwhile by other processes. broken: the cases that were refused, with the reason.
     """
 
     cases: dict[str, Any] = field(default_factory=dict)
     made: int = 0
     kept: int = 0
+    others: int = 0
     broken: dict[str, RequestError] = field(default_factory=dict)
     splits: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def others(self) -> int:
-        """How many cases other processes made meanwhile."""
-        return len(self.cases) - self.made - self.kept
 
 
 def plan_cases(
@@ -132,7 +129,9 @@ def prepare_cases(
                     time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        done.cases = {case: cases[case] for case in sorted(cases, key=partial(in_order, about))}
+        done.broken |= cases_in_another_unit(cases)  # Their folders stay: the same command makes them only once.
+        _refuse_broken(done, skip_broken)
+        done.cases = {case: cases[case] for case in sorted(cases.keys() - done.broken, key=partial(in_order, about))}
         done.splits, noticed = _splits(about, done, root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
@@ -156,9 +155,11 @@ def _claimed(jobs: Sequence[PreparationJob], claims: Claims, done: PreparedCases
             done.broken[job.case] = refused
         elif made := _current(job):
             done.cases[job.case] = made
+            done.others += 1
         elif claims.take(job.case):
             if made := _current(job):  # by a process that gave its claim back between the two looks
                 done.cases[job.case] = made
+                done.others += 1
                 claims.release(job.case)
             else:
                 yield job

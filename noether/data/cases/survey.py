@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, mode
+from statistics import mode
 
 import numpy as np
 
@@ -24,17 +24,17 @@ from noether.data.cases.mesh_blocks import (
 )
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
+from noether.data.cases.unlike import in_another_unit, unlike
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
-UNLIKE, FLOOR = 12, 0.04  # what makes a case one of another size: see _unlike
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """One array of one block in one case."""
+    """One array of one block in one case, or, with `of_cases`, those of all cases together."""
 
     at: str
     name: str
@@ -43,6 +43,7 @@ class ArrayFacts:
     high: float
     mean: tuple[float, ...]
     not_finite: int
+    of_cases: tuple["ArrayFacts", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -263,8 +264,13 @@ def _odd(survey: Survey) -> Iterator[str]:
     for (template, block), cases in survey.blocks.items():
         where = f"{template}" + (f" ({block})" if block else "")
         sizes = {case: max(np.subtract(facts.high, facts.low)) for case, facts in cases.items()}
-        if unlike := _unlike(sizes):
-            yield f"{_some(unlike)}: of another size than the others in {where}: in another unit?"
+        too_long = in_another_unit(sizes)
+        for times in dict.fromkeys(too_long.values()):
+            own_unit = [case for case in too_long if too_long[case] == times]
+            yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where}: in another unit? "
+                   "prepare refuses such cases, or with --skip-broken leaves them out")  # fmt: skip
+        if odd := [case for case in unlike(sizes) if case not in too_long]:
+            yield f"{_some(odd)}: of another size than the others in {where}"
         for (at, name), own in arrays_of([cases]).items():
             having = {case for case, _ in own}
             if without := [case for case in cases if case not in having]:
@@ -272,25 +278,10 @@ def _odd(survey: Survey) -> Iterator[str]:
             usual = mode(array.components for _, array in own)
             if others := [case for case, array in own if array.components != usual]:
                 yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
-            if unlike := _unlike({case: max(abs(array.low), abs(array.high)) for case, array in own}):
-                yield f"{_some(unlike)}: {name} is unlike that of the others in {where}: in another unit?"
+            if odd := unlike({case: max(abs(array.low), abs(array.high)) for case, array in own}):
+                yield f"{_some(odd)}: {name} is unlike that of the others in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
                 yield f"{_some(bad)}: {name} is not finite in {where}"
-
-
-def _unlike(sizes: Mapping[str, float]) -> list[str]:
-    """The few cases of which a size is far from the usual, as a difference and as a ratio; none of fewer than 8 cases.
-
-    Far is UNLIKE times the usual distance from the median, or of FLOOR of it where that is less.
-    """
-    own = {case: size for case, size in sizes.items() if size > 0}
-    found = set(own) if len(own) >= 8 else set()
-    for values in (own, {case: float(np.log(size)) for case, size in own.items()}) if found else ():
-        middle = median(values.values())
-        usual = median(abs(value - middle) for value in values.values())
-        floor = FLOOR * middle if values is own else FLOOR
-        found &= {case for case, value in values.items() if abs(value - middle) > UNLIKE * max(usual, floor)}
-    return sorted(found) if len(found) <= max(1, len(own) / 10) else []
 
 
 def _some(cases: Sequence[str]) -> str:

@@ -12,9 +12,11 @@ from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
 from noether.data.cases.draft import draft_map
 from noether.data.cases.grouping import group_files
+from noether.data.cases.metadata import read_metadata
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
+from noether.data.cases.unlike import in_another_unit
 from noether.data.cases.vocabulary import number_name
 from tests.refusal import refusal
 
@@ -177,11 +179,30 @@ def test_a_plane_cloud_has_z_0_and_vectors_of_three(tmp_path: Path) -> None:
     assert sample["points_velocity"].shape == (50, 3)
 
 
-def test_a_case_in_another_unit_is_odd_and_does_not_decide_the_unit_of_all(tmp_path: Path) -> None:
-    survey = survey_folder(clouds(tmp_path, 9, {4: 1000.0}))
+LENGTHS = {"m-as-mm": 0.001, "mm-as-m": 1000.0, "mm-as-in": 25.4, "longer": 1.3, "twenty-times": 20.0}
+
+
+@pytest.mark.parametrize("times", LENGTHS.values(), ids=LENGTHS.keys())
+def test_a_case_is_in_another_unit_if_that_explains_its_size(times: float) -> None:
+    lengths = {f"run_{index}": 1 + 0.02 * index for index in range(9)}
+    found = in_another_unit(lengths | {"odd": 1.08 * times})
+    assert found == ({} if times in (1.3, 20.0) else {"odd": pytest.approx(times)})
+
+
+def test_a_case_in_another_unit_is_odd_broken_and_does_not_decide_the_unit_of_all(tmp_path: Path) -> None:
+    root = clouds(tmp_path / "in", 9, {4: 1000.0})
+    survey = survey_folder(root)
     assert [odd.split(":")[0] for odd in survey.odd] == ["case cas é 4"]
     assert "another unit" in survey.odd[0]
-    assert not survey_folder(clouds(tmp_path / "b", 9, {4: 1.3})).odd
+    text = draft_map(survey)
+    with refusal("case-in-another-unit") as refused:
+        prepare_cases(root, tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    assert "by 0.001\n" in refused.value.fix
+    done = prepare_cases(root, tmp_path / "out", text, "m", workers=1, skip_broken=True)
+    assert (done.kept, list(done.broken), len(done.cases)) == (9, ["cas é 4"], 8)
+    about = read_metadata(tmp_path / "out")
+    assert (len(about["cases"]), list(about["broken"])) == (8, ["cas é 4"])
+    assert max(about["sets"]["points"]["high"]) < 0.1
 
 
 def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Path) -> None:
