@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 
 from noether.data.cases.case_map import LENGTHS, RESERVED, SetKind
-from noether.data.cases.draft_numbers import columns_of, draft_numbers
+from noether.data.cases.draft_numbers import draft_numbers, numbers_of
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.data.cases.tensors import TensorOrder
 from noether.data.cases.vocabulary import (
@@ -115,13 +115,13 @@ _DENSITY = [
 def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
               for array in facts.arrays}  # fmt: skip
-    columns = [column for column, _, _ in columns_of(survey)]
+    columns = [number.column for number in numbers_of(survey)]
     physics = physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
     blocks = [facts for cases in survey.blocks.values() for facts in cases.values()]
     if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
         return _Meaning(physics, of_positions.pop(), "as the names say")
     size = _size(survey.blocks.values())
-    lengths = [(max(map(abs, values.values())) * LENGTHS[unit], unit) for column, values, _ in columns_of(survey)
+    lengths = [(max(map(abs, values.values())) * LENGTHS[unit], unit) for column, values, *_ in numbers_of(survey)
                if (unit := name_and_unit(column)[1]) in LENGTH_UNITS]  # fmt: skip
     if size and lengths and (longest := max(lengths)[0]):
         # The unit by which the body is about as long as the longest of its measures.

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from noether.data.cases.survey import Survey, arrays_of
-from noether.data.cases.vocabulary import FLOW_UNITS, is_result, name_and_unit, number_name
+from noether.data.cases.vocabulary import FLOW_UNITS, is_of_results, is_result, name_and_unit, number_name
 
 EXACT = 1e-4
 """A number that differs by less from what a field spans, or from another number, in every case, is determined by it."""
@@ -15,21 +16,36 @@ NOISE = 1e-4
 cannot be learned, and would weigh in the loss as much as that of any other."""
 
 
+class Number(NamedTuple):
+    """A number that cases have: its name and values, its file, and of a table of all cases the column of their names."""
+
+    column: str
+    values: Mapping[str, float]
+    file: str
+    row: str = ""
+
+
 def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
     """The lines of parameters, and those of outputs."""
     parameters: dict[str, str] = {}
     outputs: dict[str, str] = {}
     peaks: dict[str, float] = {}
     seen: dict[str, Mapping[str, float]] = {}
-    for column, values, where in columns_of(survey):
+    numbers = list(numbers_of(survey))
+    of_results = {number.file for number in numbers if is_of_results(number.file)}
+    if of_results == {number.file for number in numbers}:
+        of_results = set()  # a table of everything
+    for column, values, file, row in numbers:
         name, unit = number_name(column), name_and_unit(column)[1]
-        if not name or not np.isfinite(list(values.values())).all():
+        if not name or not np.isfinite(list(values.values())).all() or seen.get(column) == values:
             continue
         while name in peaks:
             name += "_2"
         own = f", column: {json.dumps(column, ensure_ascii=False)}" if column != name else ""
         unit = json.dumps(unit or FLOW_UNITS.get(name, ""), ensure_ascii=False)
-        into = outputs if is_result(column) else parameters
+        places = {"file": file, "row": row} if row else {"file": file}
+        where = ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in places.items())
+        into = outputs if is_result(column) or file in of_results else parameters
         span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
         of = _determined_by(survey, values, seen) if into is parameters else ""
         seen[column] = values
@@ -73,22 +89,14 @@ def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[
     return ""
 
 
-def columns_of(survey: Survey) -> Iterator[tuple[str, dict[str, float], str]]:
-    """The numbers that cases have: what each is called, its value in each case, and where it stands."""
+def numbers_of(survey: Survey) -> Iterator[Number]:
+    """The numbers that all cases have."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):
             columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
         for column in columns:
-            yield (
-                column,
-                {case: own[column] for case, own in cases.items()},
-                f"file: {json.dumps(template, ensure_ascii=False)}",
-            )
+            yield Number(column, {case: own[column] for case, own in cases.items()}, template)
     for file, facts in survey.tables.items():
         for column, values in facts.numbers.items():
-            yield (
-                column,
-                values,
-                f"file: {json.dumps(file, ensure_ascii=False)}, row: {json.dumps(facts.row, ensure_ascii=False)}",
-            )
+            yield Number(column, values, file, facts.row)

@@ -84,10 +84,18 @@ RESULTS = _words(
 )
 """Words in the names of numbers that a simulation computes; a model predicts them."""
 RESULT_PARTS = re.compile(
-    r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|perte|chute|fleche|rendement|(^|_)moyen|(^|_)(gain|s[1-9]{2})(_|$)"
+    r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|widerstand|auftrieb|drehmoment|steifigkeit|mittel|mittler|gesamt"
+    r"|perte|chute|fleche|rendement|trainee|portance|raideur|(^|_)moyen|(max|min)imale?(_|$)|(^|_)(gain|s[1-9]{2})(_|$)"
 )
 """The same in German and French, whose words are joined, and in the scattering parameters of high frequencies."""
-GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input film friction expansion")
+RESULT_FILES = re.compile(r"(^|_)(results?|outputs?|responses?|ergebniss?e?|ausgaben?|resultats?|sorties?)(_|$)")
+"""In the names of files whose numbers are results, where others have those that were given."""
+GIVEN = _words(
+    """
+    applied imposed prescribed inlet ambient load reference ref input film friction expansion
+    aufgebracht aufgebrachte einlass eintritt zulauf applique appliquee impose imposee entree
+    """
+)
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
 LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
 STRESSES = {"mm": "MPa"}
@@ -96,6 +104,7 @@ SYMBOLS = {*LENGTH_UNITS} | _words(
     """
     µm um km Pa hPa kPa MPa GPa bar mbar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad
     Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1
+    l
     """
 )
 """Of which units are made: products and quotients of them and their powers, such as W/(m²·K)."""
@@ -174,6 +183,11 @@ def is_result(column: str) -> bool:
     plain = plain_name(name_and_unit(column)[0])
     words = set(plain.split("_"))
     return bool(words & RESULTS or RESULT_PARTS.search(plain)) and not words & GIVEN
+
+
+def is_of_results(file: str) -> bool:
+    """Returns whether a file's name is of results, in one of the languages."""
+    return bool(RESULT_FILES.search(plain_name(file)))
 
 
 def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:

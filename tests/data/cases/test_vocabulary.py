@@ -46,7 +46,9 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
     [("reaction_x [N]", True), ("pressure drop", True), ("maxTemperature", True), ("efficiency", True), ("Cd", True),
      ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False),
      ("film coefficient [W/(m²·K)]", False),
-     ("Druckverlust [Pa]", True), ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
+     ("Widerstandskraft", True), ("traînée [N]", True), ("Température maximale", True), ("force imposée", False),
+     ("maximal_load", False), ("Druckverlust [Pa]", True),
+     ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
      ("S11_re", True), ("s1_gap", False), ("gain_dBi", True), ("again", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
@@ -114,6 +116,30 @@ def write_solids(root: Path, count: int, arrays: dict[str, int], numbers: list[s
         values = {name: largest if name == "hottest" else index + 1.5 for name in numbers}
         (folder / "numbers.csv").write_text(",".join(values) + "\n" + ",".join(map(str, values.values())) + "\n")
     return root
+
+
+@pytest.mark.parametrize(("given", "made"), [("entrée.yaml", "sortie.yaml"), ("Daten.yaml", "Ergebnis 1.yaml")])
+def test_numbers_of_a_file_of_results_beside_one_of_what_was_given_are_outputs(given, made, tmp_path: Path) -> None:
+    root = write_solids(tmp_path, 4, {"S": 6}, ["x"])
+    for number, file in enumerate(sorted(root.rglob("numbers.csv"))):
+        (file.parent / given).write_text(f"Länge [mm]: {number}\n")
+        (file.parent / made).write_text(f"Länge [mm]: {number}\ndébit [l/s]: {number + 0.5}\n")
+        file.unlink()
+    about = parse_map(draft_map(survey_folder(root)), "m")
+    assert (list(about.parameters), list(about.outputs)) == (["laenge"], ["debit"])
+    assert about.outputs["debit"].unit == "l/s"
+
+
+@pytest.mark.parametrize(("cold", "unit"), [(0, "K"), (1, "K"), (4, "°C"), (5, "°C")])
+def test_a_temperature_is_in_the_unit_of_most_cases(cold: int, unit: str, tmp_path: Path) -> None:
+    root = write_solids(tmp_path, 5, {"T": 1}, ["radius"])
+    for number, file in enumerate(sorted(root.rglob("*.vtu"))):
+        mesh = pyvista.read(file)
+        mesh["T"] += 0 if number < cold else 273.15
+        mesh.save(file)
+    text = draft_map(survey_folder(root))
+    assert parse_map(text, "m").sets["volume"].fields["temperature"].unit == unit
+    assert f"{unit}, as {cold} of 5 cases have less than 150" in text
 
 
 def test_a_component_that_is_noise_beside_another_is_left_out(tmp_path: Path) -> None:
