@@ -17,7 +17,7 @@ cannot be learned, and would weigh in the loss as much as that of any other."""
 
 
 class Number(NamedTuple):
-    """A number that cases have: its name and values, its file, and of a table of all cases the column of their names."""
+    """A number that cases have: its name and values, its file, and of a table the column with the names of cases."""
 
     column: str
     values: Mapping[str, float]
