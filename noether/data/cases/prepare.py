@@ -129,13 +129,14 @@ def prepare_cases(
                     time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        done.broken |= cases_in_another_unit(cases)  # Their folders stay: the same command makes them only once.
-        _refuse_broken(done, skip_broken)
+        alone = cases_in_another_unit(cases)  # Or really so large, which only the user knows.
+        done.broken |= alone if skip_broken else {}
         done.cases = {case: cases[case] for case in sorted(cases.keys() - done.broken, key=partial(in_order, about))}
         done.splits, noticed = _splits(about, done, root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
-        done.warnings = implausible(metadata) + noticed
+        done.warnings = [str(skippable(error)) for error in alone.values() if not skip_broken]
+        done.warnings += implausible(metadata) + noticed
         write_metadata(out, metadata)
     return done
 
