@@ -81,7 +81,7 @@ class CheckpointFolder:
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
         if meta.get("format") != FORMAT:
-            raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}, the one this version reads")
+            raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}: another version of noether wrote it")
         if meta.get("meta_sha256") != _meta_digest(meta):
             raise ValueError("another SHA-256 than when it was written")
         digests = meta.get("sha256")
@@ -242,7 +242,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
         raise RequestError(
             "no-intact-checkpoint",
             f"{folder.parent} has no intact checkpoint",
-            seen=f"{len(ordered)} in {folder}" + (", none of them intact" if ordered else ""),
+            seen=f"{len(ordered)} in {folder}" + (f", none of them intact: {ordered[-1].damage()}" if ordered else ""),
             expected="a checkpoint whose files are as they were written",
             fix=f"noether checkpoints {folder.parent} --verify",
         )

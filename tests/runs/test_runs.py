@@ -58,8 +58,8 @@ def folder_with(path: Path, files: dict[str, dict]) -> RunFolder:
 
 
 def test_a_start_that_is_refused_in_its_folder_is_a_failure_and_not_lost(noether, tmp_path: Path) -> None:
-    words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=refused"]
-    assert noether("train", *words, DISTRIBUTED_TIMEOUT_S="abc").code == 2
+    words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=refused", "trainer.select_by=beauty"]
+    assert noether("train", *words).code == 2
     folder = RunFolder(tmp_path / "refused")
     attempt = read_attempt(folder)
     assert attempt is not None

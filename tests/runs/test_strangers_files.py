@@ -82,7 +82,7 @@ def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str,
         read_dumped(folder.config)
     watched = WatchedRun(folder)
     assert watched.detail()["update"] is None
-    assert watched.line()["loss"] is None
+    assert watched.line()["update"] is None
 
 
 def test_a_published_port_is_no_pipe(tmp_path: Path) -> None:
