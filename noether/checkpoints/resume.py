@@ -152,15 +152,15 @@ def _newest(folder: RunFolder, warn: Warn | None, *, may_begin: bool = False) ->
     checkpoint = newest_intact(folder.checkpoints, warn)
     if checkpoint is not None:
         return ResumeTarget(folder, checkpoint)
-    found = list_checkpoints(folder.checkpoints)
+    count = len(list_checkpoints(folder.checkpoints))
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
-    if may_begin and not found and not any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)):
+    if may_begin and not count and not any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)):
         return ResumeTarget(folder, None)
     raise RequestError(
         "no-intact-checkpoint",
         f"{folder.path} has no intact checkpoint",
-        seen=f"{len(found)} in {folder.checkpoints}, none of them intact: {found[-1].damage()}"
-        if found
+        seen=f"{count} in {folder.checkpoints}, none of them intact"
+        if count
         else f"none in {folder.checkpoints}, though the run has written some",
         expected="a checkpoint whose files are as they were written",
         fix="resume=null run_id=ANOTHER_NAME",

@@ -268,7 +268,7 @@ def _odd(survey: Survey) -> Iterator[str]:
         for times in dict.fromkeys(too_long.values()):
             own_unit = [case for case in too_long if too_long[case] == times]
             yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where}: in another unit? "
-                   "prepare refuses such cases, or with --skip-broken leaves them out")  # fmt: skip
+                   "prepare --skip-broken leaves such cases out")  # fmt: skip
         if odd := [case for case in unlike(sizes) if case not in too_long]:
             yield f"{_some(odd)}: of another size than the others in {where}"
         for (at, name), own in arrays_of([cases]).items():
