@@ -41,6 +41,7 @@ from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
 from noether.environments.placement import Device, DeviceKind, LaunchRequest
+from noether.planning.batches import plan_batches
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import build_run
 from noether.training.update import Updater
@@ -99,7 +100,8 @@ def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[s
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    run = build_run(config, data, group)
+    batch = plan_batches(config.trainer.effective_batch_size, None, group.world_size)
+    run = build_run(config, data, group, batch)
     order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, 0)
     own = RankOrder(order, run.batch.micro_batch_sizes(), group.rank, 0, run.length.total_updates)
     stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)

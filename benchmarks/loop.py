@@ -40,6 +40,7 @@ from noether.data.loader import Batch
 from noether.distributed.control import ControlChannel
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
+from noether.planning.batches import plan_batches
 from noether.tasks.base import Predictions, Task
 from noether.tracking.console import ConsoleTracker
 from noether.tracking.metrics_file import MetricsFile
@@ -127,8 +128,9 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
     def prepare(updates: int) -> Turn:
         given = {"hp": folder / "loop.yaml"} if not words else {}
         config = load_config([*words, f"trainer.max_updates={updates}"], **given)
+        batch = plan_batches(config.trainer.effective_batch_size, None, group.world_size)
         with code_granted(config.own_code()):
-            run = build_run(config, prepare_data(config), group)
+            run = build_run(config, prepare_data(config), group, batch)
         nothing: Any = NobodyStops()
         own = folder / f"turn-{next(turns)}"
         console = Console(None, speaks=group.is_first)
@@ -137,7 +139,7 @@ def noether_arm(store: Any, words: tuple[str, ...] = ()) -> Callable[[int], Turn
             own.mkdir()
             length = {"start_update": 0, "total_updates": updates}
             shown = [
-                ConsoleTracker(console, known=run.known, total_epochs=1.0, **length),
+                ConsoleTracker(console, described=run.described, total_epochs=1.0, **length),
                 MetricsFile(own / "metrics.jsonl", 0),
             ]
         trackers = Trackers(shown)
@@ -280,7 +282,8 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
     from noether.data.order import GlobalOrder, RankOrder
 
     config = load_config([*words, "trainer.max_updates=1000000"])
-    run = build_run(config, prepare_data(config), own_group(None))
+    batch = plan_batches(config.trainer.effective_batch_size, None, 1)
+    run = build_run(config, prepare_data(config), own_group(None), batch)
     problem, model = run.problem, run.state.model
     order = GlobalOrder(len(problem.train_indices), run.batch.effective, 0)
     own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)

@@ -35,6 +35,7 @@ from noether.data.build import prepare_data
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.models.layers import slices
+from noether.planning.batches import plan_batches
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import Run, build_run
 from noether.training.update import Updater
@@ -70,7 +71,8 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
     from noether.data.order import GlobalOrder, RankOrder
 
     config = load_config(["output_path=" + tempfile.gettempdir(), *settings(model, size, points)])
-    run = build_run(config, prepare_data(config), one_rank())
+    batch = plan_batches(config.trainer.effective_batch_size, None, 1)
+    run = build_run(config, prepare_data(config), one_rank(), batch)
     order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, 0)
     own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)
     stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)

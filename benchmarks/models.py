@@ -36,6 +36,7 @@ from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
 from noether.evaluation.evaluate import Evaluator
 from noether.models.build import count_parameters
+from noether.planning.batches import plan_batches
 from noether.training.build import build_run
 from noether.training.update import Updater
 from noether.training.update_metrics import peak_memory_mib
@@ -66,8 +67,9 @@ class Contender:
 
     def __post_init__(self) -> None:
         self.data = prepare_data(self.config)
+        batch = plan_batches(self.config.trainer.effective_batch_size, None, self.group.world_size)
         with code_granted(self.config.own_code()):
-            self.run = run = build_run(self.config, self.data, self.group)
+            self.run = run = build_run(self.config, self.data, self.group, batch)
         self.updater = Updater(run.state, self.group, self.config.trainer, run.precision, run.batch.accumulation_steps)
         order = GlobalOrder(len(run.problem.train_indices), run.batch.effective, self.config.seed)
         own = RankOrder(order, run.batch.micro_batch_sizes(), 0, 0, run.length.total_updates)

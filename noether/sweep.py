@@ -95,13 +95,13 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], known: Metrics) -> Table:
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], described: Metrics) -> Table:
     """Returns one row for each metric of the test split, and one column for each group of runs."""
     counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
     heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
-        cells = [_cell(metrics.get(name), known[name]) for metrics in summary.values()]
+        cells = [_cell(metrics.get(name), described[name]) for metrics in summary.values()]
         table.add_row(name, *cells)
     return table
 

@@ -11,6 +11,7 @@ from conftest import TINY
 from processes import wait_for
 from rich.console import Console
 
+from noether.common.numbers import number_text
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.records import read_record
@@ -44,12 +45,12 @@ def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
         swept("1", "seed=2"): {"p/relative_l2": 0.75, "p/mae": 2.0, "floor_r2": 0.5},
     }
     console = Console(file=io.StringIO(), width=100)
-    known = Metrics.of(Metric("p/relative_l2", "%"), Metric("p/mae", "Pa"))
-    console.print(sweep_table(summarise(results), known))
+    described = Metrics.of(Metric("p/relative_l2", "%"), Metric("p/mae", "Pa"))
+    console.print(sweep_table(summarise(results), described))
     rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert ["p/relative_l2", "50.00%", "±", "35.36%"] in rows
-    assert ["p/mae", "2", "Pa"] in rows
-    assert ["floor_r2", "0.5"] in rows
+    assert ["p/mae", "2.000", "Pa"] in rows
+    assert ["floor_r2", "0.5000"] in rows
 
 
 @pytest.mark.slow
@@ -64,7 +65,7 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
     assert figure["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert values[0] != values[1]
     assert "mean ± std" in done.out
-    assert f"{figure['mean']:.4g} ± " in done.out
+    assert f"{number_text(figure['mean'])} ± " in done.out
     again = noether(*words, "seed=1,2", "resume=auto")
     assert again.out.count("already complete") == 2, "what is done is not done again"
 

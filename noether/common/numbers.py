@@ -1,4 +1,7 @@
-"""One precision for one number, wherever it is written: percentages with two decimals, others with four digits."""
+"""One precision for one number, wherever it is written: percentages with two decimals, others with four digits.
+
+The report sets these texts in type (`typeset`); `watch/static/format.js` writes the numbers of the live page alike.
+"""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -38,14 +41,36 @@ def shown_unit(unit: str) -> str:
     return "" if unit == "1" else unit
 
 
+def number_text(value: Any, digits: int = DIGITS) -> str:
+    """A number with so many significant digits; from a million on, and below a thousandth, as 1.235e-5."""
+    if finite(value) is None:
+        return NONE
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    exponent = int(power)
+    if float(mantissa) == 0:
+        return "0"
+    if -4 < exponent < 6:
+        return f"{float(f'{mantissa}e{power}'):,.{max(0, digits - 1 - exponent)}f}"
+    return f"{mantissa}e{exponent}"
+
+
+def score_text(score: Any) -> str:
+    """A score whose best value is 1, to which none is rounded up."""
+    return number_text(score) if finite(score) is None else nearly_one(score) or number_text(score)
+
+
 def nearly_one(score: float) -> str:
     """A score below its best value, 1, that four digits would round up to it; "" of any other."""
     return f"{min(score, 1 - 1e-6):.6f}" if 1 - 0.5 * 10**-DIGITS <= score < 1 else ""
 
 
-def percentage(share: float) -> str:
-    """A share of 1 in per cent, without the sign: two decimals, and more where they would be zeros."""
-    return f"{100 * share:.2f}" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}"
+def percent_text(share: Any, digits: int | None = None) -> str:
+    """A share of 1 in per cent: two decimals, and more where they would be zeros; or so many significant digits."""
+    if finite(share) is None:
+        return NONE
+    if digits is not None:
+        return f"{number_text(100 * share, digits)}%"
+    return f"{100 * share:.2f}%" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}%"
 
 
 def size_text(count: float) -> str:

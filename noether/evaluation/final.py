@@ -75,7 +75,7 @@ class RunEvaluation:
             "samples": len(indices),
             **self.about,
             "metrics": metrics,
-            "described": Metrics.of(*task.describe_metrics()).described(),
+            "described": Metrics.of(*task.describe_metrics()).records(),
             "parameters": count_parameters(model),
             **mean_pace(self.folder),
             "report_parts": list(task.report_parts),

@@ -57,11 +57,11 @@ class MetricsTable:
 
 def result_tables(result: Mapping[str, Any]) -> list[Any]:
     """Returns a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
-    values, known = mapping(result, "metrics"), described_in(result)
+    values, described = mapping(result, "metrics"), described_in(result)
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
         for name, value in values.items():
-            plain.add_row(name, known[name].text(value))
+            plain.add_row(name, described[name].text(value))
         return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}cases of the {result['split']} split"
@@ -69,10 +69,10 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     table = MetricsTable(caption, ("field", *FIELD_ERRORS.values()))
     undefined = False
     for name in result["fields"]:
-        columns = {measure: known.find(name, measure) for measure in FIELD_ERRORS}
+        columns = {measure: described.find(name, measure) for measure in FIELD_ERRORS}
         # Units have a line of their own: beside each value they would make the table wider than 80 columns.
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
-        for label, kind, row in field_rows(result, known, name):
+        for label, kind, row in field_rows(result, described, name):
             style = {"own": "green", "baseline": "dim"}.get(kind, "")
             table.add_row(style, f"  {label or result['weights'] + ' weights'}", *_cells(columns, row))
             is_undefined = finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
@@ -81,44 +81,44 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     if undefined:
         lines.append("relative L2 is undefined (–) where a field, or a component, is 0 everywhere in some case")
     for name, facts in result["scalars"].items():
-        lines += scalar_lines(name, values, known, facts)
+        lines += scalar_lines(name, values, described, facts)
     if unbeaten := unbeaten_baselines(result):
         lines.append(f"the model does not beat {', nor '.join(unbeaten)}")
     return [*lines, _pace(result)]
 
 
-def field_rows(result: Mapping[str, Any], known: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Returns the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
-    parts = known.by_part(mapping(result, "metrics"), name)
+    parts = described.by_part(mapping(result, "metrics"), name)
     baselines = mapping(result, "baselines")
-    beside = {label: known.of_whole(mapping(baselines, key), name) for key, label in BASELINES.items()}
+    beside = {label: described.of_whole(mapping(baselines, key), name) for key, label in BASELINES.items()}
     rows = [(part, "part" if part else "own", row) for part, row in parts.items()]
     return rows + [(label, "baseline", row) for label, row in beside.items() if row]
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
     """Returns the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
-    values, known = mapping(result, "metrics"), described_in(result)
+    values, described = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
         others = mapping(mapping(result, "baselines"), baseline)
         better = [
-            known[name].of.replace("_", " ")
+            described[name].of.replace("_", " ")
             for name in values
-            if known[name].headline
+            if described[name].headline
             and (own := finite(values[name])) is not None
             and (other := finite(others.get(name))) is not None
-            and not known[name].is_better(own, other)
+            and not described[name].is_better(own, other)
         ]
         unbeaten += [f"the {label} in {listed(better)}"] if better else []
     return unbeaten
 
 
-def scalar_lines(name: str, values: Mapping[str, Any], known: Metrics, facts: Mapping[str, Any]) -> list[str]:
+def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts: Mapping[str, Any]) -> list[str]:
     """Returns what there is to say of a number of a case: scores, the floor, and what it is made with."""
-    label, own = name.replace("_", " "), known.of_whole(values, name)
-    texts = {key: known.find(name, key).text(value) for key, value in own.items() if finite(value) is not None}
-    words = [f"{known.find(name, key).label} {texts[key]}" for key in ("r2", "spearman", "mae") if key in texts]
+    label, own = name.replace("_", " "), described.of_whole(values, name)
+    texts = {key: described.find(name, key).text(value) for key, value in own.items() if finite(value) is not None}
+    words = [f"{described.find(name, key).label} {texts[key]}" for key in ("r2", "spearman", "mae") if key in texts]
     lines = [f"{label}: {facts['note']}"] if facts.get("note") else []
     lines += [f"{label}: {', '.join(words)}"] if words else []
     if "floor_mae" in texts:

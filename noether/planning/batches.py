@@ -1,6 +1,6 @@
 """Divides the samples of one update over the ranks, and each rank's share into micro-batches that fit on a device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,14 @@ class BatchPlan:
     per_rank: int
     micro: int
     accumulation_steps: int
+
+    def with_room_for(self, samples: int) -> "BatchPlan":
+        """Returns the plan where a rank has room for so many samples at once.
+
+        Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
+        """
+        steps = ceil(self.per_rank / samples)
+        return replace(self, micro=ceil(self.per_rank / steps), accumulation_steps=steps)
 
     def micro_batch_sizes(self) -> tuple[int, ...]:
         """Returns the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
@@ -54,9 +62,7 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
             expected=f"a multiple of {world_size}; the nearest are {' and '.join(map(str, valid))}",
             fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
         )
-    steps = ceil(per_rank / min(max_batch_size or per_rank, per_rank))
-    # Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
-    return BatchPlan(effective_batch_size, per_rank, ceil(per_rank / steps), steps)
+    return BatchPlan(effective_batch_size, per_rank, per_rank, 1).with_room_for(max_batch_size or per_rank)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from noether.common.numbers import finite, listed
-from noether.report.numbers import count_text, duration_parts, number, percent, score_text, short_number, value_text
+from noether.report.numbers import count_text, duration_parts, number, percent, short_number, shown_score, value_text
 from noether.report.phrases import full_stop, heading, in_words, plural, weights_name
 from noether.report.run import ReportedRun
 
@@ -21,7 +21,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 for _filter in (
-    *(count_text, duration_parts, finite, number, percent, score_text, short_number, value_text),
+    *(count_text, duration_parts, finite, number, percent, shown_score, short_number, value_text),
     *(full_stop, heading, in_words, listed, plural, weights_name),
 ):
     TEMPLATES.filters[_filter.__name__] = _filter

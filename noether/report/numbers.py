@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.common.numbers import DIGITS, NONE, finite, nearly_one, percentage
+from noether.common.numbers import number_text, percent_text, score_text
 from noether.runs.metrics import Metric
 
 Array = NDArray[np.float64]
@@ -15,34 +15,27 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times a power of ten
 
 
+def typeset(text: str) -> str:
+    """A number's text as it is printed: with a true minus, a power of ten, a space before a percent sign."""
+    mantissa, exponential, power = text.partition("e")
+    if exponential:
+        text = f"{mantissa}\u202f×\u202f10{power.translate(SUPERSCRIPTS)}"
+    return text.replace("-", "−").replace("%", "\u202f%")
+
+
 def value_text(value: Any, metric: Metric) -> str:
     """Text of a metric's value, without its unit: as precise wherever it stands."""
-    if metric.score:
-        return score_text(value)
-    return percent(value) if metric.unit == "%" else number(value, DIGITS)
+    return typeset(metric.bare_text(value))
 
 
 def number(value: Any, digits: int = 3) -> str:
     """Text of a number with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
-    if finite(value) is None:
-        return NONE
-    rounded = float(f"{value:.{digits - 1}e}")
-    if rounded == 0:
-        return "0"
-    exponent = int(np.floor(np.log10(abs(rounded)) + 1e-12))
-    if -4 < exponent < 6:
-        text = f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
-    else:
-        text = f"{rounded / 10.0**exponent:.{digits - 1}f}\u202f×\u202f10{str(exponent).translate(SUPERSCRIPTS)}"
-    return text.replace("-", "−")
+    return typeset(number_text(value, digits))
 
 
 def percent(value: Any, digits: int | None = None) -> str:
     """Text of a ratio as a percentage; with so many significant digits where they are given."""
-    if finite(value) is None:
-        return NONE
-    text = percentage(value).replace("-", "−") if digits is None else number(100 * value, digits)
-    return f"{text}\u202f%"
+    return typeset(percent_text(value, digits))
 
 
 def count_text(value: Any) -> str:
@@ -55,9 +48,9 @@ def short_number(value: float) -> str:
     return count_text(int(value)) if float(value).is_integer() else number(value)
 
 
-def score_text(value: float | None) -> str:
-    """A score whose best value is 1, to which none is rounded up."""
-    return "undefined" if finite(value) is None or value is None else nearly_one(value) or number(value, DIGITS)
+def shown_score(value: Any) -> str:
+    """A score whose best value is 1, without a metric beside it."""
+    return typeset(score_text(value))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:

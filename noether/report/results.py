@@ -10,7 +10,7 @@ from noether.common.numbers import finite
 from noether.evaluation.tables import field_rows, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
-from noether.report.numbers import Array, number, percent, score_text
+from noether.report.numbers import Array, number, percent, shown_score
 from noether.report.phrases import heading, in_words, plural
 from noether.report.run import ReportedRun
 from noether.runs.metrics import FIELD_ERRORS
@@ -25,19 +25,19 @@ def errors_section(run: ReportedRun) -> Markup:
         celsius = [in_words(name) for name in run.fields if run.unit(name) == "°C"]
         return fill("errors.html", fields=fields, celsius=celsius, baselines=run.result.get("baselines"))
     if run.metrics:
-        return fill("metrics.html", metrics=[(run.known[name], value) for name, value in run.metrics.items()])
+        return fill("metrics.html", metrics=[(run.described[name], value) for name, value in run.metrics.items()])
     return absent(run, "result.json", "the run has not been evaluated")
 
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
     """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
-    rows = [(label or "this model", kind, row) for label, kind, row in field_rows(run.result, run.known, name)]
+    rows = [(label or "this model", kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
     whole = [row for _, kind, row in rows if kind != "part"]
     columns = {measure: [value for row in whole if (value := finite(row.get(measure))) is not None]
                for measure in FIELD_ERRORS}  # fmt: skip
     return {
         "name": name,
-        "columns": {measure: (label, run.known.find(name, measure)) for measure, label in FIELD_ERRORS.items()},
+        "columns": {measure: (label, run.described.find(name, measure)) for measure, label in FIELD_ERRORS.items()},
         "rows": rows,
         "best": {measure: min(column) for measure, column in columns.items() if len(column) > 1},
         "longest": max(columns["relative_l2"], default=0) or 1,
@@ -76,7 +76,7 @@ def scalars_section(run: ReportedRun) -> Markup:
 
 
 def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    own = [(run.known[key], value) for key, value in run.metrics.items() if run.known[key].of == name]
+    own = [(run.described[key], value) for key, value in run.metrics.items() if run.described[key].of == name]
     scores = {metric.measure: finite(value) for metric, value in own}
     r2, rank = scores.get("r2"), scores.get("spearman")
     about = {"name": name, "facts": facts, "scores": own, "r2": r2, "floor": "floor_r2" in scores, "chart": ""}
@@ -86,8 +86,8 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
     if floor is not None and (len(floor) != len(truth) or np.allclose(floor, truth, rtol=1e-9)):
         floor = None  # the truth is that integral: the rings would all lie on the line
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
-    lines = [f"R²  {score_text(r2)}", f"Spearman  {score_text(rank)}"]
-    chart = parity(f"parity-{name}", truth, prediction, floor, run.known.find(name, "mae").unit, lines)
+    lines = [f"R²  {shown_score(r2)}", f"Spearman  {shown_score(rank)}"]
+    chart = parity(f"parity-{name}", truth, prediction, floor, run.described.find(name, "mae").unit, lines)
     return {**about, "legend": [key for key in keys if floor is not None or key[2] != "ring"], "chart": chart}
 
 

@@ -138,7 +138,7 @@ class ReportedRun:
         return mapping(self.result, "metrics")
 
     @cached_property
-    def known(self) -> Metrics:
+    def described(self) -> Metrics:
         """What is known of the metrics: from the evaluation, before one from the plan."""
         return described_in(self.plan, self.result)
 
@@ -157,7 +157,7 @@ class ReportedRun:
     def unit(self, name: str) -> str:
         """A field's unit; "" where none is known."""
         about = (self.meta.get("fields") or {}).get(name) or {}
-        return str(about.get("unit") or self.known.find(name, "mae").unit)
+        return str(about.get("unit") or self.described.find(name, "mae").unit)
 
     def baseline(self, key: str) -> Mapping[str, Any]:
         """The metrics of a baseline; empty where there are none."""
@@ -166,7 +166,7 @@ class ReportedRun:
     def relative_l2(self, name: str) -> tuple[float | None, float | None]:
         """A field's relative L2: the model's, and the best of all baselines; None where one is not finite."""
         every = self.metrics, *map(self.baseline, mapping(self.result, "baselines"))
-        own, *others = (finite(self.known.of_whole(values, name).get("relative_l2")) for values in every)
+        own, *others = (finite(self.described.of_whole(values, name).get("relative_l2")) for values in every)
         return own, min((other for other in others if other is not None), default=None)
 
     def sample_metric(self, of: str, measure: str) -> Array | None:

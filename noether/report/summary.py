@@ -34,7 +34,7 @@ def verdict(run: ReportedRun) -> Markup:
         scalars=_scores(run),
         beaten=unbeaten_baselines(run.result),
         undefined=[in_words(name) for name, error in errors.items() if error is None],
-        metrics=[(run.known[name], value) for name, value in run.metrics.items()],
+        metrics=[(run.described[name], value) for name, value in run.metrics.items()],
         done=done,
         total=(run.plan.get("length") or {}).get("total_updates"),
         losses=[row.get("loss") for row in run.rows if row.get("kind") == "training"],
@@ -43,7 +43,7 @@ def verdict(run: ReportedRun) -> Markup:
 
 def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
     """R² and Spearman of the scalars that have an R²."""
-    scores = {name: run.known.of_whole(run.metrics, name) for name in run.result.get("scalars") or {}}
+    scores = {name: run.described.of_whole(run.metrics, name) for name in run.result.get("scalars") or {}}
     return {name: (r2, finite(own.get("spearman")))
             for name, own in scores.items() if (r2 := finite(own.get("r2"))) is not None}  # fmt: skip
 
@@ -56,7 +56,7 @@ def summary_tiles(run: ReportedRun) -> Markup:
     whole = sum(finite(part, 0.0) for part in parts) if parts and run.attempts <= 1 else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
-    every = [] if errors else [(run.known[name], value) for name, value in run.metrics.items()]
+    every = [] if errors else [(run.described[name], value) for name, value in run.metrics.items()]
     own = [(metric, value) for metric, value in every if metric.headline]
     shown = {"errors": errors, "own": own, "scores": _scores(run)}
     return fill("tiles.html", run=run, result=run.result, **shown, whole=whole, logged=logged, most=TILES_IN_A_ROW)

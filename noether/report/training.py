@@ -37,7 +37,7 @@ def training_section(run: ReportedRun) -> Markup:
         own = whose == chosen
         label = f"validation, {weights_name(whose[1])}"
         losses.append(line(whose, "loss", "accent" if own else "second", label, points=own))
-    shares = [metric for metric in run.known.values() if metric.headline and metric.unit == "%"]
+    shares = [metric for metric in run.described.values() if metric.headline and metric.unit == "%"]
     relative = []
     for k, metric in enumerate(shares):
         again, colour = divmod(k, len(SERIES_COLOURS))
@@ -65,7 +65,7 @@ def training_section(run: ReportedRun) -> Markup:
         chart("Loss", f"{unit}Log scale.", losses, log=True),
         *(share if shares else ()),
         *(
-            chart(heading(run.known[name].title), words, [line(TRAINING, name, "accent")])
+            chart(heading(run.described[name].title), words, [line(TRAINING, name, "accent")])
             for name, words in OF_TRAINING
         ),
     ]

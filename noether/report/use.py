@@ -25,7 +25,7 @@ def use_section(run: ReportedRun) -> Markup:
     space = mapping(run.meta, "space")
     errors = {name: run.sample_metric(name, "relative_l2") for name in run.fields}
     worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
-    scored = [name for name in mapping(run.result, "scalars") if "mae" in run.known.of_whole(run.metrics, name)]
+    scored = [name for name in mapping(run.result, "scalars") if "mae" in run.described.of_whole(run.metrics, name)]
     outputs = [*run.fields, *scored]
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
     return fill(
@@ -47,7 +47,7 @@ def use_section(run: ReportedRun) -> Markup:
 
 def _spread(run: ReportedRun) -> list[tuple[str, str]]:
     """The headline metrics over runs that differ by seed: mean, standard deviation and how many."""
-    there = [run.known[name] for name in run.spread]
+    there = [run.described[name] for name in run.spread]
     shown = [metric for metric in there if metric.headline] or there
     return [
         (metric.title, f"{value_text(own['mean'], metric)} ± {value_text(own['std'], metric)} ({own['n']} seeds)")

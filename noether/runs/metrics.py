@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from noether.common.numbers import DIGITS, NONE, finite, nearly_one, percentage
+from noether.common.numbers import finite, number_text, percent_text, score_text
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,9 @@ class Metric:
 
     def bare_text(self, value: float | None) -> str:
         """A value without its unit, but for the sign of a percentage; a score is never rounded up to 1."""
-        if finite(value) is None or value is None:
-            return NONE
-        if self.score and (text := nearly_one(value)):
-            return text
-        return f"{percentage(value)}%" if self.unit == "%" else format(value, f".{DIGITS}g")
+        if self.score:
+            return score_text(value)
+        return number_text(value) if self.unit != "%" else percent_text(value)
 
     def text(self, value: float | None, spread: float | None = None) -> str:
         """A value with its unit, and the standard deviation of several, to the decimals of the value."""
@@ -87,7 +85,7 @@ class Metrics(dict[str, Metric]):
         """Returns metrics by their names."""
         return cls({metric.name: metric for metric in described})
 
-    def described(self) -> list[dict[str, Any]]:
+    def records(self) -> list[dict[str, Any]]:
         """Returns the metrics as records hold them, without what is not known of one."""
         return [{key: value for key, value in asdict(metric).items() if value} for metric in self.values()]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.common.console import Console
+from noether.common.numbers import number_text
 from noether.common.shown import shown_name
 from noether.environments.slurm.queue import SlurmError, queued_jobs
 from noether.errors import ExitCode, RequestError
@@ -63,7 +64,7 @@ def status_table(states: list[RunState]) -> Table:
             state.state if state.state in ("done", "running") else f"{state.state}: {shown_name(state.why)}",
             state.job or "",
             progress,
-            "" if state.loss is None else f"{state.loss:.4g}",
+            "" if state.loss is None else number_text(state.loss),
             left + (f" (job {state.time_left})" if state.time_left else ""),
             ", ".join(map(shown_name, state.headlines)),
         )

@@ -30,9 +30,9 @@ class ConsoleTracker(Tracker):
     """Shows the rows of a run."""
 
     def __init__(
-        self, console: Console, *, known: Metrics, start_update: int, total_updates: int, total_epochs: float
+        self, console: Console, *, described: Metrics, start_update: int, total_updates: int, total_epochs: float
     ) -> None:
-        self._console, self._known = console, known
+        self._console, self._described = console, described
         self._total_updates, self._total_epochs = total_updates, total_epochs
         self._progress: Progress | None = None
         if console.is_live:
@@ -65,13 +65,13 @@ class ConsoleTracker(Tracker):
 
     def _values(self, values: Mapping[str, float]) -> str:
         """The loss, and the shares of 1 that say most beside it."""
-        known = self._known
-        own = {name: value for name, value in values.items() if known[name].headline and known[name].unit == "%"}
-        return "  ".join([*self._loss(values), *map(" ".join, known.headlines(own) if own else ())])
+        about = {name: self._described[name] for name in values}
+        own = {name: values[name] for name, metric in about.items() if metric.headline and metric.unit == "%"}
+        return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(own) if own else ())])
 
     def _loss(self, values: Mapping[str, float]) -> list[str]:
         """The loss in words; nothing of a task whose metrics have none."""
-        return [f"loss {self._known['loss'].text(values['loss'])}"] if "loss" in values else []
+        return [f"loss {self._described['loss'].text(values['loss'])}"] if "loss" in values else []
 
     def _log_training(self, row: Row) -> None:
         facts = (

@@ -28,14 +28,14 @@ class RunFacts:
     """What a service is told about a run.
 
     `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
-    `known` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`. `weights` are those that
+    `described` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`. `weights` are those that
     are evaluated, the selected first: there is a group `validation (ema)` of each.
     """
 
     run_id: str
     folder: Path
     settings: Mapping[str, Any]
-    known: Metrics
+    described: Metrics
     weights: Sequence[str] = ()
     session: str | None = None
 

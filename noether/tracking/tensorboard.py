@@ -28,8 +28,8 @@ class TensorBoardFile(Tracker):
 
     file: AppendingFile
 
-    def __init__(self, folder: Path, start_update: int, known: Metrics, by: Publisher = UNFENCED) -> None:
-        self._known, self._told = known, set[str]()
+    def __init__(self, folder: Path, start_update: int, described: Metrics, by: Publisher = UNFENCED) -> None:
+        self._described, self._told = described, set[str]()
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
@@ -51,7 +51,7 @@ class TensorBoardFile(Tracker):
         if tag in self._told:
             return Summary.Value(tag=tag, simple_value=value)
         self._told.add(tag)
-        about = SummaryMetadata(summary_description=self._known[name].in_words)
+        about = SummaryMetadata(summary_description=self._described[name].in_words)
         return Summary.Value(tag=tag, simple_value=value, metadata=about)
 
     def _add(self, event: Event) -> None:

@@ -25,7 +25,7 @@ class WandbService:
         # Rows after a resume may repeat updates that a killed start had logged: wandb's own step would refuse them.
         self._run.define_metric("*", step_metric="update")
         best = {"lower": "min", "higher": "max"}
-        for metric in facts.known.values():  # The table of runs shows the best evaluation, not the last.
+        for metric in facts.described.values():  # The table of runs shows the best evaluation, not the last.
             for weights in facts.weights if metric.better else ():
                 name = f"validation ({weights})/{metric.name}"
                 self._run.define_metric(name, step_metric="update", summary=best[metric.better])

@@ -23,7 +23,7 @@ from noether.learning.precision import Precision, choose_precision
 from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
-from noether.planning.batches import BatchPlan, RunLength, plan_batches, plan_length
+from noether.planning.batches import BatchPlan, RunLength, plan_length
 from noether.runs.metrics import OF_THE_LOOP, Metric, Metrics
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
@@ -64,14 +64,14 @@ class Run:
         return not progress.evaluation_pending and (made or in_vain or progress.ended)
 
     @property
-    def known(self) -> Metrics:
+    def described(self) -> Metrics:
         """What is known of the metrics that the run logs."""
         return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
 
     @property
     def selected_by(self) -> Metric:
         """The metric by which checkpoints are selected."""
-        return self.known.selected_by(self.config.trainer.select_by)
+        return self.described.selected_by(self.config.trainer.select_by)
 
     def describe(self) -> dict[str, Any]:
         """Returns what plan.json adds to the parent process's plan."""
@@ -89,7 +89,7 @@ class Run:
                 "test": len(problem.splits.test),
             },
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
-            "described": Metrics.of(*problem.task.describe_metrics()).described(),
+            "described": Metrics.of(*problem.task.describe_metrics()).records(),
         }
 
     def summary(self, about: Mapping[str, Any]) -> str:
@@ -105,10 +105,11 @@ class Run:
         )
 
 
-def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: bool = False) -> Run:
+def build_run(config: RunConfig, data: Path | None, group: Group, batch: BatchPlan, *, resuming: bool = False) -> Run:
     """Builds everything a run trains with, at its first update. Every rank calls it.
 
-    A run that is resumed (`resuming`) has weights of its own, and need not find those that it began with.
+    `batch` is as it was planned; trainer.max_batch_size=auto is found out here. A run that is resumed (`resuming`) has
+    weights of its own, and need not find those that it began with.
     """
     trainer = config.trainer
     precision = choose_precision(trainer, group.device)
@@ -135,10 +136,8 @@ def build_run(config: RunConfig, data: Path | None, group: Group, *, resuming: b
         problem.task,
         Progress(),
     )
-    limit = trainer.max_batch_size
-    if limit == "auto":
-        limit = largest_micro_batch(problem, precision, group, trainer.effective_batch_size // group.world_size)
-    batch = plan_batches(trainer.effective_batch_size, limit, group.world_size)
+    if trainer.max_batch_size == "auto":
+        batch = batch.with_room_for(largest_micro_batch(problem, precision, group, batch.per_rank))
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)

@@ -63,7 +63,7 @@ def open_trackers(run: OpenRun) -> Trackers:
     trackers: list[Tracker] = [
         ConsoleTracker(
             console,
-            known=run.known,
+            described=run.described,
             start_update=start_update,
             total_updates=length.total_updates,
             total_epochs=length.epochs,
@@ -77,8 +77,10 @@ def open_trackers(run: OpenRun) -> Trackers:
         if config.tracker.tensorboard:
             from noether.tracking.tensorboard import TensorBoardFile
 
-            trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.known, lease))
-    facts = RunFacts(folder.run_id, folder.path, run.about["config"], run.known, tuple(run.state.evaluation_models()))
+            trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.described, lease))
+    facts = RunFacts(
+        folder.run_id, folder.path, run.about["config"], run.described, tuple(run.state.evaluation_models())
+    )
     trackers += open_services(config.tracker.services, facts, console.warn, lease)
     return Trackers(trackers, console.warn, lease.check)
 

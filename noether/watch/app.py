@@ -92,7 +92,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
                 "settings": differing([run.settings() for run in found]),
                 "final": final,
                 "latest": latest,
-                "known": _known(found, (*final, *latest["values"])),
+                "described": _described(found, (*final, *latest["values"])),
             }
         )
 
@@ -102,16 +102,16 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
         differ = differing([row["settings"] for row in rows])
         for place, row in enumerate(rows):
             row["settings"] = {name: values[place] for name, values in differ.items()}
-        return _json({"runs": rows, "known": _known(found)})
+        return _json({"runs": rows, "described": _described(found)})
 
     def csv_of_curves(request: Request) -> Response:
         text = io.StringIO()
         write = csv.writer(text).writerow
         write(("run", "split", "weights", "metric", "unit", "update", "value"))
         for run in runs.of(_keys(request)):
-            known = run.known
+            described = run.described
             for split, weights, name, update, value in run.table():
-                write((run.name, split, weights, name, known[name].unit, int(update), repr(value)))
+                write((run.name, split, weights, name, described[name].unit, int(update), repr(value)))
         return Response(text.getvalue().encode(errors="replace"), media_type="text/csv; charset=utf-8")
 
     return [
@@ -173,10 +173,10 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     return {"of": of, "values": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
 
 
-def _known(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
+def _described(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
     """What is known of the metrics of several runs, and of others by their names alone."""
-    known = Metrics({name: metric for run in runs for name, metric in run.known.items()})
-    return {name: shown_metric(known[name]) for name in dict.fromkeys((*known, *names))}
+    described = Metrics({name: metric for run in runs for name, metric in run.described.items()})
+    return {name: shown_metric(described[name]) for name in dict.fromkeys((*described, *names))}
 
 
 def _json(content: Any) -> Response:

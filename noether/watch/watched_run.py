@@ -104,7 +104,7 @@ class WatchedRun:
         """Returns the curves between two updates; only their version where the page `have`s that one."""
         with self._lock:
             self._read_on()
-            version, known = f"{self._followed.generation}.{self._history.rows}", self.known
+            version, described = f"{self._followed.generation}.{self._history.rows}", self.described
             if version == have:
                 return {"key": self.key, "version": version}
             return {
@@ -123,7 +123,7 @@ class WatchedRun:
                     }
                     for (split, weights, name), (x, y) in self._history.thinned(buckets, low, high).items()
                 ],
-                "known": {name: shown_metric(known[name]) for _, _, name in self._history.curves},
+                "described": {name: shown_metric(described[name]) for _, _, name in self._history.curves},
                 "clock": self._history.clock(),
                 "times": self._times(buckets, low, high),
             }
@@ -137,7 +137,7 @@ class WatchedRun:
         return self._kept.of(self.folder.config, lambda path: flat_settings(self.folder.path, path), {})
 
     @property
-    def known(self) -> Metrics:
+    def described(self) -> Metrics:
         """What is known of the run's metrics."""
         return described_in(self._record(self.folder.plan), self._result())
 
@@ -183,7 +183,7 @@ class WatchedRun:
 
     def _read_on(self) -> None:
         until = time.monotonic() + READ_S
-        selected_by = self.known.selected_by(self.settings().get("trainer.select_by", "loss"))
+        selected_by = self.described.selected_by(self.settings().get("trainer.select_by", "loss"))
         while True:
             rows, anew = self._followed.read()
             if anew:
@@ -253,7 +253,7 @@ class WatchedRun:
         return as_now(dict(self._record(self.folder.result)))
 
     def _shown(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        return self.known.headlines(metrics, HEADLINES_SHOWN)
+        return self.described.headlines(metrics, HEADLINES_SHOWN)
 
     def _evaluation(self, evaluation: Evaluation | None) -> dict[str, Any] | None:
         if evaluation is None:

@@ -10,7 +10,7 @@ from noether.evaluation.tables import result_tables
 from noether.runs.metrics import Metrics
 from noether.tasks.field_errors import field_metrics
 
-DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).described()
+DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).records()
 
 
 def text_of(*, width: int = 160, **metrics: float) -> str:
@@ -57,5 +57,5 @@ def test_a_metric_is_a_number_or_a_dash(metrics, words: str) -> None:
 def test_a_narrow_terminal_shows_the_same_metrics_in_several_tables(width: int) -> None:
     text = text_of(width=width, relative_l2=0.12345, pooled_relative_l2=0.23456, mse=1234.5, mae=0.001234, max=0.01234)
     assert "…" not in text
-    for figure in ("12.35%", "23.46%", "1234", "0.001234", "0.01234"):
+    for figure in ("12.35%", "23.46%", "1,234", "0.001234", "0.01234"):
         assert figure in text.split(), text

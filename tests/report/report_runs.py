@@ -179,7 +179,7 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         },
         "fields": list(UNITS),
         "metrics": metrics | {f"lift_coefficient/{name}": value for name, value in scores.items()},
-        "described": Metrics.of(*known).described(),
+        "described": Metrics.of(*known).records(),
         "baselines": baselines,
         "scalars": {
             "lift_coefficient": {

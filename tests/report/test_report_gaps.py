@@ -192,7 +192,7 @@ def test_a_surface_has_any_name(run: ReportedRun) -> None:
 
 
 def test_a_share_without_a_label_has_a_chart_by_its_name(run: ReportedRun) -> None:
-    described = Metrics.of(Metric("top_5", "%", "higher", headline=True)).described()
+    described = Metrics.of(Metric("top_5", "%", "higher", headline=True)).records()
     row = {
         "kind": "evaluation",
         "split": "validation",

@@ -76,9 +76,9 @@ def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
     known = Metrics.of(Metric("humidity/mae", "percent", of="humidity", headline=True),
                        Metric("drag/r2", label="R²", of="drag", headline=True, score=True))  # fmt: skip
     shown = known.headlines({"humidity/mae": 3.2, "drag/r2": 0.98})
-    assert shown == [("humidity", "3.2 percent"), ("drag R²", "0.98")]
+    assert shown == [("humidity", "3.200 percent"), ("drag R²", "0.9800")]
     texts = [known["drag/r2"].bare_text(value) for value in (0.99994, 0.99996, 0.99999999, 1.0)]
-    assert texts == ["0.9999", "0.999960", "0.999999", "1"]
+    assert texts == ["0.9999", "0.999960", "0.999999", "1.000"]
 
 
 def test_a_unit_of_an_inverse_is_kept_whole_and_that_of_a_ratio_is_none() -> None:

@@ -104,12 +104,12 @@ def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
 
 
 def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(tmp_path) -> None:
-    first = TensorBoardFile(tmp_path, start_update=0, known=METRICS)
+    first = TensorBoardFile(tmp_path, start_update=0, described=METRICS)
     for update in (2, 4, 6):
         first.log(training(update))
     first.log(EVALUATION)
     first.close()
-    second = TensorBoardFile(tmp_path, start_update=4, known=METRICS)
+    second = TensorBoardFile(tmp_path, start_update=4, described=METRICS)
     second.log(training(6, loss=2.0))
     second.close()
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -120,7 +120,7 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
 
 def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
     for loss in (1.0, 2.0):  # Both begin at 0: the second makes the same updates again, all of them.
-        file = TensorBoardFile(tmp_path, start_update=0, known=METRICS)
+        file = TensorBoardFile(tmp_path, start_update=0, described=METRICS)
         for update in (2, 4) if loss == 1.0 else (2, 4, 6):
             file.log(training(update, loss))
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -187,7 +187,7 @@ def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     stream = io.StringIO()
     console = Console(tmp_path / "rank-0.log", speaks=True, stream=stream)
-    tracker = ConsoleTracker(console, known=METRICS, start_update=0, total_updates=10, total_epochs=1.0)
+    tracker = ConsoleTracker(console, described=METRICS, start_update=0, total_updates=10, total_epochs=1.0)
     for update in range(1, 5):
         tracker.advance(update)
     tracker.log(training(4))
@@ -196,8 +196,8 @@ def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     tracker.close()
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "update       4/10  epoch   0.40  loss 1  lr 1.0e-03  80.0 samples/s  500 MiB",
-        "update       4  validation (ema weights)  loss 0.5  surface_pressure 5.10%",
+        "update       4/10  epoch   0.40  loss 1.000  lr 1.0e-03  80.0 samples/s  500 MiB",
+        "update       4  validation (ema weights)  loss 0.5000  surface_pressure 5.10%",
     ]
     assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
 
@@ -216,7 +216,7 @@ def test_the_display_of_a_terminal_is_never_cut_off(width: int, monkeypatch) -> 
     stream = Terminal()
     tracker = ConsoleTracker(
         Console(None, speaks=True, stream=stream),
-        known=METRICS,
+        described=METRICS,
         start_update=0,
         total_updates=2412,
         total_epochs=36.0,

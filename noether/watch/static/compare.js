@@ -9,9 +9,9 @@ function best(metric, values) {
   return metric.better === "lower" ? Math.min(...known) : Math.max(...known);
 }
 
-function metricsTable(title, runs, values, known, note) {
+function metricsTable(title, runs, values, described, note) {
   const rows = Object.entries(values).map(([name, ofEach]) => {
-    const metric = known[name];
+    const metric = described[name];
     const winner = best(metric, ofEach);
     return [{ text: titled(metric), title: name }, ...ofEach.map((value) => ({
       text: valueText(metric, value), value: value ?? "", title: value === null ? "not known" : String(value),
@@ -23,7 +23,7 @@ function metricsTable(title, runs, values, known, note) {
 }
 
 export function compare(answer) {
-  const { runs, settings, final, latest, known } = answer;
+  const { runs, settings, final, latest, described } = answer;
   fill("settings-differ", [runs, settings], () => {
     if (runs.length < 2) return [];
     const rows = Object.entries(settings).map(([name, values]) => [{ text: name, kind: "mono" }, ...values.map((value) => ({ text: value ?? "–", kind: "mono n" }))]);
@@ -34,8 +34,8 @@ export function compare(answer) {
   fill("metric-tables", [runs, final, latest], () => {
     const parts = [];
     const mark = runs.length > 1 ? "Bold: the better of each line, where one is known to be." : "";
-    if (Object.keys(final).length) parts.push(metricsTable("Final metrics", runs, final, known, mark));
-    if (Object.keys(latest.values).length) parts.push(metricsTable("Last evaluation while training", runs, latest.values, known, latest.of.filter(Boolean).join("; ")));
+    if (Object.keys(final).length) parts.push(metricsTable("Final metrics", runs, final, described, mark));
+    if (Object.keys(latest.values).length) parts.push(metricsTable("Last evaluation while training", runs, latest.values, described, latest.of.filter(Boolean).join("; ")));
     return parts.length ? parts : h("p", { class: "absent" }, "No evaluation yet.");
   });
 }

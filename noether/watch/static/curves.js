@@ -38,9 +38,9 @@ export function smoothed(values, weight) {
 }
 
 /** The charts, those at the top first: loss, what says most, learning rate, pace; the machine's; then all others. */
-function order(names, known) {
+function order(names, described) {
   const has = (wanted) => wanted.filter((name) => names.has(name));
-  const top = [...has(["loss"]), ...[...names].filter((name) => known[name].headline), ...has(THEN)];
+  const top = [...has(["loss"]), ...[...names].filter((name) => described[name].headline), ...has(THEN)];
   const machine = has(MACHINE);
   return { top, machine, rest: [...names].filter((name) => !top.includes(name) && !machine.includes(name)).slice(0, MOST_CHARTS) };
 }
@@ -52,7 +52,7 @@ export class Curves {
     at("more").addEventListener("toggle", () => this.redraw());
   }
 
-  /** Shows runs, each {key, name, curves, known, clock}; `colours` gives each run's place in the palette. */
+  /** Shows runs, each {key, name, curves, described, clock}; `colours` gives each run's place in the palette. */
   show(runs, colours, view) {
     this.last = [runs, colours, view];
     const lines = new Map();
@@ -76,8 +76,8 @@ export class Curves {
         else lines.get(metric).push(line);
       }
     }
-    const known = Object.assign({}, ...runs.map((run) => run.known));
-    const { top, machine, rest } = order(new Set(lines.keys()), known);
+    const described = Object.assign({}, ...runs.map((run) => run.described));
+    const { top, machine, rest } = order(new Set(lines.keys()), described);
     const shown = [[top, at("charts")], [machine, at("machine-charts")], [at("more").open ? rest : [], at("more-charts")]];
     const wanted = new Set(shown.flatMap(([names]) => names));
     at("more").hidden = !rest.length;
@@ -91,11 +91,11 @@ export class Curves {
       names.forEach((name, number) => {
         let chart = this.charts.get(name);
         if (!chart) {
-          chart = new LineChart(known[name], this.onRange);
+          chart = new LineChart(described[name], this.onRange);
           this.charts.set(name, chart);
         }
         if (place.children[number] !== chart.node) place.insertBefore(chart.node, place.children[number] ?? null);
-        chart.show(lines.get(name), { ...view, log: view.log && known[name].better !== "higher" && !machine.includes(name) });
+        chart.show(lines.get(name), { ...view, log: view.log && described[name].better !== "higher" && !machine.includes(name) });
       });
     }
     this.keys(runs, colours);

@@ -3,11 +3,14 @@
 const EN_DASH = "–";
 const plain = new Intl.NumberFormat("en-GB");
 
-/** A number with so many significant digits, the zeros at its end left out beyond the `least`. */
+/** A number with so many significant digits, as `common/numbers.py` writes it; the zeros at its end left out beyond the `least`. */
 export function number(value, digits = 4, least = 1) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e\+?/, "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
+    const text = value.toExponential(digits - 1).replace("e+", "e");
+    return least < digits ? text.replace(/\.?0*e/, "e") : text;
+  }
   return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits, minimumSignificantDigits: least }).format(value);
 }
 

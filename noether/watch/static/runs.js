@@ -3,12 +3,12 @@
 import { at, fill, h, put } from "./dom.js";
 import { count, titled, valueText } from "./format.js";
 
-const state = { rows: [], known: {}, listed: [], by: "", down: false, look: () => {} };
+const state = { rows: [], described: {}, listed: [], by: "", down: false, look: () => {} };
 const COMPARED = /^(.+?)(<=|>=|!=|=|<|>)(.*)$/;
 
 /** The columns of a table: the run itself, its headline metrics, and the settings in which runs differ. */
 function columns() {
-  const headlines = Object.values(state.known).filter((metric) => metric.headline || metric.name === "loss");
+  const headlines = Object.values(state.described).filter((metric) => metric.headline || metric.name === "loss");
   const there = headlines.filter((metric) => state.rows.some((row) => typeof row.metrics[metric.name] === "number"));
   return [
     { name: "name", title: "run", of: (row) => row.name }, { name: "state", title: "state", of: (row) => row.state },
@@ -76,7 +76,7 @@ function sort(name) {
 export async function readRuns(fetchJson, signal, listed) {
   const answer = await fetchJson("api/table", signal);
   const about = new Map(listed.map((run) => [run.key, run]));
-  state.known = answer.known;
+  state.described = answer.described;
   state.rows = answer.runs.filter((row) => about.has(row.key)).map((row) => ({ ...about.get(row.key), ...row }));
   drawRuns();
 }
