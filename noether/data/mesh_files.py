@@ -24,7 +24,10 @@ VTK_TRIANGLE, VTK_POLYGON, VTK_PIXEL, VTK_QUAD = 5, 7, 8, 9
 
 @dataclass(frozen=True)
 class MeshFile:
-    """What a file holds: points (N, 3), faces by corners (triangles, quads), and arrays with a row per point."""
+    """What a file holds: points (N, 3), faces by corners (triangles, quads), and arrays with a row per point.
+
+    Read `at_cells`, these are the centres of its cells, without faces.
+    """
 
     points: NDArray[np.float64]
     triangles: NDArray[np.int64]
@@ -50,7 +53,7 @@ def import_pyvista() -> ModuleType:
     return pyvista
 
 
-def read_mesh_apart(path: Path) -> MeshFile:
+def read_mesh_apart(path: Path, *, at_cells: bool = False) -> MeshFile:
     """Reads a mesh as `read_mesh` does, in a process of its own: VTK's readers crash on some broken files.
 
     RequestError as `read_mesh`, and where the reader crashed.
@@ -58,7 +61,8 @@ def read_mesh_apart(path: Path) -> MeshFile:
     with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
         result = Path(folder) / "mesh.pickle"
         child = [sys.executable, "-c", "import sys; from noether.data.mesh_files import main; main(*sys.argv[1:])"]
-        ended = subprocess.run([*child, str(path), str(result)], capture_output=True, text=True, errors="replace")
+        words = [str(path), str(result), *(["cells"] if at_cells else [])]
+        ended = subprocess.run([*child, *words], capture_output=True, text=True, errors="replace")
         if ended.returncode or not result.is_file():
             said = " ".join(ended.stderr.split())[-120:]
             raise _unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
@@ -69,18 +73,18 @@ def read_mesh_apart(path: Path) -> MeshFile:
     return read
 
 
-def main(path: str, result: str) -> None:
+def main(path: str, result: str, at: str = "points") -> None:
     """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
     read: MeshFile | RequestError
     try:
-        read = read_mesh(Path(path))
+        read = read_mesh(Path(path), at_cells=at == "cells")
     except RequestError as error:
         read = error
     with open(result, "wb") as file:
         pickle.dump(read, file)
 
 
-def read_mesh(path: Path) -> MeshFile:
+def read_mesh(path: Path, *, at_cells: bool = False) -> MeshFile:
     """Reads the points, faces and values at points of a mesh: .vtk, .vtu, .vtp, .stl, .ply or .obj.
 
     Faces are triangles and quadrilaterals; polygons of more corners and strips become triangles, and cells of other
@@ -102,14 +106,17 @@ def read_mesh(path: Path) -> MeshFile:
             mesh = mesh.cast_to_unstructured_grid()
     except Exception as error:  # whatever a parser raises on bytes that are not its format
         raise _unreadable(path, one_line(error)) from None
-    return mesh_file_of(path, mesh)
+    return mesh_file_of(path, mesh, at_cells=at_cells)
 
 
-def mesh_file_of(path: Path, mesh: Any) -> MeshFile:
+def mesh_file_of(path: Path, mesh: Any, *, at_cells: bool = False) -> MeshFile:
     """Returns what `read_mesh` does, of a mesh of pyvista. RequestError: its points are not usable."""
     try:
         points = np.asarray(mesh.points, np.float64)
-        triangles, quads = _faces(mesh, len(points))
+        triangles, quads = _faces(mesh, len(points))  # Before VTK walks the cells: their indices are checked there.
+        if at_cells:
+            mesh, triangles, quads = mesh.cell_centers(), triangles[:0], quads[:0]
+            points = np.asarray(mesh.points, np.float64)
         values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
     except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
         raise _unreadable(path, one_line(error)) from None

@@ -111,9 +111,9 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
     """
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
-    mesh = _read(path, part)
+    mesh = _read(path, part, at_cells=part.at == "cells")
     if part.at == "cells":
-        return Shape.of_points(np.asarray(whole_mesh(path, part).cell_centers().points, np.float64) * scale)
+        return Shape.of_points(mesh.points * scale)
     if part.at == "points":
         return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
@@ -137,10 +137,12 @@ def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.
     return checked_points(read_array(path), str(path)) * scale
 
 
-def _read(path: Path, part: ShapePart) -> MeshFile:
+def _read(path: Path, part: ShapePart, *, at_cells: bool = False) -> MeshFile:
     suffix = path.suffix.lower()
     is_of_cases = suffix in (*SUFFIXES, *BY_CONTENT) and suffix not in MESH_SUFFIXES
-    return mesh_file_of(path, whole_mesh(path, part)) if is_of_cases else read_mesh_apart(path)
+    if is_of_cases:
+        return mesh_file_of(path, whole_mesh(path, part), at_cells=at_cells)
+    return read_mesh_apart(path, at_cells=at_cells)
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:
