@@ -17,6 +17,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from noether.checkpoints import format_2
 from noether.common.plain_file import create_plain, open_plain, read_plain
 from noether.common.stamped_file import StampedFile, stamped
 from noether.common.whole_file import REPLACED, UNFENCED, Publisher, flush, say_if_forbidden
@@ -24,8 +25,8 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
-FORMAT = 3
-"""3: the selection metric is as it was measured, and meta.json says which way is better."""
+FORMAT = 4
+"""4: weights say the eps of their norms. 3 (one day): they do not, and it is not that of format 2, so it is refused."""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
@@ -80,7 +81,7 @@ class CheckpointFolder:
 
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
-        if meta.get("format") != FORMAT:
+        if meta.get("format") not in (FORMAT, format_2.FORMAT):
             raise ValueError(f"format {meta.get('format')!r:.40} is not {FORMAT}: another version of noether wrote it")
         if meta.get("meta_sha256") != _meta_digest(meta):
             raise ValueError("another SHA-256 than when it was written")
@@ -89,6 +90,7 @@ class CheckpointFolder:
             raise ValueError("sha256 does not name the files of a checkpoint")
         if _NAME.fullmatch(self.path.name) and meta.get("updates") != self.updates:
             raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
+        meta = format_2.as_now(meta)
         counts = [meta.get(name) for name in _COUNTS]
         if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config"), dict):
             raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
@@ -224,8 +226,7 @@ def best_checkpoint(folder: Path) -> CheckpointFolder | None:
 
 def newest_update(folder: Path) -> int:
     """Returns the update of the newest checkpoint in a folder; 0 where there is none."""
-    found = list_checkpoints(folder)
-    return found[-1].updates if found else 0
+    return max((checkpoint.updates for checkpoint in list_checkpoints(folder)), default=0)
 
 
 def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
@@ -279,8 +280,7 @@ def write_checkpoint(
         NoetherError: where `by` may not write any more; likewise.
     """
     final = folder / f"{_PREFIX}{updates:09d}"
-    is_first = not folder.exists()
-    partial = by.partial(final)
+    is_first, partial = not folder.exists(), by.partial(final)
     if is_first:
         flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)

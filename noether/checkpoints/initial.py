@@ -14,6 +14,7 @@ from noether.common.numbers import first_of
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
 from noether.errors import RequestError
+from noether.models.layers.norms import add_unrecorded, set_norms
 
 SHOWN = 12
 
@@ -78,6 +79,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
             seen=str(error)[:200],
             expected="a safetensors file",
         ) from None
+    add_unrecorded(source, "", model)
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(
@@ -102,6 +104,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
+    set_norms(model)
     return found
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.ema import EmaWeights
+from noether.checkpoints import format_2
 from noether.checkpoints.format import WEIGHTS, CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
@@ -94,7 +95,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         if state.progress.updates != checkpoint.updates:
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
-        _load_optimizer_numbers(state, counters["optimizer"])
+        _load_optimizer_numbers(state, counters.get("optimizer", format_2.NO_NUMBERS))
     load_task_state(state.task, checkpoint)
     if checkpoint.world_size == group.world_size:
         with checkpoint.loading("random.safetensors") as path:

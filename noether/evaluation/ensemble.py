@@ -131,7 +131,7 @@ def calibrate(
 def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
     with code_granted(chosen.code):
         splits = open_splits(chosen.config, data)
-    if (trained_on := chosen.checkpoint.meta()["data"]) != (now := data_identity(splits)):
+    if (trained_on := chosen.checkpoint.meta()["data"]) not in (None, now := data_identity(splits)):
         raise RequestError(
             "data-not-of-the-runs",
             "the data is not what the runs were trained on",

@@ -25,7 +25,7 @@ from noether.errors import RequestError
 from noether.runs.records import parse_object
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
-FORMAT = 2
+FORMAT = 3
 
 
 class PhysicalModel(nn.Module):

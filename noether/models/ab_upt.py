@@ -13,7 +13,8 @@ from noether.data.layout import CAR_FLOW, Layout
 from noether.data.padding import mask_of
 from noether.models.geometry import GeometryModel
 from noether.models.layers.attention import KeysValues
-from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear, publish_norms
+from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.models.layers.norms import publish_norms
 from noether.models.points import (
     AnchoredModel,
     Latent,

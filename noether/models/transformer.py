@@ -7,7 +7,8 @@ surface and volume as one sequence. There is no geometry branch: the surface poi
 from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
-from noether.models.layers.blocks import MLP, TransformerBlock, publish_norms
+from noether.models.layers.blocks import MLP, TransformerBlock
+from noether.models.layers.norms import publish_norms
 from noether.models.points import SequenceModel
 
 

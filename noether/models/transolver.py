@@ -19,6 +19,8 @@ from noether.models.layers.slices import SliceAttention
 from noether.models.points import SequenceModel, blocks_of, present
 
 INPUTS = 7
+UNFITTED = {"input_mean": (500.0,) * 3 + (0.0,) * 4, "input_deviation": (100.0,) * 3 + (1.0,) * 4}
+"""The inputs' scaling where nothing was fitted: positions of 0..1000 become about −5..5."""
 
 
 class TransolverBlock(Recomputable):
@@ -75,6 +77,8 @@ class Transolver(SequenceModel):
     At the defaults 3,860,804 parameters.
     """
 
+    unrecorded = UNFITTED
+
     def __init__(
         self,
         dim: int = 256,
@@ -89,9 +93,8 @@ class Transolver(SequenceModel):
         self.placeholder = nn.Parameter(torch.rand(dim) / dim)
         self.input_mean: Tensor
         self.input_deviation: Tensor
-        # Where nothing is fitted, positions of 0..1000 become about −5..5.
-        self.register_buffer("input_mean", torch.tensor([500.0] * 3 + [0.0] * 4))
-        self.register_buffer("input_deviation", torch.tensor([100.0] * 3 + [1.0] * 4))
+        for name, values in UNFITTED.items():
+            self.register_buffer(name, torch.tensor(values))
         self._build(TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth))
         for block in blocks_of(self.blocks):
             # With weights as small as the others', all slices would begin alike and have to be told apart first.

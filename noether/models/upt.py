@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from noether.data.layout import CAR_FLOW, Layout
 from noether.models.geometry import GeometryModel
-from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear, publish_norms
+from noether.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.models.layers.norms import publish_norms
 from noether.models.points import Latent, blocks_of, in_full_precision, mean_token, split_fields
 
 

@@ -192,16 +192,17 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what a checkpoint knows.
+        """Takes back what a checkpoint knows; one of format 2 may have fewer entries.
 
         Raises:
             ValueError: the state is not one of this task.
         """
         self.statistics = SCALINGS.validate_python(state["statistics"])
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
-        self.seen = SEEN.validate_python({key: state[key] for key in ("points", "parameters")})
-        self._take(**state["described"])
-        self.parts, self.space = dict(state["parts"]), dict(state["space"])
+        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
+        if described := state.get("described"):
+            self._take(**described)
+        self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
         self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
 
     def prepare(self, batch: Batch) -> Batch:

@@ -71,7 +71,7 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     """Returns a line where a run goes on with other data than it was trained on, and that is accepted.
 
     Args:
-        meta: of the checkpoint that is resumed.
+        meta: of the checkpoint that is resumed; one of format 2 may not say which data it was.
         now: the data of this start, by `data_identity`.
         accepted: the keys of `accept_changes`.
         run: its folder, for the message.
@@ -80,7 +80,7 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
         RequestError: the data differ, and `accept_changes` has neither dataset nor all.
     """
     before = meta["data"]
-    if before == now:
+    if before in (None, now):
         return []
     seen, expected = (
         f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)

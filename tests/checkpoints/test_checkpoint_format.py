@@ -51,7 +51,7 @@ def test_a_checkpoint_of_another_format_is_passed_over(tmp_path) -> None:
     checkpoint = write(tmp_path, 1)
     meta = checkpoint.meta() | {"format": 99}
     (checkpoint.path / "meta.json").write_text(json.dumps(meta))
-    assert "format 99 is not 3" in str(checkpoint.damage())
+    assert "format 99 is not 4" in str(checkpoint.damage())
 
 
 HARMED = {
@@ -153,7 +153,7 @@ def test_a_forged_checkpoint_is_a_damaged_one(changes, tmp_path) -> None:
 
 
 def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) -> None:
-    for updates, metric in ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None)):
+    for updates, metric in ((1, 0.9), (2, 0.1), (4, 0.5), (4, 0.4), (5, None)):
         write(tmp_path, updates, metric)
     (tmp_path / ".update-000000009.77.partial").mkdir()
     prune_checkpoints(tmp_path, keep=2)

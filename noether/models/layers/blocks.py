@@ -128,10 +128,3 @@ def initialise_linear(module: nn.Module) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def publish_norms(model: nn.Module) -> None:
-    """Gives the layer norms of a model the eps of the published models, 1e-6; torch's is 1e-5."""
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = 1e-6
