@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints import format_2
+from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import WEIGHTS, CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError

@@ -1,4 +1,4 @@
-"""Runs of checkpoint format 2, whose norms have the eps 1e-5, still load: they evaluate to their old metrics, resume, predict."""
+"""Runs of checkpoint format 2, whose norms have the eps 1e-5: they evaluate to their old metrics, go on and predict."""
 
 import json
 import shutil

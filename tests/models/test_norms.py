@@ -1,4 +1,4 @@
-"""The eps of layer norms: as published in new models, and their own in weights of before; a block against torch's own."""
+"""The eps of layer norms: as published in new models, their own in older weights; a block against torch's own."""
 
 from pathlib import Path
 
