@@ -17,7 +17,7 @@ def as_now(meta: dict[str, Any]) -> dict[str, Any]:
     """Returns a meta.json with what format 2 may lack; one of today as it is."""
     if meta["format"] != FORMAT:
         return meta
-    counts = [meta.get(name) for name in ("effective_batch_size", "world_size")]
+    batch, ranks = (meta.get(name, 0) for name in ("effective_batch_size", "world_size"))
     # A rank's share of the batch is the most that a device can have held at once.
-    of_a_rank = max(1, counts[0] // counts[1]) if all(is_count(count) and count for count in counts) else None
+    of_a_rank = max(1, batch // ranks) if is_count(batch) and is_count(ranks) and ranks else None
     return {"micro_batch_size": of_a_rank, "data": None, "conditions": {}, **meta}
