@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from noether.common.numbers import number_text
 from noether.distributed.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
@@ -63,7 +64,7 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
         for number, row in enumerate(epochs[devices]):
             assert (row["update"], row["epoch_samples"]) == (4 * number + 4, 48)
             assert row["metrics"]["loss"] == pytest.approx(sum(losses[4 * number : 4 * number + 4]) / 4, rel=1e-12)
-            shown = f"{row['metrics']['loss']:.4g}  accuracy {row['metrics']['accuracy']:.2%}"
+            shown = f"{number_text(row['metrics']['loss'])}  accuracy {row['metrics']['accuracy']:.2%}"
             assert re.search(rf"epoch +{number + 1}/2  training  loss {re.escape(shown)}  48 samples", done.out)
     one, two = ([row["metrics"] for row in epochs[devices]] for devices in ("1", "2"))
     assert [row["accuracy"] for row in one] == [row["accuracy"] for row in two]
