@@ -41,7 +41,6 @@ MODULES = (
     "pyvista",
     "scipy.spatial",
     "hydra.utils",
-    "fire",
     "noether.config.compose",
     "noether.config.explain",
     "noether.models.upt",

@@ -183,9 +183,6 @@ def _one_word_a_verb(arguments: list[str]) -> list[str]:
 
 
 def _run_command(arguments: list[str]) -> int:
-    import fire
-    from fire.decorators import SetParseFns
-
     from noether.cli.arguments import parse_arguments
     from noether.config.schema import RunConfig
 
@@ -196,14 +193,8 @@ def _run_command(arguments: list[str]) -> int:
         from noether.environments.single_process import refuse_several
 
         refuse_several(command.verb, os.environ, socket.gethostname(), read_process_facts())
-    switches = {name: "True".__eq__ for name, value in command.flags.items() if isinstance(value, bool)}
-    # Fire would read 0,1 as a tuple and 1e-3 as a number; what a setting means is the schema's to say.
-    fire.decorators.SetParseFn(str)(SetParseFns(**switches)(function))
-    result: list[int] = []
-    # The one form of flags that it cannot misread.
-    words = [*command.positional, *(f"--{name}={value}" for name, value in command.flags.items())]
-    fire.Fire(function, words, name="noether", serialize=result.append)
-    return result[0]
+    code: int = function(*command.positional, **command.flags)
+    return code
 
 
 def _leave(code: int) -> NoReturn:

@@ -103,7 +103,7 @@ class _Foreach:
     """Operations on lists of tensors, named as those on one: `foreach.mul_(tensors, 2)`.
 
     One kernel of a GPU for many tensors, where a loop starts one for each; on a CPU, half the time of that loop for 150
-    small weights (lerp_ 0.50 and 1.02 ms, norm 0.59 and 1.54 ms, one thread). In a torch without the name, the loop.
+    small weights (lerp_ 0.50 and 1.02 ms, one thread). In a torch without the name, the loop.
     """
 
     def __getattr__(self, name: str) -> Any:

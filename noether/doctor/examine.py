@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from noether.common.flags import number_of
+from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
 from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.follower import follow
@@ -23,7 +24,7 @@ from noether.environments.placement import Device, Endpoint, Placement, Worker
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
 from noether.training.refusing import other_hosts_told
-from noether.workers.context import DistributedSettings, RunInfo
+from noether.workers.context import RunInfo
 from noether.workers.hub import Hub
 from noether.workers.ports import RunPorts, hold_ports
 from noether.workers.run import open_link
@@ -128,7 +129,7 @@ def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds
 def _as_doctors(run: RunInfo, seconds: float) -> RunInfo:
     """Returns what the doctor's processes are given for a run: they meet whatever their devices, which are compared."""
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
-    limits = DistributedSettings(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S)
+    limits = DistributedConfig(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S)
     return replace(run, identity=identity, distributed=limits)
 
 

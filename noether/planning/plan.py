@@ -25,7 +25,7 @@ from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
-from noether.workers.context import DistributedSettings, RunInfo
+from noether.workers.context import RunInfo
 
 ROWS_SHOWN = 16
 """How many ranks are printed at most; JSON lists them all."""
@@ -85,7 +85,7 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
         identity,
         key=run_key(settings, environ),
         start_key=run_key({}, environ),
-        distributed=DistributedSettings(**with_environment(distributed, environ).model_dump()),
+        distributed=with_environment(distributed, environ),
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
         settings={**versions, **dict(flat(shared_settings(settings)))} if settings else {},
     )

@@ -15,7 +15,7 @@ from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
-from noether.distributed.torch_internals import LightDDP, foreach
+from noether.distributed.torch_internals import LightDDP
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
@@ -41,7 +41,6 @@ class Updater:
         self.state, self.config, self.precision, self.group = state, config, precision, group
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
-        self.clipping = Clipping(self.parameters, config.clip_gradient_norm)
         forward: nn.Module = state.model
         if group.world_size > 1:
             wrapper = DistributedDataParallel if config.compile else LightDDP
@@ -107,10 +106,10 @@ class Updater:
         if self._last_gradient is not None:
             self._last_gradient.settle()
         scaler.unscale_(state.optimizer)
-        norm = self.clipping.norm()
+        norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         skipped = self._why_not(norm, batches, before)
         if skipped is None:
-            self.clipping.clip(norm)
+            self._clip(norm)
             for group in state.optimizer.param_groups:
                 group["lr"] = learning_rate
             scaler.step(state.optimizer)
@@ -123,6 +122,13 @@ class Updater:
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
         return UpdateMetrics(loss, norm, skipped, counts)
+
+    def _clip(self, norm: Tensor) -> None:
+        """Scales the gradient, whose norm is given, down to the largest that is allowed."""
+        largest = self.config.clip_gradient_norm
+        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
+        if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
+            clip_grads_with_norm_(self.parameters, largest, norm)
 
     def _wait_begins(self) -> None:
         if self._reducing:
@@ -205,41 +211,6 @@ class Updater:
             f"  fix       {advice}; the last checkpoint is as it was"
         )
         return str(self.group.from_first(text))
-
-
-class Clipping:
-    """Norm and clipping of one model's gradients, in the arithmetic of `torch.nn.utils.clip_grad_norm_`.
-
-    Where all parameters are of one real type on one device, they need not be sorted by kind in every update.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], largest: float | None) -> None:
-        self._parameters, self._largest = parameters, largest
-        kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
-        self._plain = len(kinds) == 1 and next(iter(kinds))[1].is_floating_point
-
-    @torch.no_grad()
-    def norm(self) -> Tensor:
-        """Returns the norm of the whole gradient, a scalar on the device."""
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        if not self._plain or not gradients:
-            return get_total_norm(gradients)
-        out: Tensor = torch.linalg.vector_norm(torch.stack(foreach.norm(gradients)))
-        return out
-
-    @torch.no_grad()
-    def clip(self, norm: Tensor) -> None:
-        """Scales the gradient so that its norm, which was `norm`, is at most the largest."""
-        if self._largest is None:
-            return
-        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
-        if not norm.is_cuda and norm.item() < self._largest * (1 - 1e-5):
-            return
-        if not self._plain:
-            clip_grads_with_norm_(self._parameters, self._largest, norm)
-            return
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        foreach.mul_(gradients, torch.clamp(self._largest / (norm + 1e-6), max=1.0))
 
 
 class _LastGradient:

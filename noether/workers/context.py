@@ -7,20 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from noether.config.distributed import DistributedConfig
 from noether.environments.identity import NO_RUN, RunIdentity
 from noether.environments.placement import Endpoint, Worker
 from noether.errors import RequestError
 from noether.workers.rank_state import BEFORE_ALL, ParentLink, RankPosition
-
-
-@dataclass(frozen=True)
-class DistributedSettings:
-    """The `distributed` section of the configuration, for parent processes and ranks that do without pydantic."""
-
-    init_timeout_s: float = 600.0
-    timeout_s: float = 300.0
-    heartbeat_timeout_s: float = 60.0
-    cpu_collectives: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class RunInfo:
 
     identity: RunIdentity = NO_RUN
     key: str = ""
-    distributed: DistributedSettings = DistributedSettings()
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     shared_folder: Path | None = None
     log_folder: Path = Path()
     logs_stay: bool = True

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from noether.workers.context import DistributedSettings, WorkerReport
+from noether.config.distributed import DistributedConfig
+from noether.workers.context import WorkerReport
 from noether.workers.rank_state import listed
 
 
 def name_missing(
-    waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedSettings
+    waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedConfig
 ) -> WorkerReport | None:
     """Return the report of the rank that the others waited for, or None if every rank was there.
 
@@ -44,7 +45,7 @@ def own_frames(stack: str) -> str:
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 
-def _how_long(waited_s: float, settings: DistributedSettings) -> str:
+def _how_long(waited_s: float, settings: DistributedConfig) -> str:
     if not waited_s:
         return ""
     setting = "timeout_s" if abs(waited_s - settings.timeout_s) < 0.01 else "init_timeout_s"

@@ -1,7 +1,6 @@
 """What single sections take: times of ranks, lengths with a unit, and further options of sbatch."""
 
 import re
-from dataclasses import asdict
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -11,11 +10,6 @@ from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.interval import Interval
 from noether.errors import RequestError
 from noether.planning.batches import RunLength
-from noether.workers.context import DistributedSettings
-
-
-def test_what_launchers_and_ranks_are_given_has_the_same_settings_and_defaults() -> None:
-    assert asdict(DistributedSettings()) == DistributedConfig().model_dump()
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), (" 90 ", 90.0), ("1e3", 1000.0)], ids=str)

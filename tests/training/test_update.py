@@ -13,7 +13,7 @@ from noether.environments.placement import Device, Endpoint, Worker
 from noether.learning.precision import Precision
 from noether.tasks.base import Task
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError
-from noether.training.update import Clipping, Updater
+from noether.training.update import Updater
 from noether.workers.context import WorkerContext
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
@@ -86,22 +86,6 @@ def test_the_gradient_is_clipped_once_after_the_last_micro_batch() -> None:
     assert float(norm) > 0.5
     moved = torch.cat([(before[k] - v).flatten() for k, v in updater.state.model.state_dict().items()])
     assert float(moved.norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
-
-
-@pytest.mark.parametrize("largest", [1e-3, 0.5, 1e3])
-@pytest.mark.parametrize("kinds", [(torch.float32,), (torch.float64,), (torch.float32, torch.complex64)], ids=str)
-def test_norm_and_clipping_are_torch_s_to_the_bit(kinds, largest) -> None:
-    torch.manual_seed(0)
-    ours = [nn.Parameter(torch.randn(size, 3).to(kinds[size % len(kinds)])) for size in (1, 4, 7)]
-    theirs = [copy.deepcopy(one) for one in ours]
-    for one, other in zip(ours, theirs, strict=True):
-        one.grad = torch.randn_like(one)
-        other.grad = one.grad.clone()
-    clipping = Clipping(ours, largest)
-    norm = clipping.norm()
-    clipping.clip(norm)
-    assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, largest))
-    assert all(torch.equal(one.grad, other.grad) for one, other in zip(ours, theirs, strict=True))
 
 
 def broken(batch):

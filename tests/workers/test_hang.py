@@ -2,7 +2,8 @@
 
 import pytest
 
-from noether.workers.context import DistributedSettings, WorkerReport
+from noether.config.distributed import DistributedConfig
+from noether.workers.context import WorkerReport
 from noether.workers.hang import name_missing, own_frames
 from noether.workers.rank_state import RankPosition
 
@@ -28,7 +29,7 @@ def doing(rank: int, position: RankPosition, stopped: bool = False) -> WorkerRep
     ],
 )
 def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
-    found = name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedSettings(timeout_s=5))
+    found = name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedConfig(timeout_s=5))
     assert ([found.rank] if found else []) == missing[:1]
     if found is None:
         return
@@ -41,7 +42,7 @@ def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
 
 
 def test_the_first_timeout_is_the_one_for_joining() -> None:
-    found = name_missing([WAITED], {1: doing(1, RankPosition())}, DistributedSettings(init_timeout_s=5))
+    found = name_missing([WAITED], {1: doing(1, RankPosition())}, DistributedConfig(init_timeout_s=5))
     assert found is not None
     assert "for 5 s (distributed.init_timeout_s)" in found.message
 

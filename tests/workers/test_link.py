@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from noether.config.distributed import DistributedConfig
 from noether.environments.endpoint import hold_port
 from noether.environments.identity import RunIdentity, run_key
 from noether.environments.placement import Endpoint
 from noether.errors import RequestError
 from noether.workers.connector import AddressLookup, own_address
-from noether.workers.context import DistributedSettings, RunInfo, WorkerReport
+from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import Caller
 from noether.workers.hosts_differ import settings_differ
 from noether.workers.hub import Hub
@@ -52,7 +53,7 @@ class Links:
         self.hub = Hub((0, 1), "n1", run_info, self.endpoint, listener)
 
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
-        waits = DistributedSettings(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
+        waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
         start = run_key({}, {"NOETHER_RUN_KEY": self.secret})
         own = {"noether": identity.configuration, "torch": "2", "seed": 1} if identity.configuration else {}
         return RunInfo(identity, key, waits, self.folder, self.folder / "logs", start_key=start, settings=own)
