@@ -7,7 +7,7 @@ from typing import Any
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.own_host import TimeBudget
-from noether.doctor.world_checks import check_bandwidth, short_ranks
+from noether.doctor.world_checks import check_bandwidth, named_ranks
 from noether.workers.rank_state import MeetingPoint
 
 Ask = Callable[[dict[str, Any]], list[dict[str, Any]]]
@@ -103,6 +103,6 @@ def _broken(link: ChainStep, answers: Sequence[dict[str, Any]], world: World) ->
         by_error["stopped answering"] = lost
     if not by_error:
         return None
-    said = [f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}: {error}" for error, ranks in by_error.items()]
+    said = [f"{named_ranks(ranks)}: {error}" for error, ranks in by_error.items()]
     ranks = tuple(sorted({rank for failed in by_error.values() for rank in failed}))
     return Diagnosis(link.name, "error", "; ".join(said[:4]), link.expected, link.fix, ranks=ranks)

@@ -5,7 +5,7 @@ from typing import Any
 
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level
-from noether.environments.slurm.nodelist import join_ranges
+from noether.workers.rank_state import listed
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
@@ -14,13 +14,9 @@ MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
 """Besides the settings that must agree: the link refuses ranks that differ in them."""
 
 
-def short_ranks(ranks: Sequence[int]) -> str:
-    """Returns ranks in short form, such as "0-3, 6"."""
-    return ", ".join(join_ranges([str(rank) for rank in sorted(ranks)]))
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {short_ranks(ranks)}"
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Returns ranks with their noun: "rank 2", "ranks 0, 1"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
 
 
 def check_presence(
@@ -32,9 +28,9 @@ def check_presence(
     if not missing:
         return Diagnosis("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
     absent = [name for index, name in enumerate(nodes) if index not in came]
-    there = ", ".join(f"{_named(ranks)} on {host}" for host, ranks in came.values())
+    there = ", ".join(f"{named_ranks(ranks)} on {host}" for host, ranks in came.values())
     who = f"none from {', '.join(absent)}" if absent else "other ranks of their hosts did"
-    seen = f"{_named(missing)} did not connect within {seconds:.0f} s ({who}); {there} did"
+    seen = f"{named_ranks(missing)} did not connect within {seconds:.0f} s ({who}); {there} did"
     fix = "noether doctor"
     if absent:
         fix = f"noether doctor      (on {absent[0]} alone: check that it starts and can reach this host)"

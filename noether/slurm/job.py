@@ -16,7 +16,7 @@ from noether.config.schema import RunConfig
 from noether.config.slurm import SlurmConfig
 from noether.config.sweep import varied
 from noether.environments.process_facts import NOTHING_KNOWN
-from noether.environments.slurm.nodelist import compress_nodelist, compress_task_counts, parse_nodelist
+from noether.environments.slurm.nodelist import parse_nodelist
 from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
@@ -161,9 +161,10 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
             expected="at least as many nodes as the list names",
             fix=f"slurm.nodes={len(named)}",
         )
-    nodes = compress_nodelist([*named, *(f"node{index + 1}" for index in range(len(named), slurm.nodes))])
+    unnamed = [f"node[{len(named) + 1}-{slurm.nodes}]"] if len(named) < slurm.nodes else []
+    nodes = ",".join([*([slurm.nodelist] if slurm.nodelist else []), *unnamed])
     tasks = str(slurm.nodes * slurm.ntasks_per_node)
-    counts = compress_task_counts([slurm.ntasks_per_node] * slurm.nodes)
+    counts = f"{slurm.ntasks_per_node}(x{slurm.nodes})"
     of_job = {"JOB_ID": "1", "JOB_NODELIST": nodes, "NTASKS": tasks, "TASKS_PER_NODE": counts}
     of_step = {"STEP_ID": "0", "STEP_NODELIST": nodes, "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": counts}
     of_task = dict.fromkeys(("PROCID", "LOCALID", "NODEID"), "0")

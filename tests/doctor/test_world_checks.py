@@ -13,7 +13,6 @@ from noether.doctor.world_checks import (
     check_clocks,
     check_names,
     check_presence,
-    short_ranks,
 )
 from noether.workers.rank_state import MeetingPoint
 
@@ -30,7 +29,7 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "a-node-is-missing": (
         check_presence(4, TWO_NODES, {0: ("n1", [0, 1])}, 18),
         "error",
-        "ranks 2-3 did not connect within 18 s (none from n2); ranks 0-1 on n1 did",
+        "ranks 2, 3 did not connect within 18 s (none from n2); ranks 0, 1 on n1 did",
     ),
     "one-rank-of-a-host-is-missing": (
         check_presence(2, ("n1",), {0: ("n1", [0])}, 18),
@@ -78,11 +77,6 @@ def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
     assert words in f"{finding.seen} {finding.fix}"
 
 
-@pytest.mark.parametrize(("ranks", "text"), [([3, 1, 2], "1-3"), ([0, 2, 3], "0, 2-3"), ([], "")])
-def test_ranks_in_short(ranks: list[int], text: str) -> None:
-    assert short_ranks(ranks) == text
-
-
 def chain(
     broken: str, how: dict[int, str], gpus: tuple[int, ...] = (), silent: int = -1, late: tuple[int, ...] = ()
 ) -> dict[str, Diagnosis]:
@@ -116,7 +110,7 @@ def test_what_lies_behind_a_broken_link_is_skipped_with_the_reason(broken: str) 
     found = chain(broken, {0: "no answer within 8 s", 2: "refused", 1: "no answer within 8 s"}, (0, 1, 2), late=(0, 1))
     assert found[broken].level == "error"
     # The cause before its echoes.
-    assert found[broken].seen == "rank 2: refused; ranks 0-1: no answer within 8 s"
+    assert found[broken].seen == "rank 2: refused; ranks 0, 1: no answer within 8 s"
     assert found["bandwidth"].seen == f"{broken} failed"
     assert found["bandwidth"].level == "skipped"
 

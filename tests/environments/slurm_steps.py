@@ -7,7 +7,6 @@ from slurm_dumps import driver_of
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.environments.resolve import resolve_placement
-from noether.environments.slurm.nodelist import compress_nodelist, compress_task_counts
 
 
 def block(counts: Sequence[int]) -> list[int]:
@@ -24,10 +23,10 @@ def job_variables(names: Sequence[str], counts: Sequence[int], job: int = 13) ->
     """What sbatch sets for a job's batch script, and srun anew for its step."""
     return {
         "SLURM_JOB_ID": str(job),
-        "SLURM_JOB_NODELIST": compress_nodelist(names),
+        "SLURM_JOB_NODELIST": ",".join(names),
         "SLURM_JOB_NUM_NODES": str(len(names)),
         "SLURM_NTASKS": str(sum(counts)),
-        "SLURM_TASKS_PER_NODE": compress_task_counts(counts),
+        "SLURM_TASKS_PER_NODE": ",".join(map(str, counts)),
     }
 
 
@@ -66,9 +65,9 @@ def step(
         environ = {
             **job_variables(names, counts, job),
             "SLURM_STEP_ID": str(step_id),
-            "SLURM_STEP_NODELIST": compress_nodelist(names),
+            "SLURM_STEP_NODELIST": ",".join(names),
             "SLURM_STEP_NUM_TASKS": str(len(where)),
-            "SLURM_STEP_TASKS_PER_NODE": compress_task_counts(counts),
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(local),
             "SLURM_NODEID": str(node),

@@ -16,13 +16,15 @@ NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in rang
 def task(rank: int) -> dict[str, str]:
     """One task of `srun -N1024 --ntasks-per-node=8`, or of one task a node with eight devices."""
     node, local = divmod(rank, EACH)
-    job = job_variables(NAMES, [EACH] * NODES, job=4_000_000)
+    nodes, counts = "rack[00-15]-node[000-063]", f"{EACH}(x{NODES})"
     return {
-        **job,
+        **job_variables(NAMES, [EACH] * NODES, job=4_000_000),
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_TASKS_PER_NODE": counts,
         "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NODELIST": job["SLURM_JOB_NODELIST"],
+        "SLURM_STEP_NODELIST": nodes,
         "SLURM_STEP_NUM_TASKS": str(NODES * EACH),
-        "SLURM_STEP_TASKS_PER_NODE": f"{EACH}(x{NODES})",
+        "SLURM_STEP_TASKS_PER_NODE": counts,
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(local),
         "SLURM_NODEID": str(node),

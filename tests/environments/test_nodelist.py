@@ -1,4 +1,4 @@
-"""Node lists and task counts as Slurm writes them: read, written, and refused in no time where they are none."""
+"""Node lists and task counts as Slurm writes them: read, and refused in no time where they are none."""
 
 import time
 
@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from noether.environments.slurm.nodelist import (
     MAX_NODES,
-    compress_nodelist,
-    compress_task_counts,
     parse_nodelist,
     parse_task_counts,
 )
@@ -39,39 +37,6 @@ from noether.errors import RequestError
 )
 def test_a_list_and_its_names(text: str, names: str) -> None:
     assert parse_nodelist(text) == tuple(names.split())
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        pytest.param("n1 n2 n3", "n[1-3]", id="range"),
-        pytest.param("n1 n3 n4", "n[1,3-4]", id="gap"),
-        pytest.param("n08 n09 n10", "n[08-10]", id="padding"),
-        pytest.param("n9 n10", "n[9-10]", id="no padding"),
-        pytest.param("a1-ib a2-ib", "a[1-2]-ib", id="suffix"),
-        pytest.param("login login n1", "login,login,n1", id="names without numbers"),
-        pytest.param("n2 n1", "n[2,1]", id="order is kept"),
-    ],
-)
-def test_names_are_compressed(names: str, text: str) -> None:
-    assert compress_nodelist(names.split()) == text
-
-
-NAMES = st.from_regex(r"[a-z]{0,3}(-?[0-9]{1,4}){0,3}(-ib|\.lan)?", fullmatch=True).filter(bool)
-
-
-@given(st.lists(NAMES, min_size=1, max_size=30))
-def test_any_names_come_back(names: list[str]) -> None:
-    assert parse_nodelist(compress_nodelist(names)) == tuple(names)
-
-
-@given(st.integers(0, 10**6), st.integers(1, 300), st.integers(1, 7), st.sampled_from(["", "-ib", "x1y"]))
-def test_any_run_of_numbers_comes_back(first: int, count: int, width: int, suffix: str) -> None:
-    names = [f"rack7node{number:0{width}d}{suffix}" for number in range(first, first + count)]
-    text = compress_nodelist(names)
-    assert parse_nodelist(text) == tuple(names)
-    if not suffix.endswith("y"):
-        assert len(text) < 60
 
 
 @given(st.lists(st.tuples(st.text("abn-", max_size=3), st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9))))))
@@ -137,7 +102,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except RequestError:
         return
     assert 0 < len(names) <= MAX_NODES
-    assert parse_nodelist(compress_nodelist(names)) == names
 
 
 @pytest.mark.parametrize(
@@ -152,12 +116,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_task_counts(text: str, counts: tuple[int, ...]) -> None:
     assert parse_task_counts(text) == counts
-    assert compress_task_counts(counts) == text
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=100))
-def test_any_task_counts_come_back(counts: list[int]) -> None:
-    assert parse_task_counts(compress_task_counts(counts)) == tuple(counts)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def component_devices(
         raise RequestError(
             "hetjob-gpus-unknown",
             "the components of this heterogeneous step do not say how many GPUs their nodes have",
-            seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {describe_nodes(task.nodes)}, one task on each",
+            seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {task.node_list}, one task on each",
             expected="a number for each component: each node's ranks follow those of the nodes before it",
             fix="#SBATCH --gpus-per-node=N      (in every component, with srun --het-group=… in the script; or one "
             "task per device,\nor devices=N for the same number on each node)",

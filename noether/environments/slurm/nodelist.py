@@ -1,12 +1,11 @@
-"""Reads and writes Slurm's node lists (`rack[1-2]node[08-11]-ib,login`) and task counts.
+"""Reads Slurm's node lists (`rack[1-2]node[08-11]-ib,login`) and task counts.
 
 They are parsed here rather than by `scontrol show hostnames`, because a container has no Slurm. The grammar is that
 of Slurm's host lists (slurm.conf(5), "NodeName"; srun(1), "SLURM_TASKS_PER_NODE").
 """
 
 import re
-from collections.abc import Sequence
-from itertools import groupby, product
+from itertools import product
 from math import prod
 
 from noether.errors import RequestError
@@ -19,7 +18,6 @@ MAX_NAME = 255
 _ITEM = re.compile(r"(?!,)([A-Za-z0-9._-]*+(?:\[[0-9,-]*+\][A-Za-z0-9._-]*+)*+),")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
-_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 
 
 def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
@@ -77,43 +75,6 @@ def _range(word: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2] or match[1]), len(match[1])
 
 
-def compress_nodelist(names: Sequence[str]) -> str:
-    """Return the names, in their order, as one Slurm node list, from which `parse_nodelist` returns the same names.
-
-    Neighbouring names that differ only in their last number share a bracket. Nothing is sorted.
-    """
-    words = []
-    for (start, end), group in groupby(map(_around_last_number, names), key=lambda parts: parts[:2]):
-        numbers = join_ranges([number for _, _, number in group])
-        if end is None:
-            words += [start] * len(numbers)
-        elif len(numbers) == 1 and "-" not in numbers[0]:
-            words.append(f"{start}{numbers[0]}{end}")
-        else:
-            words.append(f"{start}[{','.join(numbers)}]{end}")
-    return ",".join(words)
-
-
-def _around_last_number(name: str) -> tuple[str, str | None, str]:
-    """Return the text before the last number of a name, the text after it, and the number.
-
-    For a name without a number the text after it is None, so that the name shares no bracket.
-    """
-    match = _LAST_NUMBER.fullmatch(name)
-    return (match[1], match[3], match[2]) if match else (name, None, "")
-
-
-def join_ranges(numbers: Sequence[str]) -> list[str]:
-    """Join consecutive numbers of the same width into ranges: 1, 2, 3, 7 are 1-3, 7."""
-    runs: list[list[str]] = []
-    for number in numbers:
-        if number and runs and f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}" == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-
-
 def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
     """Return the number of tasks on each node: `2(x2),1` is (2, 2, 1).
 
@@ -140,12 +101,6 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
             )
         counts += [tasks] * repeats
     return tuple(counts)
-
-
-def compress_task_counts(counts: Sequence[int]) -> str:
-    """Return the counts as Slurm writes them: (2, 2, 1) is `2(x2),1`."""
-    groups = [(count, len(list(group))) for count, group in groupby(counts)]
-    return ",".join(f"{count}(x{repeats})" if repeats > 1 else str(count) for count, repeats in groups)
 
 
 def _refusal(code: str, summary: str, expected: str, text: str, source: str) -> RequestError:

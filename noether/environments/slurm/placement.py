@@ -21,14 +21,7 @@ from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
-from noether.environments.slurm.step import (
-    OutsideStep,
-    SrunTask,
-    describe_nodes,
-    job_id_of,
-    restart_count,
-    slurm_process,
-)
+from noether.environments.slurm.step import OutsideStep, SrunTask, job_id_of, restart_count, slurm_process
 from noether.errors import RequestError
 
 
@@ -54,7 +47,7 @@ def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | 
 def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> Placement:
     environ, inventory = here.environ, here.inventory
     step = f"srun, step {task.step_id} of job {task.job_id}"
-    agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}")
+    agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={task.node_list}")
     counts = component_devices(request, environ, task, inventory.kind)
     binding = bind_devices(task, inventory, request.devices, counts)
     refuse_uneven_devices(request, environ, inventory, task)
@@ -73,7 +66,7 @@ def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> 
         reasons={
             "launcher": step + (f"; {also} agree" if also else ""),
             "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
-            "nodes": f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}",
+            "nodes": f"SLURM_STEP_NODELIST={task.node_list}",
             "node_rank": f"SLURM_NODEID={task.node_rank}",
             "workers": f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}; {binding.reason}",
             "endpoint": endpoint_reason,
@@ -103,7 +96,7 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask
     if len(task.nodes) == 1:
         # Always resolves, and nothing outside the node can reach it.
         return Endpoint("127.0.0.1", port, source), f"every rank is on {first}; {reason}"
-    seen = f"{first} is the first of SLURM_STEP_NODELIST={describe_nodes(task.nodes)}"
+    seen = f"{first} is the first of SLURM_STEP_NODELIST={task.node_list}"
     address = master_from_environment(variables, first, seen)
     if address:
         return Endpoint(address, port, source), f"MASTER_ADDR={address}, {seen}; {reason}"
@@ -124,7 +117,7 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
             "the first node of the step is not where rank 0 runs"
             if misplaced
             else "this node has another position in the step's node list",
-            seen=f"SLURM_STEP_NODELIST={describe_nodes(task.nodes)}, SLURM_NODEID={task.node_rank}, "
+            seen=f"SLURM_STEP_NODELIST={task.node_list}, SLURM_NODEID={task.node_rank}, "
             f"SLURMD_NODENAME={name}, SLURM_GTIDS={ids}",
             expected="rank 0 on the first node, where the other ranks look for it",
             fix="srun --distribution=block noether train …      (or master_addr=HOST, the host of rank 0)",

@@ -11,14 +11,10 @@ decides.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from noether.common.numbers import first_of
 from noether.environments.binding import LaunchedTask
 from noether.environments.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
-from noether.environments.slurm.nodelist import (
-    compress_nodelist,
-    compress_task_counts,
-    parse_nodelist,
-    parse_task_counts,
-)
+from noether.environments.slurm.nodelist import parse_nodelist, parse_task_counts
 from noether.errors import RequestError
 
 INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
@@ -36,11 +32,15 @@ SRUN = "srun noether train …"
 
 @dataclass(frozen=True, kw_only=True)
 class SrunTask(LaunchedTask):
-    """One task that srun started, as described by its step's variables; `nodes` are the step's, not the job's."""
+    """One task that srun started, as described by its step's variables; `nodes` are the step's, not the job's.
+
+    `node_list` is their list as srun wrote it, cut off if it is long.
+    """
 
     job_id: int
     step_id: int
     nodes: tuple[str, ...]
+    node_list: str
     most_local: int
 
 
@@ -256,7 +256,7 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
         most_local=max(counts),
         node_rank=node_rank,
         seen=f"SLURM_PROCID={rank}, SLURM_LOCALID={local_rank}, SLURM_NODEID={node_rank}, "
-        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={compress_task_counts(counts)}",
+        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={_cut(environ['SLURM_STEP_TASKS_PER_NODE'])}",
         line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
@@ -264,6 +264,7 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
         job_id=number({"SLURM_JOB_ID": job_id}, "SLURM_JOB_ID"),
         step_id=step_id,
         nodes=nodes,
+        node_list=_cut(environ["SLURM_STEP_NODELIST"]),
     )
 
 
@@ -303,6 +304,9 @@ def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def describe_nodes(nodes: tuple[str, ...]) -> str:
-    """Return node names as Slurm writes them, cut off if the text is long."""
-    text = compress_nodelist(nodes)
+    """Return the first node names, and how many more there are."""
+    return first_of(nodes, 4)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
