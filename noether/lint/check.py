@@ -10,12 +10,11 @@ from noether.common.suggest import nearest
 from noether.errors import RequestError
 from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
 from noether.lint.claim_rules import comments
-from noether.lint.finding import Finding
+from noether.lint.finding import Finding, checked, taken_by_sbatch
 from noether.lint.job import Job
 from noether.lint.rank_rules import Requested, world_size
 from noether.lint.script import Script
 from noether.lint.shell import ends_parser
-from noether.lint.trial import checked, taken_by_sbatch
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.form, options_rules.syntax, options_rules.continued, options_rules.spooled, options_rules.words,

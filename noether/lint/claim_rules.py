@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from noether.distributed.deadline import seconds_left
 from noether.lint.finding import Finding
 from noether.lint.job import Job
-from noether.lint.values import signal_request
+from noether.lint.options import signal_request
 
 _GPU = r"(?:(?:[A-Za-z]+\d*\w*\s+)?GPUs?|(?:[ABHLPV]|GH)\d{2,3}s?)\b"
 _EACH = r"\s*(?:per node|each|/\s*node|a node)"

@@ -7,11 +7,10 @@ from pathlib import Path
 from noether.common.flags import one_of
 from noether.errors import ExitCode, RequestError
 from noether.lint.check import Report, lint_files, lint_text
-from noether.lint.finding import Finding
+from noether.lint.finding import Finding, apply
 from noether.lint.formats import FORMATS, render
 from noether.lint.rank_rules import ReadLine, Requested
 from noether.lint.rules import RULES
-from noether.lint.trial import apply
 
 
 def run_lint(

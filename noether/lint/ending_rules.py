@@ -9,18 +9,17 @@ from pathlib import Path
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, JobShape, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
-from noether.lint.options import names_in
+from noether.lint.options import names_in, signal_request
 from noether.lint.shell import REPEATED
 from noether.lint.status import Loss, StatusFlow
 from noether.lint.step_rules import ONE_THREAD
-from noether.lint.values import signal_request
 
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
 _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
-_SOLVERS = names_in("julia Rscript matlab octave namd2 namd3 gmx gmx_mpi lmp cp2k orca g16")
+_SOLVERS = names_in("julia Rscript matlab octave namd2 namd3 gmx gmx_mpi lmp cp2k orca g16 abaqus comsol cellranger")
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|(load|add|purge|list|unload|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake|git)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
@@ -31,31 +30,35 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
     "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
     "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
              "code=$? after it and exit $code at the end, or set -e before it"),
+    "inside": ("the shell inside ends with {by}, whatever became of what it ran before", "set -e      (first there)"),
 }  # fmt: skip
 
 
 def _works(job: Job) -> list[Launch]:
     """Returns the launches that do the job's work: trainings and steps, else solvers and scripts in other files."""
-    works = [x for x in job.launches if not is_server(x) and x.innermost.name not in SHELL_WORDS | ONE_THREAD]
+    no_work = SHELL_WORDS | ONE_THREAD
+    works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in no_work)]
     files = [x for x in works if x.innermost.kind == "shell" and x.command.parent_type == "program"]
-    others = [x for x in works if x in files or x.innermost.name in _SOLVERS]
+    others = [x for x in works if x in files or x.innermost.name.partition("-")[0] in _SOLVERS]
     return [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")] or others
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job) or job.own
-    # Of one program that is run several times, the first is told too; so is that of MPI, and the last training.
-    alike = [x for x in works if x.trains and x.innermost.name == works[-1].innermost.name]
-    mpi = [x for x in works if x.layer("mpirun")]
-    reported = (*alike[:1], *mpi[:1], *job.trainings[-1:], *works[-1:])
+    # Of one program that is run several times, the first is told too; so is that of a chain, and the last training.
+    programs = [x for x in works if x.trains or x.innermost.kind != "shell"]
+    alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
+    chain = [x for x in programs if x.layer("mpirun") or (x.layer("srun") and (x.trains or x in job.own))]
+    reported = (*job.trainings[-1:], *works[-1:])
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
         if (read := flow.stopped_before_read(node)) is not None:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
-        loss = flow.loss(node)
-        if loss is None or (loss.kind != "pipe" and launch not in reported):
+        loss = flow.loss(node) or _inside(launch)
+        first = launch in (*alike[:1], *chain[:1]) and loss and loss.kind != "or"
+        if loss is None or not (loss.kind == "pipe" or launch in reported or first):
             continue
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
         message, fix = _LOST[loss.kind]
@@ -65,6 +68,17 @@ def exit_code(job: Job) -> Iterator[Finding]:
         line = job.script.first_line + job.code.count("\n", 0, told.end())
         message = f"$? is the code of {told[1]}, the command before it: it is always 0"
         yield Finding(line, "status-never-read", message, "code=$?      (right after the program)")
+
+
+def _inside(launch: Launch) -> Loss | None:
+    """Returns how the code of a program is lost in the shell that runs it (`bash -c "…"`): by what follows it there."""
+    shell = launch.layer("shell")
+    if shell is None or any(re.match(r"-\w*e|errexit", word.text) for word in shell.words[1:4]):
+        return None
+    starts = [layer.words[0] for layer in launch.layers if layer.kind in ("mpirun", "per-node", "python", "noether")]
+    ran = [(s, c) for s in launch.shells for c in s.commands if any(word in c.words for word in starts)]
+    losses = (StatusFlow(text).loss(command.node) for text, command in ran)
+    return next((loss._replace(kind="inside") for loss in losses if loss), None)
 
 
 def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:

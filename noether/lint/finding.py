@@ -1,7 +1,11 @@
-"""One thing that is wrong with a script, and the change that puts it right."""
+"""One thing that is wrong with a script, and the change that puts it right, which is tried before it is shown."""
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from subprocess import DEVNULL, PIPE, CompletedProcess, SubprocessError, run
 from typing import Any
 
 from noether.lint.rules import BY_NAME, Level
@@ -27,7 +31,7 @@ class Edit:
 class Finding:
     """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
 
-    With `edit` the fix is a change of the file, which was tried before it is shown (trial.py); without, it is a hint
+    With `edit` the fix is a change of the file, which was tried before it is shown (`checked`); without, it is a hint
     in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is not.
     """
 
@@ -65,3 +69,68 @@ class Finding:
         """Returns the finding for JSON."""
         named = {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message")}
         return named | {"fix": self.fix if self.edit else "", "hint": "" if self.edit else self.fix}
+
+
+def apply(text: str, edit: Edit) -> str:
+    """Returns a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
+    if edit.line == 0:
+        return text.replace("\r\n", "\n")
+    lines = text.split("\n")
+    index = edit.line - 1
+    if not 0 <= index < len(lines):
+        return text
+    end = "\r" if lines[index].endswith("\r") else ""
+    original = lines[index].removesuffix("\r")
+    # A line of the edit that is the line itself keeps its bytes, whatever they were read as.
+    shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
+    if edit.above:
+        lines.insert(edit.above[0] - 1, edit.above[1] + end)
+    changed = "\n".join(lines)
+    if edit.at_end:
+        changed = changed if changed.endswith("\n") else changed + end + "\n"
+        changed += "".join(line + end + "\n" for line in edit.at_end)
+    return changed
+
+
+def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
+    """Yields the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
+    before = Counter(finding.rule for finding in findings)
+    lines = text.split("\n")
+    for finding in findings:
+        edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
+        if edit is None:
+            yield replace(finding, fix="") if finding.fix == line else finding
+            continue
+        changed = apply(text, edit)
+        after = Counter(other.rule for other in lint(changed)) if changed != text else before
+        wrong = after - before or after[finding.rule] >= before[finding.rule]
+        moved = [f"{edit.above[1]}      (above line {edit.above[0]})"] if edit.above else []
+        new = [each.strip() for each in (*moved, *edit.instead, *edit.at_end) if each not in lines]
+        shown = "\n".join(new) or finding.fix or "leave the line out"
+        yield replace(finding, fix="", edit=None) if wrong else replace(finding, fix=shown)
+
+
+def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yields the findings, without the fixes that this machine's sbatch, where it has one that answers, refuses."""
+    for finding in findings:
+        changed = apply(text, finding.edit) if finding.edit else text
+        new = [line for line in changed.split("\n") if line.startswith("#SBATCH") and line not in text.split("\n")]
+        alone = "\n".join(["#!/bin/bash", *new, ""])
+        # Where sbatch refuses the script as it is, that may be for another fault: the line is tried alone.
+        refused = new and _takes("#!/bin/bash\n") and not _takes(changed) and (_takes(text) or not _takes(alone))
+        yield replace(finding, fix="", edit=None) if refused else finding
+
+
+def _takes(text: str) -> bool:
+    done = asked(("sbatch", "--test-only"), text)
+    return done is not None and done.returncode == 0
+
+
+@cache
+def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
+    """Returns what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
+    try:
+        return run(command, input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
+    except (OSError, SubprocessError):
+        return None

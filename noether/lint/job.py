@@ -7,15 +7,14 @@ from functools import cached_property
 from math import ceil
 
 from noether.lint.launch import Launch, Layer, find_launches
-from noether.lint.options import Options
+from noether.lint.options import Options, count, gpu_count, gpus_in_gres, node_range
 from noether.lint.script import Script
-from noether.lint.values import count, gpu_count, gpus_in_gres, node_range
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
-    r"clush|parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
+    r"clush|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
 _SERVER = re.compile(
     r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|spark-class|"
@@ -95,7 +94,7 @@ class Job:
         """Those of programs that lie beside the script."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
-        self.inner = [command for launch in self.launches for command in launch.per_task]
+        self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
         """What shells inside the launches run."""
         self.assignments = [pair for command in (*script.commands, *self.inner) for pair in command.assignments]
         """The variables that the script, or a shell in one of its steps, sets, with their values."""

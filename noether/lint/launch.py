@@ -21,7 +21,8 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
     "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
     "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "perun": ("monitor", ""), "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),  # All take one.
+    "perf": ("stat", "*"), "perun": ("monitor", ""),
+    "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),  # All take one.
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
 # Options without a value, without their dashes.
@@ -76,8 +77,8 @@ class Launch:
 
     command: Command
     layers: tuple[Layer, ...]
-    per_task: tuple[Command, ...] = ()
-    """Commands that a shell inside (`srun bash -c …`, `srun ./wrapper.sh`) runs once per task."""
+    shells: tuple[ShellText, ...] = ()
+    """What shells inside run (`srun bash -c …`, `srun ./wrapper.sh`), once per task."""
     expands: str = ""
     """What that shell alone expands: other files, and words in single quotes."""
     variables: Variables = field(default_factory=Variables)
@@ -109,7 +110,7 @@ class _Chain:
     def __init__(self, script: Script, variables: Variables, heredoc: str | None) -> None:
         self.script, self.variables, self.heredoc = script, variables, heredoc
         self.layers: list[Layer] = []
-        self.per_task: list[Command] = []
+        self.shells: list[ShellText] = []
         self.expands = ""
         self.depth = 0
 
@@ -149,7 +150,7 @@ class _Chain:
             self._shell(name, queue)
         elif name == "noether-train" or (name == "noether" and rest and rest[0].text == "train"):
             self._add("noether", name, queue)
-        elif name.endswith(".py"):
+        elif name.endswith(".py") or name == "llamafactory-cli":
             self._add("python", path, queue)
         else:
             self._add("other", name, queue)
@@ -238,8 +239,8 @@ class _Chain:
     def _inner(self, shell: ShellText) -> None:
         self.heredoc = None  # The outer shell has read it.
         self.depth += 1
+        self.shells.append(shell)
         for command in shell.commands:
-            self.per_task.append(command)
             if any(name not in self.variables.values for name, _ in command.declared):
                 self.variables.assign(command, per_task=True)
         for command in shell.commands:
@@ -299,5 +300,5 @@ def find_launches(script: Script) -> tuple[list[Launch], Variables]:
         chain = _Chain(script, Variables(dict(variables.values)), heredoc)
         chain.read(command.words)
         if chain.layers:
-            launches.append(Launch(command, tuple(chain.layers), tuple(chain.per_task), chain.expands, before))
+            launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))
     return launches, variables

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from noether.lint.finding import Edit, Finding
+from noether.lint import options as slurm
+from noether.lint.finding import Edit, Finding, asked
 from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import DASHES, MEMORY, Given, Options, names_in
+from noether.lint.options import DASHES, MEMORY, Given, Options, count, gpu_count, names_in
 from noether.lint.script import JOB_SUFFIXES, PLACEHOLDER
-from noether.lint.trial import asked
-from noether.lint.values import count, gpu_count, gpus_in_gres, node_range, rising_array, signal_request
 
 _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
@@ -23,7 +22,7 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
-_NAME_TO_FILL_IN = r"^$|^X$|(?i:^your|^x{3,}$|^placeholder|^\.{2,}$)|^__\w+__$|<\w[^<>]*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_UNFILLED_NAME = r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
 )
@@ -188,7 +187,7 @@ def values(job: Job) -> Iterator[Finding]:
             continue
         form, source = _FORMS.get(option.name), job.script.source(option.line)
         refused = form if form and form.read(option.value) is None else None
-        if _to_fill_in(option, refused) and (option.value or source.rstrip().endswith("=")):
+        if _to_fill_in(option, refused) and (option.value or re.search(r"=\s*(#.*)?$", source)):
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
             yield _refused(job, option, refused)
@@ -215,7 +214,7 @@ def unfilled(job: Job) -> Iterator[Finding]:
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
-        name = option.name in _NAMES and re.search(_NAME_TO_FILL_IN, option.value)
+        name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?", option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
@@ -260,16 +259,16 @@ _GPU_BIND = r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gp
 _FORMS: Mapping[str, _Form] = {
     name: form
     for names, form in (
-        ("nodes", _Form("bad-nodes", node_range, "a number, or least-most", "2")),
+        ("nodes", _Form("bad-nodes", slurm.node_range, "a number, or least-most", "2")),
         (_COUNTED, _Form("bad-count", count, "a number of at least 1", "4")),
         ("time time-min", _Form("bad-time", _like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
         ("mem mem-per-cpu mem-per-gpu tmp",
          _Form("bad-memory", _like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
-        ("gres", _Form("bad-gpus", gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
+        ("gres", _Form("bad-gpus", slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
         ("gpus gpus-per-node gpus-per-task gpus-per-socket",
          _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4")),
-        ("signal", _Form("bad-signal", signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
-        ("array", _Form("bad-array", rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
+        ("signal", _Form("bad-signal", slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
+        ("array", _Form("bad-array", slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
         ("mail-type", _Form("bad-choice", _like(_MAIL), "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
         ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
         ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),

@@ -9,8 +9,8 @@ from noether.errors import RequestError
 from noether.lint.finding import Finding
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import Launch, Layer
+from noether.lint.options import count, node_range
 from noether.lint.shell import unquote
-from noether.lint.values import count, node_range
 
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""

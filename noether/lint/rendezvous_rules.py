@@ -24,7 +24,6 @@ _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")
-_TORCHRUN = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
 """What the environment of sbatch may have, exported already."""
 
@@ -43,7 +42,7 @@ def _settings(job: Job) -> list[_Setting]:
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
         inside_shell = launch.layer("shell") is not None and under_srun
-        for command in launch.per_task:
+        for command in (each for shell in launch.shells for each in shell.commands):
             found += [_Setting(name, word, under_srun, launch) for name, word in command.assignments]
         for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
             given = layer.options.items()
@@ -207,7 +206,7 @@ def default_port(job: Job) -> Iterator[Finding]:
         layer, shape, c10d = launch.layer("per-node"), job.shape_at(launch), _uses_c10d(launch)
         told = {"standalone", "rdzv_endpoint", "rdzv_conf", "" if c10d else "master_port"}
         shares = shape and shape.nodes == 1 and shape.gpus_per_node
-        if layer and layer.name in (*_TORCHRUN, "deepspeed") and shares and not told & set(layer.options):
+        if layer and layer.name != "accelerate" and shares and not told & set(layer.options):
             deep = layer.name == "deepspeed"
             who = "c10d without an endpoint" if c10d else "deepspeed" if deep else "torchrun before PyTorch 2.12"
             message = f"{who} meets at {29400 if c10d else 29500}: two jobs on one node collide"

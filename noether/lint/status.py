@@ -14,7 +14,7 @@ _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitutio
           "negated_command", "test_command")  # fmt: skip
 _SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
 
-LossKind = Literal["pipe", "or", "then", "exit", "wait"]
+LossKind = Literal["pipe", "or", "then", "exit", "wait", "inside"]
 
 
 class Loss(NamedTuple):

@@ -7,9 +7,8 @@ from noether.common.numbers import counted
 from noether.lint.finding import Edit, Finding
 from noether.lint.job import Job, gpus_on_node
 from noether.lint.launch import SHELL_WORDS
-from noether.lint.options import names_in
+from noether.lint.options import count, gpu_count, names_in
 from noether.lint.shell import REPEATED
-from noether.lint.values import count, gpu_count
 
 ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
 _SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from noether.cli.commands import read_train_line
 from noether.lint.check import lint_text
 from noether.lint.command import fix_script
-from noether.lint.finding import Finding
+from noether.lint.finding import Finding, apply
 from noether.lint.rank_rules import Requested
 from noether.lint.rules import BY_NAME, RULES
 from noether.lint.shell import ShellText
-from noether.lint.trial import apply
 from tests.lint.examples import EXAMPLES, Example
 from tests.lint.test_known_cases import WRONG
 
