@@ -15,15 +15,23 @@ class FieldConfig(Section):
     unit: str = Field("", description="Physical unit, shown in tables and pictures.")
     weight: float = Field(1.0, ge=0, description="Weight in the loss of this field's standardised squared error.")
     points: str = Field(
+        "",
         description="Key of the points at which the field is given (surface_points, volume_points, or another set's "
-        "name); case: an output of the whole case, such as drag."
+        "name); case: an output of the whole case, such as drag; empty: this entry changes what the data set says of "
+        "this output, beside all others that it names.",
     )
     components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
     component_names: list[str] = Field([], description="Of the components; empty: x, y, z of three, else 0, 1 …")
-    scaling: Literal["standardised", "symmetric_log"] = Field(
-        "standardised",
+    scaling: Literal["standardised", "symmetric_log"] | None = Field(
+        None,
         description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "
-        "sign(x)·log(1 + abs(x)/s), then standardised; s is the mean over training samples of the median of abs(x).",
+        "sign(x)·log(1 + abs(x)/s), then standardised; s is ten times the mean over training samples of the median of "
+        "abs(x); null: as the data set says, else standardised.",
+    )
+    period: tuple[float, float] | None = Field(
+        None,
+        description="Of an angle that samples have as cosine and sine: the range in `unit` in which it is given back, "
+        "[-180, 180]; errors are taken modulo its length.",
     )
     measure: str | None = Field(
         None,
@@ -39,7 +47,7 @@ class FieldConfig(Section):
     @field_validator("points")
     @classmethod
     def _names_a_set(cls, points: str) -> str:
-        if points != "case" and (not points.endswith("_points") or points == "_points"):
+        if points not in ("", "case") and (not points.endswith("_points") or points == "_points"):
             known = ("surface_points", "volume_points", "case")
             problem = f" does not name a set of points: {did_you_mean(points, known)}"
             raise SettingError("not-a-set-of-points", "points", problem, value=points)
@@ -144,7 +152,8 @@ class FieldsTaskConfig(ComponentSection):
             raise SettingError("no-output-field", "fields", ": at least one output field is needed")
         if not any(field.weight for field in self.fields.values()):
             raise SettingError("weights-all-zero", "fields", ": every weight is 0, so nothing would be learned")
-        for name, scalar in self.scalars.items():
+        of_the_data = not all(field.points for field in self.fields.values())
+        for name, scalar in () if of_the_data else self.scalars.items():
             for part, wanted in (("pressure", scalar.pressure), ("shear", scalar.shear)):
                 if wanted is not None and wanted not in self.fields:
                     problem = f" is not among fields ({', '.join(self.fields)})"

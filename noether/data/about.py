@@ -11,7 +11,7 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
     """Returns a data set's `about` (a mapping, or a method that returns one); empty where it has none.
 
     Known entries, each optional:
-        fields: {name: {points, unit}} what can be predicted at points.
+        fields: {name: {points, unit, …}} what can be predicted at points, with any key of `task.fields`.
         outputs: {name: {unit}} what can be predicted of a whole case.
         parameters: {name: {unit}} what is given of a whole case.
         scalars: {name: settings} force coefficients that the fields and cases have what is needed for.

@@ -14,6 +14,7 @@ from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.evaluation.evaluate import SplitMetrics
 from noether.evaluation.vtk_output import field_arrays, write_fields
+from noether.tasks.angles import in_units
 from noether.tasks.base import Predictions, Task
 from noether.tasks.field_errors import by_channel
 
@@ -28,7 +29,8 @@ def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, n
     """
     found: dict[str, np.ndarray] = {}
     for name, field in task.fields.items():
-        errors = physical[name] - by_channel(batch[name], batched=True)
+        predicted, truth = in_units(field, physical[name], by_channel(batch[name], batched=True))
+        errors = predicted - truth
         step = max(1, errors[0].numel() // ERRORS_PER_SAMPLE)
         shown = errors.flatten(1)[:, ::step]
         mask = mask_of(batch, field.points)
@@ -115,11 +117,12 @@ def write_cases(
         cases.append({"sample": names[index], **why, "index": index, "relative_l2": relative})
         for name, field in task.fields.items():
             prefix = f"case/{number}/{name}"
-            truth, points = batch[name][0], batch[field.points][0]
+            points = batch[field.points][0]
+            prediction, truth = in_units(field, physical[name][0], by_channel(batch[name][0]))
             every = 1 if most_points is None else ceil(len(points) / most_points)
             arrays[f"{prefix}/points"] = _array(points[::every])
-            arrays[f"{prefix}/truth"] = _array(by_channel(truth)[::every])
-            arrays[f"{prefix}/prediction"] = _array(physical[name][0][::every])
+            arrays[f"{prefix}/truth"] = _array(truth[::every])
+            arrays[f"{prefix}/prediction"] = _array(prediction[::every])
             normals = field.points.replace("_points", "_normals")
             if normals in batch:
                 arrays[f"{prefix}/normals"] = _array(batch[normals][0][::every])
@@ -146,7 +149,8 @@ def write_case_files(
         for points in dict.fromkeys(field.points for field in task.fields.values()):
             arrays: dict[str, np.ndarray] = {}
             for name in (name for name, field in task.fields.items() if field.points == points):
-                arrays |= field_arrays(name, *(np.squeeze(_array(one[name][0])) for one in (physical, batch)))
+                both = in_units(task.fields[name], physical[name][0], by_channel(batch[name][0]))
+                arrays |= field_arrays(name, *(np.squeeze(_array(one)) for one in both))
             path = folder / f"{stem}_{points.removesuffix('_points')}.vtu"
             write_fields(path, _array(batch[points][0]), own_faces if points.startswith("surface") else None, arrays)
             written.append(str(path))

@@ -27,6 +27,7 @@ from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, Exporte
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.start import ExportRequest
 from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
+from noether.tasks.angles import as_pair
 from noether.workers.context import WorkerContext
 
 COUNTS = (64, 1000, 3586)
@@ -141,6 +142,8 @@ def check_program(loaded: ExportedModel, trained: TrainedModel, physical: Physic
             expected, found = physical(*inputs), loaded.run(*inputs)
         for name, one, other in zip(physical.outputs, expected, found, strict=True):
             scaling = trained.task.statistics[name]
+            if period := trained.task.periods.get(name):
+                one, other = as_pair(one, period), as_pair(other, period)
             worst = max(worst, float((scaling.forward(other) - scaling.forward(one)).abs().max()))
     if not worst <= TOLERANCE:
         raise NoetherError(
@@ -200,7 +203,7 @@ def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
 def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:
     points = trained.task.outputs[name].points
     own: list[str | int] = [] if points == CASE else [points.removesuffix("_points")]
-    return ["batch", *own, trained.task.components[name]]
+    return ["batch", *own, 1 if name in trained.task.periods else trained.task.components[name]]
 
 
 def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ from noether.common.plain_file import open_plain, read_plain
 from noether.data.packed import check_digest
 from noether.errors import RequestError
 from noether.runs.records import parse_object
+from noether.tasks.angles import as_angle
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
 FORMAT = 3
@@ -39,7 +40,8 @@ class PhysicalModel(nn.Module):
         """Arguments (B, N, C) and parameters (B, C) in physical units to fields (B, N, C) and outputs of the case."""
         prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
         physical = self.task.to_physical(self.model(prepared))
-        return tuple(physical[name] for name in self.outputs)
+        angles = {name: as_angle(physical[name], period) for name, period in self.task.periods.items()}
+        return tuple({**physical, **angles}[name] for name in self.outputs)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,11 @@ class Prediction:
             return {}
         # Axes of files are the model's, exchanged and turned round: so is what stands beside a component.
         beside = replace(files, rotation=np.abs(files.rotation)).back
-        mean, half = files.back({"": self.fields[name]})[""], beside({"": self.half_widths[name]})[""]
+        mean, half = files.back({name: self.fields[name]})[name], beside({"": self.half_widths[name]})[""]
         spread = beside({"": self.spreads[name]})[""]
+        if period := files.periods.get(name):  # Of cosine and sine, on a circle whose radius is 1.
+            unit = (period[1] - period[0]) / (2 * np.pi)
+            half, spread = unit * np.linalg.norm(half, axis=-1), unit * np.linalg.norm(spread, axis=-1)
         return {f"{name}_spread": spread, f"{name}_low": mean - half, f"{name}_high": mean + half}
 
 

@@ -128,7 +128,7 @@ class LoadedRun:
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
-        files = FileAxes.of(self.trained.task.space, axes)
+        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
         own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
@@ -168,7 +168,7 @@ class LoadedRun:
             shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
             `parameters`, the gradient by each, (C,).
         """
-        files = FileAxes.of(self.trained.task.space, axes)
+        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
         own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
         found = sensitivity(self.trained, files.shape(own), of, parameters, chunk_size)
         return {

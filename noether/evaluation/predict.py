@@ -9,6 +9,7 @@ import numpy as np
 
 from noether.common.console import Console
 from noether.data.about import axes_words
+from noether.data.cases.angles import as_nearest
 from noether.data.mesh_files import read_array
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
@@ -82,7 +83,7 @@ def open_shape(
     Raises:
         RequestError: a file cannot be read, or is nothing like what was trained on.
     """
-    files = FileAxes.of(trained.task.space, asked.axes)
+    files = FileAxes.of(trained.task.space, asked.axes, trained.task.periods)
     scale = files.metres if asked.scale is None else asked.scale
     given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
     paths = {f"{name}_points": path for name, path in (sets or {}).items()}
@@ -140,7 +141,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel) -> dict
             seen=", ".join(task.fields),
             expected=f"a field at {own}",
         )
-    channels, rows = task.components[name], int(shape.rows.max(initial=0)) + 1
+    channels, rows = 1 if name in task.periods else task.components[name], int(shape.rows.max(initial=0)) + 1
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.shape[1:] != ((channels,) if channels > 1 else ()) or not values.ndim or len(values) < rows:
@@ -176,9 +177,10 @@ def _write(
             if true is None or true.shape != fields[name].shape:
                 arrays |= field_arrays(name, fields[name])
                 continue
-            arrays |= field_arrays(name, fields[name], true)
+            own = as_nearest(fields[name], true, task.fields[name].period)
+            arrays |= field_arrays(name, own, true)
             norm = np.linalg.norm(true)
-            relative = f"{np.linalg.norm(fields[name] - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
+            relative = f"{np.linalg.norm(own - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
         if arrays and key == trained.shape_set:
             write_on_shape(path, mesh, shape, arrays, trained.part_of(key))

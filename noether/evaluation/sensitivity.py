@@ -149,7 +149,7 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
 def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, str, str]:
     """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
     task = trained.task
-    fields = [name for name, field in task.fields.items() if field.points == trained.shape_set]
+    fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
     scalars = integrated(task, fields) if has_faces else []
     known = {name: (name, "") for name in scalars}
     known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}

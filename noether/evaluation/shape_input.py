@@ -4,13 +4,14 @@ A model has axes of its own where `noether data prepare` turned the files to the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.spatial import cKDTree
 
+from noether.data.cases.angles import Period, as_angle
 from noether.data.cases.case_map import turned
 from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES
 from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, whole_mesh
@@ -63,14 +64,16 @@ class FileAxes:
     rotation: (3, 3), turns a vector of the user's axes into the model's.
     metres: of one unit of the user's files, unless they say otherwise.
     words: what the axes are, such as "wind +x, up +z"; "" where they are the model's.
+    periods: the ranges of the fields that are angles, of which a model has cosine and sine.
     """
 
     rotation: np.ndarray
     metres: float = 1.0
     words: str = ""
+    periods: Mapping[str, Period] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, space: Mapping[str, Any], axes: str = "files") -> "FileAxes":
+    def of(cls, space: Mapping[str, Any], axes: str, periods: Mapping[str, Period]) -> "FileAxes":
         """The axes of the files that the data set has described in its `space`, or the model's own.
 
         Raises:
@@ -80,8 +83,9 @@ class FileAxes:
             raise ValueError(f"axes are {' or '.join(get_args(Axes))}, not {axes!r}")
         files = space.get("files") if axes == "files" else None
         if not files:
-            return cls(np.eye(3))
-        return cls(np.asarray(files["rotation"], np.float64), float(files["metres"]), str(files["words"]))
+            return cls(np.eye(3), periods=periods)
+        rotation = np.asarray(files["rotation"], np.float64)
+        return cls(rotation, float(files["metres"]), str(files["words"]), periods)
 
     def points(self, points: np.ndarray) -> np.ndarray:
         """Positions (N, 3) in the model's axes."""
@@ -94,9 +98,13 @@ class FileAxes:
         return replace(shape, points=self.points(shape.points), normals=self.points(shape.normals), values=values)
 
     def back(self, fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) are turned as vectors are."""
+        """Predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) are turned as vectors are.
+
+        Angles, (N, 2) of a model, are (N,) in their range.
+        """
         out = turned(self.rotation.T)
-        return {name: out(value) if value.ndim == 2 else out(value[None])[0] if value.shape == (3,) else value
+        return {name: as_angle(value, self.periods[name]) if name in self.periods
+                else out(value) if value.ndim == 2 else out(value[None])[0] if value.shape == (3,) else value
                 for name, value in fields.items()}  # fmt: skip
 
 

@@ -20,6 +20,9 @@ def describe(
 ) -> Described:
     """Returns fields and parameters: those of the configuration, else those that the data set names.
 
+    What an entry of the configuration leaves open is as the data set says. Where one has no `points`, it changes an
+    output that the data set names, and all others of the data set are predicted too.
+
     Args:
         given: those of the configuration; None where it leaves them to the data set.
         about: what the data set says of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
@@ -27,12 +30,17 @@ def describe(
         sample: one of its samples, for what to write where neither says anything.
 
     Raises:
-        RequestError: neither the configuration nor the data set names a field.
+        RequestError: neither the configuration nor the data set names a field, or one has no points.
     """
     fields, parameters = given
-    if fields is None:
-        outputs = {name: {**own, "points": CASE} for name, own in about.get("outputs", {}).items()}
-        fields = {**about.get("fields", {}), **outputs}
+    named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
+    changes = {name: _changes(own) for name, own in (fields or {}).items()}
+    own_points = fields is not None and all("points" in own for own in changes.values())
+    fields = {} if own_points else dict(named)
+    for name, own in changes.items():
+        if "points" not in (entry := {**named.get(name, {}), **own}):
+            raise _without_points(name, named)
+        fields[name] = entry
     if parameters is None:
         parameters = about.get("parameters", {})
     if not fields:
@@ -47,6 +55,23 @@ def describe(
     return (
         {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in fields.items()},
         {name: ParameterConfig.model_validate(_known(own, ParameterConfig)) for name, own in parameters.items()},
+    )
+
+
+def _changes(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry of the configuration says: a default leaves it to the data set."""
+    defaults = FieldConfig().model_dump()
+    return {key: value for key, value in own.items() if value != defaults.get(key)}
+
+
+def _without_points(name: str, named: Iterable[str]) -> RequestError:
+    near = nearest(name, named)
+    return RequestError(
+        "field-without-points",
+        f"task.fields.{name} has no points, and the data set names no such output",
+        seen=", ".join(named) or "a data set that names no outputs",
+        expected="an output that the data set names; or the points at which it is given",
+        fix=f"task.fields.{near}=…" if near else f"task.fields.{name}.points=surface_points",
     )
 
 

@@ -103,6 +103,11 @@ class FieldsTask(Task):
     predicted = truths
 
     @property
+    def periods(self) -> dict[str, tuple[float, float]]:
+        """The ranges of the fields that are angles."""
+        return {name: field.period for name, field in self.fields.items() if field.period}
+
+    @property
     def case_inputs(self) -> tuple[str, ...]:
         """The keys of the parameters."""
         return tuple(self.parameters)
@@ -115,7 +120,8 @@ class FieldsTask(Task):
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
         fields, parameters, scalars = self._given
-        described = scalars or ({} if fields is not None else about.get("scalars", {}))
+        own_points = fields is not None and all(field.get("points") for field in fields.values())
+        described = scalars or ({} if own_points else about.get("scalars", {}))
         self._take(*describe((fields, parameters), about, sample), described)
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self._keys = set(sample)
@@ -283,7 +289,8 @@ class FieldsTask(Task):
 
     def parts_of(self, name: str) -> dict[str, str]:
         """The components of a field and the named parts of its set, by their keys in metrics, in words."""
-        field, count = self.fields[name], self.components.get(name, 1)
+        field = self.fields[name]
+        count = 1 if field.period else self.components.get(name, 1)
         keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
         words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}

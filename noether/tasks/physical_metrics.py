@@ -6,6 +6,7 @@ import torch
 
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
+from noether.tasks.angles import in_units
 from noether.tasks.base import Predictions, SampleMetrics
 from noether.tasks.field_errors import (
     by_channel,
@@ -33,7 +34,9 @@ def named(measured: Measured) -> SampleMetrics:
 def errors(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured:
     """Returns the errors of each field, relative_l2 and the like."""
     return {
-        name: field_errors(physical[name], by_channel(batch[name], batched=True), mask_of(batch, field.points))
+        name: field_errors(
+            *in_units(field, physical[name], by_channel(batch[name], batched=True)), mask_of(batch, field.points)
+        )
         for name, field in task.fields.items()
     }
 
@@ -47,13 +50,14 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
     """
     measured: Measured = {}
     for name, field in task.fields.items():
-        truth, mask = by_channel(batch[name], batched=True), mask_of(batch, field.points)
-        found = squared_sums(physical[name], truth, mask)
+        mask = mask_of(batch, field.points)
+        predicted, truth = in_units(field, physical[name], by_channel(batch[name], batched=True))
+        found = squared_sums(predicted, truth, mask)
         if (sizes := task.size_key(name, batch)) is not None:
-            found |= weighted_errors(physical[name], truth, batch[sizes], mask)
+            found |= weighted_errors(predicted, truth, batch[sizes], mask)
         for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
             one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
-            of_one = field_errors(physical[name][..., one], truth[..., one], mask)
+            of_one = field_errors(predicted[..., one], truth[..., one], mask)
             own, whole = (values.double().flatten(1).norm(dim=1) for values in (truth[..., one], truth))
             of_one["relative_l2"] = of_one["relative_l2"].masked_fill(own <= NOISE * whole, torch.nan)
             found |= {f"{label}/{key}": value for key, value in of_one.items()}
@@ -62,7 +66,7 @@ def details(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
             parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
             for number, part in enumerate(task.parts.get(prefix, ())):
                 own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
-                sums = squared_sums(physical[name], own, parts == number)
+                sums = squared_sums(predicted, own, parts == number)
                 found |= {f"on {part}/{measure}": value for measure, value in sums.items()}
         measured[name] = found
     return measured

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import noether
+from noether.data.cases.angles import as_pair
 from noether.data.cases.case_map import AxesMap
 from noether.data.cases.dataset import CasesDataset
 from noether.errors import RequestError
@@ -17,13 +18,23 @@ FILES = {"rotation": ROTATION.tolist(), "metres": 0.001, "words": "wind -y, up +
 
 
 def test_fields_come_back_in_the_axes_of_the_shape() -> None:
-    files = FileAxes.of({"files": FILES})
+    files = FileAxes.of({"files": FILES}, "files", {"phase": (0.0, 360.0)})
     rng = np.random.default_rng(0)
     vectors, tensors = rng.normal(size=(5, 3)), rng.normal(size=(5, 9))
     np.testing.assert_allclose(files.points(np.array([[0, -1.0, 0]])), [[0, 0, 1]], atol=1e-12)
-    back = files.back({"v": files.points(vectors), "p": vectors[:, 0], "force": ROTATION @ vectors[0], "t": tensors})
+    angles = np.array([0.0, 1.0, 179.0, 181.0, 359.0])
+    back = files.back(
+        {
+            "phase": 0.7 * as_pair(angles, (-180, 180)),
+            "v": files.points(vectors),
+            "p": vectors[:, 0],
+            "force": ROTATION @ vectors[0],
+            "t": tensors,
+        }
+    )
     np.testing.assert_allclose(back["v"], vectors)
     np.testing.assert_allclose(back["p"], vectors[:, 0])
+    np.testing.assert_allclose(back["phase"], angles, atol=1e-9)
     np.testing.assert_allclose(back["force"], vectors[0])
     np.testing.assert_allclose(back["t"].reshape(5, 3, 3), ROTATION.T @ tensors.reshape(5, 3, 3) @ ROTATION, atol=1e-12)
 
@@ -32,7 +43,7 @@ def test_fields_come_back_in_the_axes_of_the_shape() -> None:
     ("space", "axes"), [({}, "files"), ({"files": FILES}, "model")], ids=["nothing-said", "asked-for-the-model's"]
 )
 def test_without_them_nothing_is_turned(space, axes) -> None:
-    own = FileAxes.of(space, axes)
+    own = FileAxes.of(space, axes, {})
     assert (own.metres, own.words) == (1.0, "")
     np.testing.assert_array_equal(own.rotation, np.eye(3))
 

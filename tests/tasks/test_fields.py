@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from noether.config.task import FieldConfig
 from noether.data.loader import stack_samples
 from noether.data.points import GEOMETRY
 from noether.errors import RequestError
@@ -15,6 +16,7 @@ from noether.tasks.field_errors import field_errors
 from noether.tasks.field_statistics import Scaling
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
+from tests.refusal import refusal
 
 FIELDS = {
     "surface_pressure": {"unit": "Pa", "points": "surface_points", "weight": 1.0},
@@ -131,6 +133,49 @@ def test_outputs_of_the_case_that_span_decades_are_scaled_channel_by_channel() -
     task.fit([{"drag": torch.tensor(10.0**i), "force": i * torch.tensor([1.0, 100.0])} for i in (1, 2, 3)])
     assert task.statistics["drag"].log_scale == pytest.approx([370.0])
     assert task.statistics["force"].log_scale == pytest.approx([2.0, 200.0])
+
+
+def test_at_points_the_logarithm_begins_at_ten_times_the_usual_value() -> None:
+    task = FieldsTask({"volume_flux": {"points": "volume_points", "scaling": "symmetric_log"}})
+    points = torch.rand(5, 3)
+    task.fit([{"volume_points": points, "volume_flux": i * torch.tensor([-1.0, 2, 3, -4, 1e6])} for i in (1, 3)])
+    assert task.statistics["volume_flux"].log_scale == pytest.approx([10 * (3 + 9) / 2])
+
+
+NAMED = {
+    "fields": {
+        "surface_pressure": {"points": "surface_points", "unit": "Pa", "scaling": "symmetric_log"},
+        "volume_velocity": {"points": "volume_points", "unit": "m/s", "scaling": None, "weight": 0.5},
+    },
+}
+GIVEN = {
+    "nothing": (None, {"surface_pressure": ("Pa", "symmetric_log", 1.0), "volume_velocity": ("m/s", None, 0.5)}),
+    "a-change-of-one": (
+        {"surface_pressure": {"scaling": "standardised"}},
+        {"surface_pressure": ("Pa", "standardised", 1.0), "volume_velocity": ("m/s", None, 0.5)},
+    ),
+    "one-with-points": (
+        {"surface_pressure": {"points": "surface_points", "weight": 2.0}},
+        {"surface_pressure": ("Pa", "symmetric_log", 2.0)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
+def test_what_the_configuration_leaves_open_is_as_the_data_set_says(given, expected) -> None:
+    every = None if given is None else {name: FieldConfig(**own).model_dump() for name, own in given.items()}
+    task = FieldsTask(every)
+    task.examine(make_samples()[0], NAMED)
+    assert {name: (own.unit, own.scaling, own.weight) for name, own in task.fields.items()} == expected
+    task.fit(make_samples())
+    logs = {name for name, (_, scaling, _) in expected.items() if scaling == "symmetric_log"}
+    assert {name for name, own in task.statistics.items() if own.log_scale is not None} == logs
+
+
+def test_a_change_of_a_field_that_the_data_set_does_not_name_is_refused() -> None:
+    with refusal("field-without-points") as refused:
+        FieldsTask({"volume_velocty": {"weight": 2.0}}).examine(make_samples()[0], NAMED)
+    assert "task.fields.volume_velocity" in refused.value.fix
 
 
 class CopiesOfNumbers(TorchFunctionMode):

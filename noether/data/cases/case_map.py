@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from noether.common.suggest import nearest
 from noether.config.section import Section
+from noether.data.cases.angles import Period
 from noether.data.cases.tensors import Invariant, TensorOrder, as_components, as_matrices
 from noether.errors import RequestError
 
@@ -50,6 +51,8 @@ class AtTime(Section):
     time: float
 
 
+Scaling = Literal["standardised", "symmetric_log"]
+
 Step = Literal["last"] | int | AtTime
 """Of a file's steps, the one to read: the last, one by its number from 0, or one by its time."""
 
@@ -64,11 +67,15 @@ class FieldMap(Section):
     components: int | None = Field(None, gt=0, description="How many each point must have; null: as the first case.")
     tensor: TensorOrder | None = Field(None, description="Of six components: a symmetric tensor, in this order.")
     take: Invariant | None = Field(None, description="Of a tensor: von Mises' equivalent, or the principal values.")
+    period: Period | None = Field(None, description="Of an angle that jumps: from where to where, [-180, 180].")
+    scaling: Scaling | None = Field(None, description="For the model; symmetric_log: of values that span decades.")
 
     @model_validator(mode="after")
-    def _only_tensors_have_invariants(self) -> "FieldMap":
+    def _is_one_of_its_kind(self) -> "FieldMap":
         if self.take and not self.tensor:
             raise ValueError(f"take={self.take} needs tensor: vtk, openfoam or abaqus")
+        if self.period and (self.period[0] >= self.period[1] or self.tensor or self.components not in (None, 1)):
+            raise ValueError(f"period: [low, high] of an angle of one component, not {list(self.period)}")
         if self.tensor and self.components not in (None, 6):
             raise ValueError(f"a tensor has 6 components, not {self.components}")
         return self

@@ -86,7 +86,8 @@ class CasesDataset:
         }
         files = parse_map(metadata["map"], "dataset.json")
         fields = {
-            f"{name}_{field}": {"points": f"{name}_points", "unit": described.unit,
+            f"{name}_{field}": {"points": f"{name}_points", "unit": described.unit, "scaling": described.scaling,
+                                "period": described.period,
                                 "components": metadata["fields"][f"{name}_{field}"]["components"],
                                 "component_names": list(NAMES[described.take]) if described.tensor else []}
             for name, own in files.sets.items() for field, described in own.fields.items()

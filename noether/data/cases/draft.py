@@ -23,6 +23,7 @@ from noether.data.cases.vocabulary import (
     Physics,
     known_field,
     name_and_unit,
+    period_of,
     physics_of,
     plain_name,
 )
@@ -232,6 +233,8 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
         unit, why = meaning.unit(array)
+        angle = period_of(array.name, array.low, array.high) if array.components == 1 else None
+        unit = unit or (angle[0] if angle else "")
         about = [
             f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in (("array", array.name), ("unit", unit))
         ]
@@ -239,6 +242,12 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
             about.append(f"tensor: {order}")
         else:  # said, so that a case with another number is refused as it is read
             about.append(f"components: {array.components}")
+        if angle:
+            about.append(f"period: [{', '.join(f'{end:.10g}' for end in angle[1])}]")
+            why += "; it jumps from one end to the other, so that its cosine and sine are learned"
+        elif 2 * (decades := sum(case.decades for case in array.of_cases)) > len(array.of_cases):
+            about.append("scaling: symmetric_log")
+            why += f"; spans decades in {decades} of {len(array.of_cases)} cases"
         if is_kinematic and name in ("pressure", "wall_shear"):
             about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
         lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}{why}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from noether.data.cases.angles import Period, as_pair
 from noether.data.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
 from noether.data.cases.headers import header_problems, refusals
 from noether.data.cases.layout import STEP
@@ -39,13 +40,14 @@ class CaseJob:
     def mark(self) -> str:
         """Changes whenever the case must be made again: what the map says of it, its numbers, or a file of its does.
 
-        Of files: names, sizes and times of change. Units stand in `dataset.json` alone.
+        Of files: names, sizes and times of change. Units and scalings stand in `dataset.json` alone.
         """
         about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
         described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
         described += [field for own in about["sets"].values() for field in own.get("fields", {}).values()]
         for own in described:
             own.pop("unit", None)
+            own.pop("scaling", None)
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name, path in sorted(self.files.items()):
             for file in files_behind(path):
@@ -156,8 +158,14 @@ def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[st
         values, step = raw.fields[field], turned(about.rotation, factor, described.tensor)
         if described.tensor and described.take:  # the same in all axes
             values, step = invariant(values, described.tensor, described.take), partial(np.multiply, factor)
+        if described.period:
+            step = partial(_as_pair, factor, described.period)
         columns[f"{name}_{field}"] = Column(values if values.shape[1] > 1 else values[:, 0], where, step)
     return columns
+
+
+def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
+    return as_pair(factor * block, period)
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:

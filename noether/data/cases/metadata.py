@@ -53,6 +53,8 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
             about_field = own.fields.get(key.removeprefix(f"{name}_"))
             span = _span(key, names, [one["arrays"][key] for one in described])
             entry = {"set": name, "unit": about_field.unit if about_field else _unit(key, name), **span}
+            if about_field and about_field.period:
+                entry["period"] = list(about_field.period)
             (fields if about_field else features)[key] = entry
     return {
         "format_version": FORMAT_VERSION,

@@ -23,6 +23,7 @@ from noether.data.cases.mesh_blocks import (
     read_times_and_blocks,
 )
 from noether.data.cases.numbers import read_numbers
+from noether.data.cases.spread import spans_decades
 from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
 from noether.data.cases.unlike import in_another_unit, unlike
 from noether.data.surviving_pool import surviving_map
@@ -34,7 +35,10 @@ ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """One array of one block in one case, or, with `of_cases`, those of all cases together."""
+    """One array of one block in one case, or, with `of_cases`, those of all cases together.
+
+    decades: whether its values span decades, as `spans_decades` says.
+    """
 
     at: str
     name: str
@@ -43,6 +47,7 @@ class ArrayFacts:
     high: float
     mean: tuple[float, ...]
     not_finite: int
+    decades: bool = False
     of_cases: tuple["ArrayFacts", ...] = ()
 
 
@@ -173,7 +178,7 @@ def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
         good = np.zeros((1, rows.shape[1]))
     low, high = (float(side) for side in (good.min(), good.max()))
     mean = tuple(map(float, good.mean(axis=0)))
-    return ArrayFacts(at, name, rows.shape[1], low, high, mean=mean, not_finite=bad)
+    return ArrayFacts(at, name, rows.shape[1], low, high, mean, bad, decades=spans_decades(good))
 
 
 def _within_budget(root: Path, grouping: Grouping) -> list[str]:

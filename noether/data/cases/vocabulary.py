@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from noether.data.cases.layout import CASE
 
 Physics = Literal["flow", "solid", "heat", "unknown"]
@@ -97,6 +99,10 @@ GIVEN = _words(
     """
 )
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
+ANGLES = re.compile(r"(^|_)(phase[nr]?\w*|\w*(angle|winkel)|arg(ument)?|azimuth?)(_|$)")
+"""In the names of fields that may be angles, in English, German and French."""
+TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
+"""The ranges in which angles jump, and their units."""
 LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
 STRESSES = {"mm": "MPa"}
 """Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
@@ -170,6 +176,19 @@ def _may_be(stated: str, usual: str) -> bool:
     own = {LENGTH: "m", STRESS: "Pa"}.get(own, own)
     families = [family for family in FAMILIES if own in family]
     return not stated or not families or any(first in family for family in families)
+
+
+def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
+    """Returns the unit and the range of an angle that jumps, by its name and values; None: it is none.
+
+    It fills the range, but for less than a fiftieth: an angle of attack or of a slope does not.
+    """
+    plain = plain_name(name_and_unit(name)[0])
+    for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
+        slack = 0.02 * (end - start)
+        if start - 1e-3 * slack <= low <= start + slack and end - slack <= high <= end + 1e-3 * slack:
+            return unit, (start, end)
+    return None
 
 
 def number_name(column: str) -> str:

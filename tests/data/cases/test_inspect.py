@@ -15,6 +15,7 @@ from noether.data.cases.grouping import group_files
 from noether.data.cases.metadata import read_metadata
 from noether.data.cases.numbers import read_numbers
 from noether.data.cases.prepare import prepare_cases
+from noether.data.cases.spread import spans_decades
 from noether.data.cases.survey import survey_folder
 from noether.data.cases.unlike import in_another_unit
 from noether.data.cases.vocabulary import number_name
@@ -219,6 +220,47 @@ def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Pat
     survey = survey_folder(tmp_path)
     assert [template for template, _ in survey.blocks] == ["{case}/all.pvd"]
     assert survey.steps["{case}/all.pvd"]["run_0"] == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+def around_a_source(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places, and the distance of each to a point source in their middle."""
+    places = np.random.default_rng(0).uniform(-1, 1, (count, 3))
+    return places, np.linalg.norm(places, axis=1, keepdims=True) + 0.02
+
+
+def decades(count: int) -> dict[str, tuple[np.ndarray, bool]]:
+    places, away = around_a_source(count)
+    hot = (away < 0.2).astype(float)
+    return {
+        "flux-around-a-source": (places / away**3, True),
+        "density-of-absorbed-power": (1 / away**6, True),
+        "temperature-around-a-source": (293 + 1 / away, False),
+        "pressure-that-crosses-0": (places[:, :1] / away, False),
+        "velocity": (places - 3, False),
+        "noise": (np.random.default_rng(1).normal(size=(count, 6)), False),
+        "nothing-but-in-one-place": (hot, False),
+        "constant": (np.ones((count, 1)), False),
+        "too-few-points": ((places / away**3)[:100], False),
+    }
+
+
+@pytest.mark.parametrize("name", decades(1))
+def test_fields_that_span_decades_are_told_from_others(name: str) -> None:
+    values, expected = decades(20_000)[name]
+    assert spans_decades(values) is expected
+    assert spans_decades(1e-9 * values) is expected
+
+
+def test_the_draft_says_which_fields_span_decades(tmp_path: Path) -> None:
+    places, away = around_a_source(3000)
+    for number in range(5):
+        cloud = pyvista.PointSet(places)
+        cloud["heat_flux"], cloud["T"] = (number + 1) * places / away**3, 293 + away[:, 0]
+        cloud.cast_to_unstructured_grid().save(tmp_path / f"case_{number}.vtu")
+    text = draft_map(survey_folder(tmp_path))
+    fields = parse_map(text, "m").sets["points"].fields
+    assert {name: own.scaling for name, own in fields.items()} == {"heat_flux": "symmetric_log", "temperature": None}
+    assert "spans decades in 5 of 5 cases" in text
 
 
 def test_a_map_that_predicts_nothing_is_refused() -> None:

@@ -179,6 +179,7 @@ def test_what_is_there_and_current_is_kept(source: Path, tmp_path: Path) -> None
 
 REMADE = {
     "another-unit-of-a-field": ("unit: K", "unit: degC", 0),
+    "a-scaling-of-a-field": ("unit: K", "unit: K, scaling: symmetric_log", 0),
     "another-split": ("seed: 1", "seed: 2", 0),
     "another-length": ("length: m", "length: mm", 6),
 }
