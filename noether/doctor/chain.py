@@ -7,8 +7,8 @@ from typing import Any
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.own_host import TimeBudget
-from noether.doctor.world_checks import check_bandwidth, named_ranks
-from noether.workers.rank_state import MeetingPoint
+from noether.doctor.world_checks import check_bandwidth
+from noether.workers.rank_state import MeetingPoint, named_ranks
 
 Ask = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Runs one step on every rank and returns the answers."""

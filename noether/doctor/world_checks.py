@@ -5,18 +5,13 @@ from typing import Any
 
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level
-from noether.workers.rank_state import listed
+from noether.workers.rank_state import named_ranks
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
 """Besides the settings that must agree: the link refuses ranks that differ in them."""
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """Returns ranks with their noun: "rank 2", "ranks 0, 1"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
 
 
 def check_presence(

@@ -84,7 +84,7 @@ def bind_devices(
         idle = len(devices) - task.local_count
         warnings.append(
             f"{idle} of this node's {len(devices)} visible devices {'is' if idle == 1 else 'are'} not used: "
-            f"{_tasks(task.local_count)} here ({task.seen})"
+            f"{counted(task.local_count, 'task')} here ({task.seen})"
         )
     device = devices[task.local_rank]
     reason = f"device {task.local_rank} of {len(devices)}, by local rank ({inventory.evidence})"
@@ -94,7 +94,7 @@ def bind_devices(
 def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
     devices = choose_devices(inventory, setting)
     if task.may_spawn:
-        threads = f"{_tasks(task.local_count)} on this node, {inventory.evidence}"
+        threads = f"{counted(task.local_count, 'task')} on this node, {inventory.evidence}"
         each = (
             f"devices={setting}: {len(devices)} CPU workers in each task" if setting is not None else "one CPU worker"
         )
@@ -154,10 +154,6 @@ def _spawned(
     return Binding(workers, world, task.local_count * each, reason)
 
 
-def _tasks(count: int) -> str:
-    return counted(count, "task")
-
-
 def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
     chosen = f", devices={setting}" if setting is not None else ""
     kind = "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device"
@@ -166,7 +162,7 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
         fix = f"devices={task.local_count}" if setting is not None else fix
     return RequestError(
         "tasks-against-devices",
-        f"{_tasks(task.local_count)} on this node but {devices} {kind}{'s' if devices != 1 else ''}",
+        f"{counted(task.local_count, 'task')} on this node but {counted(devices, kind)}",
         seen=f"{task.seen}, {inventory.evidence}{chosen}",
         expected="one task per device, or one task per node",
         fix=fix,

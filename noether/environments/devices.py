@@ -243,8 +243,8 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     if devices is None:
         return inventory.devices
     entries = [entry.strip() for entry in devices.split(",")]
-    counted = len(entries) == 1
-    if not counted and entries[-1] == "":
+    is_number = len(entries) == 1
+    if not is_number and entries[-1] == "":
         entries.pop()
     numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
     if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
@@ -256,18 +256,18 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
             fix="devices=null",
         )
     refuse = partial(_choice_error, inventory=inventory, devices=devices)
-    if not entries or "" in entries or (counted and (not numbers or int(entries[0]) == 0)):
+    if not entries or "" in entries or (is_number and (not numbers or int(entries[0]) == 0)):
         raise refuse("no-device-chosen", f"devices={devices} chooses no device")
     if len(set(entries)) < len(entries):
         raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
     if inventory.kind == "cpu" and not numbers:
         raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
     if inventory.kind == "cpu":
-        count = int(entries[0]) if counted else len(entries)
+        count = int(entries[0]) if is_number else len(entries)
         if count > 2 * inventory.cpu_count:
             raise refuse("too-many-cpu-workers", f"{count} CPU workers for {inventory.cpu_count} cores")
         return tuple(Device("cpu", index) for index in range(count))
-    if counted:
+    if is_number:
         if int(entries[0]) > len(inventory.devices):
             raise refuse("too-few-devices", f"devices={devices} is more than are visible here")
         return inventory.devices[: int(entries[0])]
@@ -300,7 +300,7 @@ def _choice_error(code: str, summary: str, inventory: DeviceInventory, devices: 
             f"{device.index}" + (f" ({device.name})" if device.name not in ("", str(device.index)) else "")
             for device in inventory.devices
         )
-        there = f"{count} visible {inventory.kind} device{'s' if count > 1 else ''}: {names}"
+        there = f"{counted(count, f'visible {inventory.kind} device')}: {names}"
         there += f" ({inventory.evidence})"
         expected = f"a number from 1 to {count}, or a list of different indices from 0 to {count - 1}"
         fix = f"devices={count}"

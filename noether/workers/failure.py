@@ -10,7 +10,7 @@ from pathlib import Path
 from noether.common.plain_file import open_plain
 from noether.errors import ExitCode, shown
 from noether.workers.context import RunInfo, WorkerContext, WorkerReport
-from noether.workers.rank_state import listed
+from noether.workers.rank_state import listed, named_ranks
 from noether.workers.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
@@ -147,8 +147,7 @@ def _grouped(phrases: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, phrase in sorted(phrases.items()):
         groups.setdefault(phrase, []).append(rank)
-    named = {phrase: f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks, most=8)}" for phrase, ranks in groups.items()}
-    return "; ".join(f"{who}: {phrase}" for phrase, who in named.items())
+    return "; ".join(f"{named_ranks(ranks, most=8)}: {phrase}" for phrase, ranks in groups.items())
 
 
 def _log_end(path: Path, lines: int = 20) -> list[str]:

@@ -5,7 +5,7 @@ shared memory can be read from outside, even when the rank is stopped or dead.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -76,6 +76,11 @@ class RankNote:
 def listed(ranks: Iterable[int], most: int = 16) -> str:
     """Returns "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
     return first_of([str(rank) for rank in sorted(ranks)], most)
+
+
+def named_ranks(ranks: Collection[int], most: int = 16) -> str:
+    """Returns ranks with their noun: "rank 2", "ranks 0, 1"."""
+    return f"rank{'s' * (len(ranks) > 1)} {listed(ranks, most)}"
 
 
 WAIT_STEP_S = 0.0005

@@ -9,19 +9,12 @@ from noether.errors import RequestError
 from tests.refusal import refusal
 
 
-def test_several_problems_are_all_named() -> None:
+def test_each_of_several_problems_is_answered_with_a_line_that_works() -> None:
     with pytest.raises(RequestError) as caught:
-        load_config(["seed=-1", "trainer.ema_decay=2", "acelerator=gpu"])
-    for key in ("seed", "trainer.ema_decay", "acelerator"):
-        assert key in str(caught.value)
-
-
-def test_each_of_several_unknown_keys_is_answered_with_a_line_that_works() -> None:
-    with refusal("unknown-key") as caught:
-        load_config(["lr=abc", "hidden_dim=100", "save_every=0"])
+        load_config(["lr=abc", "hidden_dim=100", "save_every=0", "seed=-1"])
     first, _, *others = caught.value.fix.split("\n")
     fixes = [first, *(other.partition("   → ")[2] for other in others)]
-    assert sorted(fixes) == ["leave save_every out", "model.dim=102", "optimizer.learning_rate=0.001"]
+    assert sorted(fixes) == ["leave save_every out", "model.dim=102", "optimizer.learning_rate=0.001", "seed=0"]
 
 
 ACCEPTED = {

@@ -55,20 +55,11 @@ def test_a_new_kind_drops_the_options_of_the_old_one(overrides, read, expected) 
     assert options == expected
 
 
-TOGETHER = {
-    "all-of-the-ellipsoid": (),
-    "all-of-the-digits": ("+experiment/mnist=convnet",),
-}
 APART = {
     "digits-without-task-and-model": ("dataset=mnist",),
     "digits-for-upt": ("dataset=mnist", "task=classification"),
     "cars-for-the-convolutional-net": ("model=convnet", "task=classification"),
 }
-
-
-@pytest.mark.parametrize("overrides", TOGETHER.values(), ids=TOGETHER.keys())
-def test_parts_that_belong_together(overrides: tuple[str, ...]) -> None:
-    assert load_config(overrides).task.kind in ("fields", "classification")
 
 
 def test_an_own_model_may_do_anything(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 import pyvista
@@ -11,6 +10,7 @@ import pyvista
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
 from noether.evaluation.members import named_runs
 from noether.evaluation.shape_distance import distances, fit_distance
+from tests.notebooks import run_notebook
 
 REPOSITORY = Path(__file__).parents[2]
 CAR = str(REPOSITORY / "examples" / "car.stl")
@@ -98,14 +98,7 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
 
 def test_the_notebook_goes_from_intervals_to_what_to_change(runs: list[str], monkeypatch) -> None:
     monkeypatch.setenv("NOETHER_RUNS", " ".join(runs[:2]))
-    matplotlib.use("agg")
-    notebook = json.loads((REPOSITORY / "examples" / "how_sure_and_what_to_change.ipynb").read_text())
-    names: dict[str, object] = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), "how_sure_and_what_to_change.ipynb", "exec"), names)
+    names = run_notebook("how_sure_and_what_to_change.ipynb")
     found, change = names["found"], names["change"]
-    assert isinstance(found, dict)
-    assert isinstance(change, dict)
     assert set(found["intervals"]) == {"lift_coefficient", "yawing_moment_coefficient"}
     assert change["outwards"].shape == (1200,)

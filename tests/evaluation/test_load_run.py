@@ -4,15 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 
 import noether as package
 from noether.errors import RequestError
+from tests.notebooks import run_notebook
 from tests.refusal import refusal
 
-REPOSITORY = Path(__file__).parents[2]
 SMALL_RUNS = Path(__file__).with_name("small_runs")
 
 
@@ -51,12 +50,5 @@ def test_what_is_not_there_is_refused(run_folder: Path) -> None:
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(run_folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("NOETHER_RUN", str(run_folder))
-    matplotlib.use("agg")
-    notebook = json.loads((REPOSITORY / "examples" / "a_run_from_python.ipynb").read_text())
-    names: dict[str, object] = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), "a_run_from_python.ipynb", "exec"), names)
-    found = names["found"]
-    assert isinstance(found, dict)
+    found = run_notebook("a_run_from_python.ipynb")["found"]
     assert set(found["scalars"]) == {"lift_coefficient", "yawing_moment_coefficient"}

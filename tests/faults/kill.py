@@ -31,9 +31,10 @@ from typing import Any
 from noether.config.compose import dump_config
 from noether.errors import ExitCode
 from noether.runs.attempts import read_attempts
+from tests.processes import free_port
 
 from . import victim
-from .room import LIMIT_S, REPOSITORY, Blow, Room, Undisturbed, ended, final_hashes, free_port, history
+from .room import LIMIT_S, REPOSITORY, Blow, Room, Undisturbed, ended, final_hashes, history
 from .series import options, run_series
 
 MEETING_S = 60.0

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,6 +15,7 @@ from noether.config.compose import dump_config, load_config
 from noether.config.schema import RunConfig
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
+from tests.processes import free_port
 
 from . import victim
 
@@ -115,12 +115,6 @@ class Room:
             assert codes == [0] * ranks, (codes, self.log(f"{attempt}-{ranks}").read_text())
         folder = self.run_folder(f"calm-{ranks}")
         return Undisturbed(final_hashes(folder), history(folder), seconds, int(count.read_text()))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:

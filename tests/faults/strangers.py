@@ -25,8 +25,9 @@ from typing import Any
 from noether.environments.identity import RunIdentity
 from noether.runs.folder import RunFolder
 from tests.misbehaving import processes_of
+from tests.processes import free_port
 
-from .room import REPOSITORY, TINY, final_hashes, free_port
+from .room import REPOSITORY, TINY, final_hashes
 from .series import options, run_series
 
 LIMIT_S = 240.0

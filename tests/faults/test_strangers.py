@@ -13,7 +13,8 @@ from sharing import in_every_push
 from noether.distributed.listeners import listening_descriptors, shut
 from noether.runs.folder import RunFolder
 from tests.faults import strangers
-from tests.faults.room import REPOSITORY, final_hashes, free_port
+from tests.faults.room import REPOSITORY, final_hashes
+from tests.processes import free_port
 
 CONNECT_S = 0.5
 ATTACKS = {

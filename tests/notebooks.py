@@ -1,0 +1,19 @@
+"""Runs the code of a notebook of examples/, from its first cell to its last."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run_notebook(name: str) -> dict[str, Any]:
+    """Returns the names that it has made."""
+    matplotlib.use("agg")
+    names: dict[str, Any] = {}
+    for cell in json.loads((EXAMPLES / name).read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), name, "exec"), names)
+    return names
