@@ -93,6 +93,7 @@ class SetMap(Section):
     coordinates: list[str] = Field(
         [], description="Of a CSV: its columns of x, y and z; empty: as they are usually called."
     )
+    values: str = Field("", description="A table with {case} in its path, a row for each of the points or cells.")
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")
     distance_to: str | None = Field(None, description="A surface set: each point is given the distance to it.")
     most_points: int | None = Field(None, gt=0, description="Points kept of a case at most, at random.")

@@ -1,7 +1,7 @@
 """Clouds of points in CSV: which columns are the coordinates, and which together are a vector or tensor."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,16 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
     cloud = import_pyvista().PointSet(np.stack([*places, zero][:3], axis=-1))
     if len(units := {name_and_unit(name)[1] for name in own}) == 1 and units <= set(LENGTH_UNITS):
         cloud.field_data["length"] = [*units]
-    for name, parts in _arrays(list(columns), dimensions=len(own)).items():
-        values = [columns[part] for part in parts]
-        if len(values) == len(own) == 2:
-            values.append(zero)
-        cloud.point_data[name] = np.stack(values, axis=-1) if len(values) > 1 else values[0]
+    for name, values in together(columns, dimensions=len(own)).items():
+        is_plane = values.ndim > 1 and values.shape[1] == len(own) == 2
+        cloud.point_data[name] = np.column_stack([values, zero]) if is_plane else values
     return cloud
+
+
+def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
+    """Returns columns (N,) as arrays: those that differ in x, y, z or in a number from 0 alone as one (N, C)."""
+    return {name: np.stack([columns[part] for part in parts], axis=-1) if len(parts) > 1 else columns[parts[0]]
+            for name, parts in _arrays(list(columns), dimensions).items()}  # fmt: skip
 
 
 def guessed_coordinates(columns: Sequence[str]) -> list[str]:

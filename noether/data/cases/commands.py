@@ -105,6 +105,8 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say("", _block_table(template, block, found), sep="\n")
     if survey.steps:
         console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
+    for template, (table, at) in survey.values.items():
+        console.say(f"{table}: a row for each of the {at} of {template}, and taken as its arrays")
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
         console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")

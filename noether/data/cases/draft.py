@@ -51,6 +51,8 @@ class _Set:
     fields: dict[str, ArrayFacts]
     others: dict[str, ArrayFacts]
     """Fields of the same meshes that are only at the other place: at points, or at cells."""
+    values: str = ""
+    """The tables with a row for each of them."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             others = _named((array for array in arrays if array.at != at and array.name not in kept), physics)
             patches = wanted if any(wanted) else []
             name = _set_name(kind, template, found)
-            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others))
+            table, place = survey.values.get(template, ("", ""))
+            values = table if place == ("points" if kind == "points" else at) else ""
+            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values))
     return found
 
 
@@ -198,7 +202,7 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
     for array in arrays:
         if (
             re.match(
-                r"(vtk|Normals$|TCoords|GlobalIds|(.*(mat|part|elem\w*|node|region|cell))?_?Ids?$|(str_?)?error$)",
+                r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(.*(mat|part|elem\w*|node|region|cell))?_?Ids?$|(str_?)?error$)",
                 array.name,
                 re.I,
             )
@@ -222,6 +226,11 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     lines = [
         f"  {own.name}:",
         f"    file: {json.dumps(own.template, ensure_ascii=False)}",
+        *(
+            [f"    values: {json.dumps(own.values, ensure_ascii=False)}      # a row for each of the {own.at}"]
+            if own.values
+            else []
+        ),
         f"    kind: {own.kind}",
         f"    at: {own.at}",
     ]

@@ -25,7 +25,7 @@ def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
         yield error
         return
     at = "points" if about.kind == "points" else about.at
-    if there is None:
+    if there is None or about.values:
         return
     for name, own in about.fields.items():
         yield from refusals(partial(refuse_array, path, name, own, at, there))

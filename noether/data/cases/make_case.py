@@ -14,7 +14,7 @@ import numpy as np
 from noether.data.cases.angles import Period, as_pair
 from noether.data.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
 from noether.data.cases.headers import header_problems, refusals
-from noether.data.cases.layout import STEP
+from noether.data.cases.layout import CASE, STEP
 from noether.data.cases.mesh_blocks import files_behind
 from noether.data.cases.mesh_source import RawSet, read_set
 from noether.data.cases.numbers import case_number
@@ -50,10 +50,16 @@ class CaseJob:
             own.pop("scaling", None)
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name, path in sorted(self.files.items()):
-            for file in files_behind(path):
+            table = self.values(name)
+            for file in [*files_behind(path), *([table] if table and table.is_file() else [])]:
                 stat = file.stat()
                 digest.update(f"{name} {os.path.relpath(file, self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
+
+    def values(self, name: str) -> Path | None:
+        """The table of a set's values, where the map names one."""
+        values = self.about.sets[name].values
+        return self.root / values.replace(CASE, run_of(self.about, self.case)) if values else None
 
     def problems(self) -> Iterator[RequestError]:
         """Yields what is wrong before any mesh is read: files and numbers that are not there, and `header_problems`."""
@@ -84,6 +90,11 @@ def refuse_missing_sets(job: CaseJob) -> None:
             seen=f"no {absent}" + ("" if STEP not in absent else f" at the step of the map ({job.about.step})"),
             expected="a file for every set",
         )
+    for name in job.about.sets:
+        if (table := job.values(name)) is not None and not table.is_file():
+            raise RequestError(
+                "values-missing", f"no values for the set {name}", seen=f"no {table}", expected="a table for every case"
+            )
 
 
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
@@ -126,7 +137,7 @@ def make_case(job: CaseJob) -> dict[str, Any]:
     # Surfaces first: the sets around them are given the distance to them.
     with case_writer(job.out, job.case) as folder:
         for name, own in sorted(job.about.sets.items(), key=lambda item: item[1].kind != "surface"):
-            raw = read_set(job.files[name], own, step_of(job.about, job.case))
+            raw = read_set(job.files[name], own, step_of(job.about, job.case), job.values(name))
             if own.kind == "surface":
                 surfaces[name] = turned(job.about.rotation, job.about.metres)(np.asarray(raw.points, np.float64))
                 _check_size(job, name, surfaces[name])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from noether.data.cases.beside import add_values
 from noether.data.cases.case_map import FieldMap, SetMap, Step
 from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.data.cases.mesh_blocks import Block, is_surface, read_blocks
@@ -45,8 +46,8 @@ class RawSet:
     parts: list[str] = field(default_factory=list)
 
 
-def read_set(path: Path, about: SetMap, step: Step = "last") -> RawSet:
-    """Reads one set of a case's points with the fields of the map, at a step.
+def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None = None) -> RawSet:
+    """Reads one set of a case's points with the fields of the map, at a step; `values`: a table of more arrays.
 
     Raises:
         RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
@@ -61,6 +62,9 @@ def read_set(path: Path, about: SetMap, step: Step = "last") -> RawSet:
             seen=", ".join(name or "one mesh without a name" for name in names) or "nothing",
             expected=f"a {about.kind}" + (f" named {', '.join(about.patches)}" if about.patches else ""),
         )
+    if values is not None:
+        for block in blocks:
+            add_values(block.mesh, "points" if about.kind == "points" else about.at, values)
     pieces = [_surface_set(path, block, about) if about.kind == "surface" else _point_set(path, block, about)
               for block in blocks]  # fmt: skip
     whole = pieces[0] if len(pieces) == 1 else _joined(pieces)

@@ -3,13 +3,14 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mode
 
 import numpy as np
 
 from noether.common.numbers import finite, first_of
+from noether.data.cases.beside import read_values
 from noether.data.cases.case_map import SetKind
 from noether.data.cases.grouping import Grouping, group_files
 from noether.data.cases.layout import list_files
@@ -87,8 +88,9 @@ class Survey:
     """All that was found.
 
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
-    steps: {template: {case: times}} of files of several; looked_at: the cases whose meshes were read; odd: what is odd,
-    in words.
+    steps: {template: {case: times}} of files of several; values: {template: (template of a table, at)} of meshes beside
+    which a table has a row for each of their points or cells; looked_at: the cases whose meshes were read; odd: what is
+    odd, in words.
     """
 
     root: Path
@@ -98,6 +100,7 @@ class Survey:
     numbers: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     tables: dict[str, TableFacts] = field(default_factory=dict)
     steps: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    values: dict[str, tuple[str, str]] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
 
 
@@ -208,6 +211,8 @@ def _read_numbers(survey: Survey) -> None:
             except RequestError as error:
                 refused[case] = error
         if refused:  # .dat and .csv are many things: where none could be read, it is one of them
+            if len(refused) == len(own) and _take_values(survey, template, own):
+                continue
             which = f"{template} is not used" if len(refused) == len(own) else f"{_some(list(refused))}: no {template}"
             survey.odd.append(f"{which}: {_unread(next(iter(refused.values())))}")
     for file in survey.grouping.tables:
@@ -220,6 +225,38 @@ def _read_numbers(survey: Survey) -> None:
             continue
         if rows:
             survey.tables[file] = _table_facts(file, rows, survey)
+
+
+def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
+    """Adds the arrays of tables to the facts of the meshes that have a point or a cell for each of their rows."""
+    try:
+        tables = {case: read_values(survey.root / own[case]) for case in survey.looked_at if case in own}
+    except RequestError:
+        return False
+    rows = {case: len(next(iter(arrays.values()))) for case, arrays in tables.items() if arrays}
+    for mesh, block in list(survey.blocks):
+        cases = survey.blocks[mesh, block]
+        both = rows.keys() & cases.keys()
+        counts = {
+            "points": {case: cases[case].points for case in both},
+            "cells": {case: cases[case].cells for case in both},
+        }
+        fits = [at for at, of in counts.items() if both and all(of[case] == rows[case] for case in both)]
+        if not fits or mesh in survey.values or survey.steps.get(mesh):
+            continue
+        if fits[0] == "points" and mesh.lower().endswith(".stl"):
+            survey.odd.append(
+                f"{template} is not used: it has a row for each point of {mesh}, and STL keeps no order of points: "
+                "give it columns of coordinates, or the shape as .vtp or .ply"
+            )
+            return True
+        survey.values[mesh] = template, fits[0]
+        for case in both:
+            found = (_array_facts(fits[0], name, values) for name, values in tables[case].items())
+            more = tuple(array for array in found if array is not None)
+            cases[case] = replace(cases[case], arrays=(*cases[case].arrays, *more))
+        return True
+    return False
 
 
 def _unread(error: RequestError) -> str:
