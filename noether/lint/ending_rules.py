@@ -7,7 +7,7 @@ from os.path import isdir
 from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job, JobShape, is_server
+from noether.lint.job import Job, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
 from noether.lint.options import names_in, signal_request
 from noether.lint.shell import REPEATED
@@ -228,7 +228,11 @@ def requeue(job: Job) -> Iterator[Finding]:
         value = srun.option("kill-on-bad-exit")
         kills = value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.code
         shown = job.shows_ddp(launch)
-        if kills or shape.tasks < 2 or not (shown or _alike_ranks(job, launch, shape)):
+        python = launch.innermost.kind == "python" or any(x.text.endswith(".py") for x in launch.innermost.words)
+        alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
+        # The one step, a Python program with a task for each GPU or with a master to meet at, is one training.
+        alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
+        if kills or shape.tasks < 2 or not (shown or alike):
             continue
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
         message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
@@ -236,13 +240,6 @@ def requeue(job: Job) -> Iterator[Finding]:
         safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
         edit = replace(edit, safe=safe) if edit and value is None else None
         yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)
-
-
-def _alike_ranks(job: Job, launch: Launch, shape: JobShape) -> bool:
-    """Says whether the job's one step is a Python program with a task for each of its GPUs, or a master to meet at."""
-    python = any(word.text.endswith(".py") for word in launch.innermost.words) or launch.innermost.kind == "python"
-    alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
-    return python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
 
 
 def containers(job: Job) -> Iterator[Finding]:

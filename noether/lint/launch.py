@@ -15,14 +15,13 @@ Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "no
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
-    # Programs that run what follows: the word that must come next, and their options that take a value.
+    # Programs that run what follows: the word that must come next, and their options that take a value (*: all).
     **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
     "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "perf": ("stat", "*"), "perun": ("monitor", ""),
-    "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),  # All take one.
+    "perf": ("stat", "*"), "perun": ("monitor", ""), "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
 # Options without a value, without their dashes.

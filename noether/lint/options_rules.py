@@ -27,7 +27,10 @@ _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
-_ANGLED = re.compile(r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))")
+_ANGLED = re.compile(
+    r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
+    r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
+)
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -198,17 +201,18 @@ def values(job: Job) -> Iterator[Finding]:
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """placeholder: the first word of a command that has still to be filled in; bash takes <NAME> for redirections."""
-    for line, text in enumerate(job.code.split("\n"), job.script.first_line):
-        found = _ANGLED.search(re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text))
-        if found and line not in job.script.shell.quoted_lines:
-            yield _placeholder(line, found[0])
-            return
+    """placeholder: words of commands that have still to be filled in, each once; bash takes <NAME> for redirections."""
+    lines, quoted = enumerate(job.code.split("\n"), job.script.first_line), job.script.shell.quoted_lines
+    bare = ((line, re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text)) for line, text in lines)
+    found = [(line, _ANGLED.search(text)) for line, text in bare if line not in quoted]
     for command in (each for each in job.script.commands if each.name not in ("echo", "printf", "[", "[[", "test")):
-        for word in (*command.words, *(value for _, value in command.assignments)):
-            if (found := _WORD_TO_FILL_IN.search(word.raw)) and not re.search(r":\?|==", word.raw):
-                yield _placeholder(word.line, found[0])
-                return
+        words = (*command.words, *(value for _, value in command.assignments))
+        found += [(x.line, _WORD_TO_FILL_IN.search(x.raw)) for x in words if not re.search(r":\?|==", x.raw)]
+    seen = set[str | int]()
+    for line, match in found:
+        if match and not {match[0], line} & seen:
+            seen |= {match[0], line}
+            yield _placeholder(line, match[0])
 
 
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:

@@ -36,6 +36,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-step-that-may-fail-before-the-work": (G4, "srun ray stop --force || true\nsrun -n1 ray stop"),
     "an-address-in-angles": ("#SBATCH -n1\n#SBATCH --mail-user=<ada.lovelace@uni.edu>\n", "hostname"),
     "gnu-parallel-on-two-nodes": (EACH, "set -e\nparallel --sshloginfile hosts python a.py ::: 1 2\npython b.py"),
+    "braces-of-bash": ("#SBATCH -n1\n", "set -e\nexec {fd}>log\nfind . -name x -exec rm {} +\ngit reset @{u}\nparallel echo {1} ::: a b\nawk '{print}' log\npython t.py a{b,c} \"${d}\"{e,f}"),
     "ray-head-behind-the-work": (EACH, 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\nsrun -N1 -n1 -w "${nodes[0]}" ray start --head --block &\nsleep 10\nsrun -N1 -n1 -w "${nodes[1]}" ray start --address "${nodes[0]}:6379" --block &\nsleep 5\npython tune.py'),
     "vllm-server-with-the-work-in-front": (G4, "vllm serve model --tensor-parallel-size 4 > server.log 2>&1 &\nserver=$!\npython evaluate.py\ncode=$?\nkill $server\nexit $code"),
     "sglang-server-killed-by-a-trap": (G4, "python -m sglang.launch_server --tp 4 &\ntrap 'kill %1' EXIT\npython evaluate.py"),
@@ -328,7 +329,7 @@ WRONG = {  # name: (options, body, the one finding)
     "solver-on-the-first-of-two-nodes": ("#SBATCH -n2 -N2\n", "RUST_BACKTRACE=1 ./target/solver", ("missing-srun", WARNS)),
     "cpus-under-a-wrapper": (G4 + "#SBATCH -c8\n", "srun uv run -m training.main", ("srun-cpus", WARNS)),
     "first-of-three-programs": ("#SBATCH -n1\n", "python evaluate.py --cfg a\necho b\npython evaluate.py --cfg b\necho c\npython evaluate.py --cfg c", ("exit-code-lost", WARNS)),
-    "path-to-fill-in": ("#SBATCH -n1\n", "source /path/to/venv/bin/activate\npython t.py --data /path/to/data", ("placeholder", WARNS)),
+    "path-to-fill-in": ("#SBATCH -n1\n", "source /path/to/venv/bin/activate\npython t.py", ("placeholder", WARNS)),
     "a-redirection-that-is-to-be-filled-in": ("#SBATCH -n1\n", "module load <your_module>\npython t.py", ("placeholder", WARNS)),
     "a-folder-that-is-to-be-filled-in": ("#SBATCH -n1\n", "cd /home/<user>/run || exit 1\npython t.py", ("placeholder", WARNS)),
     "a-value-that-is-to-be-filled-in": ("#SBATCH -n1\n", "python t.py --data <DATA> --lr 1", ("placeholder", WARNS)),
@@ -375,6 +376,8 @@ WRONG = {  # name: (options, body, the one finding)
     "tensor-parallel-is-no-driver": (EACH, "export NAME=tensor_parallel\npython t.py", ("missing-srun", WARNS)),
     "empty-beside-a-comment": ("#SBATCH -n1\n#SBATCH --account=          # yours\n", "hostname", ("placeholder", WARNS)),
     "address-of-somebody-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --mail-user=<user@email.com>\n", "hostname", ("placeholder", WARNS)),
+    "a-brace-that-is-to-be-filled-in": ("#SBATCH -n1\n", "source {venv}/bin/activate\npython t.py", ("placeholder", WARNS)),
+    "a-choice-of-folders-that-is-to-be-made": ("#SBATCH -n1\n", "python /home/<lab1 OR lab2>/t.py", ("placeholder", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
@@ -544,3 +547,8 @@ QUESTION = {  # The three scripts of a popular question.
 @pytest.mark.parametrize(("options", "body", "expected"), QUESTION.values(), ids=QUESTION.keys())
 def test_the_three_scripts_of_a_popular_question(options: str, body: str, expected: set[tuple[str, str]]) -> None:
     assert set(found(f"#!/bin/bash\n{options}{body}\n")) == expected
+
+
+def test_each_word_that_is_to_be_filled_in_is_told_once() -> None:
+    text = "#!/bin/bash\n#SBATCH -n1\ncd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n"
+    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(n, "placeholder") for n in (3, 5)]
