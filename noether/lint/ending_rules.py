@@ -49,7 +49,7 @@ def exit_code(job: Job) -> Iterator[Finding]:
     # Of one program that is run several times, the first is told too; so is that of a chain, and the last training.
     programs = [x for x in works if x.trains or x.innermost.kind != "shell"]
     alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
-    chain = [x for x in programs if x.layer("mpirun") or (x.layer("srun") and (x.trains or x in job.own))]
+    chain = [x for x in programs if x.layer("mpirun") or x.layer("srun")]
     reported = (*job.trainings[-1:], *works[-1:])
     for launch in works:
         name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node

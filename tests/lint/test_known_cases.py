@@ -368,7 +368,7 @@ WRONG = {  # name: (options, body, the one finding)
     "first-of-two-stages-of-a-solver": ("#SBATCH -n4\n", "mpirun gmx_mpi mdrun -deffnm nvt\nmpirun gmx_mpi mdrun -deffnm npt", ("exit-code-lost", WARNS)),
     "code-lost-in-a-shell-inside": (G4, "srun -n1 apptainer exec --nv a.sif bash -c 'cd /w && python t.py; python report.py'", ("exit-code-lost", WARNS)),
     "code-lost-in-a-shell-of-several-lines": (G4, "srun -n1 bash -lc \"\n  source env\n  torchrun --standalone --nproc_per_node=4 \\\\\n    t.py\n  sleep 60\n\"", ("exit-code-lost", WARNS)),
-    "first-of-three-steps": ("#SBATCH -n4\n", "srun ./relax a\nsrun ./bands a\nsrun ./plot a", ("exit-code-lost", WARNS)),
+    "first-of-three-steps": ("#SBATCH -n4\n", "srun pw.x < a > a.out\nsrun bands.x < b > b.out\nsrun plot.x < c", ("exit-code-lost", WARNS)),
     "first-of-a-chain-of-programs-of-python": ("#SBATCH -n1\n", "srun python a.py\nsrun python b.py", ("exit-code-lost", WARNS)),
     "first-of-two-stages-on-one-node": ("#SBATCH -n1\n", "gmx grompp -f a.mdp\ngmx mdrun -deffnm a", ("exit-code-lost", WARNS)),
     "code-lost-of-mpirun-under-perf": ("#SBATCH -n4\n", "perf stat -e cycles mpirun ./solver\nsacct -j $SLURM_JOB_ID", ("exit-code-lost", WARNS)),
