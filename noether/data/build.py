@@ -52,14 +52,14 @@ class DataSource:
         section and dataset_root.
     open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
     prepare: makes what can be made and verifies what is there, once, in the parent process, without torch; takes the
-        dataset section, dataset_root and a Progress, checks as `check` does, and returns what `open` reads. None:
+        dataset section, dataset_root, which `check` has passed, and a Progress, and returns what `open` reads. None:
         nothing is made, and `open` reads dataset_root.
     without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
     """
 
     check: Callable[[Any, Path | None], object]
     open: Callable[[Any, Any], Splits]
-    prepare: Callable[[Any, Path | None, Progress], Path] | None = None
+    prepare: Callable[[Any, Any, Progress], Path] | None = None
     without_root: str = "made by its own code"
 
 
@@ -70,10 +70,8 @@ def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
     where `dataset_root` lacks the data.
     """
     source, root = data_source(config), _root(config)
-    if source.prepare is not None:
-        return source.prepare(config.dataset, root, progress)
     source.check(config.dataset, root)
-    return root
+    return root if source.prepare is None else source.prepare(config.dataset, root, progress)
 
 
 def check_data(config: RunConfig) -> None:
@@ -102,7 +100,6 @@ def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None
 
 def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
     if root is not None:
-        ellipsoid.check_folder(root)
         return root
     folder = ellipsoid.cache_folder(dataset)
     ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
@@ -113,10 +110,8 @@ def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) ->
     check_shapenet_car(root, dataset.split)
 
 
-def _prepare_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    about = check_shapenet_car(root, dataset.split)
-    assert root is not None
-    verify_cases(root, about, progress, usable_cpus())
+def _verify(dataset: CasesDatasetConfig | ShapeNetCarDatasetConfig, root: Path, progress: Progress) -> Path:
+    verify_cases(root, read_metadata(root), progress, usable_cpus())
     return root
 
 
@@ -143,13 +138,6 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
                 expected="points of " + ", ".join(sets),
                 fix=f"dataset.points_per_update={count}      (of every set)",
             )
-
-
-def _prepare_cases(dataset: CasesDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    _check_cases(dataset, root)
-    assert root is not None
-    verify_cases(root, read_metadata(root), progress, usable_cpus())
-    return root
 
 
 def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
@@ -204,9 +192,9 @@ SOURCES: Mapping[str, DataSource] = {
     "shapenet_car": DataSource(
         check=_check_shapenet_car,
         open=lambda dataset, folder: Splits(*open_shapenet_car(folder, dataset.split)),
-        prepare=_prepare_shapenet_car,
+        prepare=_verify,
     ),
-    "cases": DataSource(_check_cases, _open_cases, _prepare_cases),
+    "cases": DataSource(_check_cases, _open_cases, _verify),
     "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
 }
 """The data sets that come with noether, by the name that `dataset.kind` takes."""

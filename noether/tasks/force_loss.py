@@ -8,6 +8,7 @@ from torch import Tensor
 from noether.config.task import ForceCoefficientConfig
 from noether.data.moments import Moments
 from noether.errors import RequestError
+from noether.tasks.field_errors import by_channel
 from noether.tasks.forces import mean_force
 
 Scalars = Mapping[str, ForceCoefficientConfig]
@@ -48,7 +49,8 @@ class ForceLoss:
         """Takes one training sample."""
         for name, scalar in scalars.items() if self.weight else ():
             one = {key: sample[key][None] for key in (*scalar.needed_keys(), *_fields(scalar))}
-            value = mean_force(_column(one[scalar.pressure]), one, scalar, one[scalar.shear] if scalar.shear else None)
+            pressure = by_channel(one[scalar.pressure], batched=True)
+            value = mean_force(pressure, one, scalar, one[scalar.shear] if scalar.shear else None)
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
@@ -75,7 +77,3 @@ class ForceLoss:
 
 def _fields(scalar: ForceCoefficientConfig) -> list[str]:
     return [scalar.pressure] + ([scalar.shear] if scalar.shear else [])
-
-
-def _column(values: Tensor) -> Tensor:
-    return values if values.ndim == 3 else values.unsqueeze(-1)
