@@ -21,7 +21,7 @@ _AMD = re.compile(
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _SOLVERS = names_in("julia Rscript matlab octave namd2 namd3 gmx gmx_mpi lmp cp2k orca g16 abaqus comsol cellranger")
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
-_NO_CONDA = re.compile(r"-|(load|add|purge|list|unload|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake|git)[-\d.]*(/.*)?)$")
+_NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
     "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
@@ -46,7 +46,7 @@ def _works(job: Job) -> list[Launch]:
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job) or job.own
-    # Of one program that is run several times, the first is told too; so is that of a chain, and the last training.
+    # The first of one program that is run several times is told too, that of a chain of steps, and the last training.
     programs = [x for x in works if x.trains or x.innermost.kind != "shell"]
     alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
     chain = [x for x in programs if x.layer("mpirun") or x.layer("srun")]

@@ -22,7 +22,7 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
-_UNFILLED_NAME = r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|(?<!\$)\{\s*\w+\s*\}|\{\{"
+_UNFILLED_NAME = r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w"
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
 )

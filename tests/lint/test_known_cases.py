@@ -378,6 +378,8 @@ WRONG = {  # name: (options, body, the one finding)
     "address-of-somebody-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --mail-user=<user@email.com>\n", "hostname", ("placeholder", WARNS)),
     "a-brace-that-is-to-be-filled-in": ("#SBATCH -n1\n", "source {venv}/bin/activate\npython t.py", ("placeholder", WARNS)),
     "a-choice-of-folders-that-is-to-be-made": ("#SBATCH -n1\n", "python /home/<lab1 OR lab2>/t.py", ("placeholder", WARNS)),
+    "an-account-whose-end-is-missing": ("#SBATCH -n1 --account=def-\n", "hostname", ("placeholder", WARNS)),
+    "conda-behind-a-look-for-modules": ("#SBATCH -n1\n", "module spider cuda\nconda activate torch\npython t.py", ("conda-without-hook", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
