@@ -109,6 +109,9 @@ def draft_map(survey: Survey) -> str:
     return "\n".join(lines) + "\n"
 
 
+_MODES = (
+    "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
+)
 _DENSITY = [
     "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
     "  density: 1.225      # kg/m³, of air",
@@ -207,6 +210,7 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
                 re.I,
             )
             or array.low == array.high == 0
+            or array.labels
         ):
             continue
         name = field_name(array, physics)
@@ -308,6 +312,14 @@ def _step(survey: Survey) -> list[str]:
         return []
     return [
         f"# {words_of_steps(survey)}",
+        *(
+            [_MODES]
+            if any(
+                "eigen" in plain_name(own.column) or "natural_freq" in plain_name(own.column)
+                for own in numbers_of(survey)
+            )
+            else []
+        ),
         "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter",
     ]
 

@@ -31,6 +31,7 @@ from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
+MOST_LABELS = 50
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 
 
@@ -38,7 +39,8 @@ ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 class ArrayFacts:
     """One array of one block in one case, or, with `of_cases`, those of all cases together.
 
-    decades: whether its values span decades, as `spans_decades` says.
+    decades: whether its values span decades, as `spans_decades` says; labels: whether they are a few whole numbers by
+    their type, such as those of materials.
     """
 
     at: str
@@ -49,6 +51,7 @@ class ArrayFacts:
     mean: tuple[float, ...]
     not_finite: int
     decades: bool = False
+    labels: bool = False
     of_cases: tuple["ArrayFacts", ...] = ()
 
 
@@ -180,8 +183,9 @@ def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
     if not len(good):
         good = np.zeros((1, rows.shape[1]))
     low, high = (float(side) for side in (good.min(), good.max()))
+    labels = values.dtype.kind in "iub" and len(np.unique(good)) <= MOST_LABELS
     mean = tuple(map(float, good.mean(axis=0)))
-    return ArrayFacts(at, name, rows.shape[1], low, high, mean, bad, decades=spans_decades(good))
+    return ArrayFacts(at, name, rows.shape[1], low, high, mean, bad, decades=spans_decades(good), labels=labels)
 
 
 def _within_budget(root: Path, grouping: Grouping) -> list[str]:
@@ -320,7 +324,7 @@ def _odd(survey: Survey) -> Iterator[str]:
             usual = mode(array.components for _, array in own)
             if others := [case for case, array in own if array.components != usual]:
                 yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
-            if odd := unlike({case: max(abs(array.low), abs(array.high)) for case, array in own}):
+            if odd := unlike({case: max(abs(array.low), abs(array.high)) for case, array in own if not array.labels}):
                 yield f"{_some(odd)}: {name} is unlike that of the others in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
                 yield f"{_some(bad)}: {name} is not finite in {where}"

@@ -87,9 +87,10 @@ RESULTS = _words(
 """Words in the names of numbers that a simulation computes; a model predicts them."""
 RESULT_PARTS = re.compile(
     r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|widerstand|auftrieb|drehmoment|steifigkeit|mittel|mittler|gesamt"
+    r"|eigen(fre|wert|value)|natural_freq|frequence_propre|frecuencia_propia|resonan|(^|_)m[ai][xn]im[oa](_|$)"
     r"|perte|chute|fleche|rendement|trainee|portance|raideur|(^|_)moyen|(max|min)imale?(_|$)|(^|_)(gain|s[1-9]{2})(_|$)"
 )
-"""The same in German and French, whose words are joined, and in the scattering parameters of high frequencies."""
+"""The same in German and French, whose words are joined, in Spanish, of vibrations, and in scattering parameters."""
 RESULT_FILES = re.compile(r"(^|_)(results?|outputs?|responses?|ergebniss?e?|ausgaben?|resultats?|sorties?)(_|$)")
 """In the names of files whose numbers are results, where others have those that were given."""
 GIVEN = _words(
@@ -101,6 +102,8 @@ GIVEN = _words(
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
 ANGLES = re.compile(r"(^|_)(phase[nr]?\w*|\w*(angle|winkel)|arg(ument)?|azimuth?)(_|$)")
 """In the names of fields that may be angles, in English, German and French."""
+WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
+"""In the names of fields that are parts of complex ones."""
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
 """The ranges in which angles jump, and their units."""
 LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
@@ -109,7 +112,7 @@ STRESSES = {"mm": "MPa"}
 SYMBOLS = {*LENGTH_UNITS} | _words(
     """
     µm um km Pa hPa kPa MPa GPa bar mbar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad
-    Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1
+    Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1 T mT µT uT H mH µH uH nH Wb Ω kΩ MΩ ohm
     l
     """
 )
@@ -137,7 +140,7 @@ def name_and_unit(name: str) -> tuple[str, str]:
         return suffixed[1], suffixed[2]
     found = _UNIT.match(name.strip())
     unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
-    if not found or not is_unit(unit):
+    if not found or not is_unit(unit) or (unit == "T" and found["name"].lower().startswith("temp")):
         return name.strip(), ""
     return found["name"], unit
 
@@ -214,11 +217,14 @@ def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, i
     if is_openfoam or any(number_name(column) in FLOW_NUMBERS for column in numbers):
         return "flow"
     arrays = list(arrays)
+    waves = any(WAVES.search(plain_name(name)) or name_and_unit(name)[1] == "dB" for name, _ in arrays)
     found = [(physics, known_field(*array, physics)) for array in arrays for physics in KNOWN_FIELDS]
     shown = {physics for physics, field in found if field is not None and field.is_evidence}
     is_wall = any(field is not None and field.name == "wall_shear" for _, field in found)
     moves = any(components == 3 and name_and_unit(name)[1] in LENGTH_UNITS for name, components in arrays)
     if moves or ("solid" in shown and not is_wall):
         return "solid"
+    if waves and not {field.name for physics, field in found if physics == "flow" and field} - {"pressure"}:
+        shown.discard("flow")  # sound, whose pressures are no wind's
     order: tuple[Physics, ...] = ("flow", "heat")
     return next((physics for physics in order if physics in shown), "unknown")

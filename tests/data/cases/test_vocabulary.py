@@ -32,6 +32,10 @@ UNITS = {
     "length_mm": ("length", "mm"),
     "S11_dB": ("S11", "dB"),
     "T_min": ("T_min", ""),
+    "Campo magnético B [mT]": ("Campo magnético B", "mT"),
+    "Inductancia [mH]": ("Inductancia", "mH"),
+    "B (T)": ("B", "T"),
+    "Temperatura (T)": ("Temperatura (T)", ""),  # its symbol
     "q_s": ("q_s", ""),
 }
 
@@ -49,6 +53,7 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
      ("Widerstandskraft", True), ("traînée [N]", True), ("Température maximale", True), ("force imposée", False),
      ("maximal_load", False), ("Druckverlust [Pa]", True),
      ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
+     ("Eigenfrequenz 1 [Hz]", True), ("fréquence (Hz)", False), ("Fuerza máxima [N]", True), ("resonance", True),
      ("S11_re", True), ("s1_gap", False), ("gain_dBi", True), ("again", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
@@ -66,6 +71,8 @@ def test_results_are_told_from_what_was_given(column: str, result: bool) -> None
         pytest.param([("U", 3), ("p", 1), ("T", 1)], [], "flow", id="a-warm-flow"),
         pytest.param([("flux (mol/m2/s)", 3), ("c", 1)], [], "unknown", id="a-flux-of-matter-is-not-of-heat"),
         pytest.param([("Geschwindigkeit [m/s]", 3)], [], "flow", id="german"),
+        pytest.param([("Re(p) (Pa)", 1), ("|p| (Pa)", 1)], [], "unknown", id="a-field-of-sound-is-no-flow"),
+        pytest.param([("p_re", 1), ("p", 1), ("velocity", 3)], [], "flow", id="unsteady-flow"),
         pytest.param([("s", 1)], [], "unknown", id="s-of-one-component-is-no-stress"),
         pytest.param([], ["Average Cd"], "flow", id="shapes-with-drag"),
     ],
@@ -211,10 +218,32 @@ def test_numbers_of_cells_are_no_fields_and_do_not_choose_the_place(tmp_path: Pa
     for file in root.rglob("*.vtu"):
         mesh = pyvista.read(file)
         mesh.cell_data["MatID"] = np.arange(mesh.n_cells)
+        mesh.cell_data["región"] = np.arange(mesh.n_cells) % 3
+        mesh.cell_data["Werkstoff"] = (np.arange(mesh.n_cells) % 2).astype(np.uint8)
         mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
         mesh.save(file)
     about = parse_map(draft_map(survey_folder(root)), "m")
     assert (about.sets["volume"].at, set(about.sets["volume"].fields)) == ("points", {"stress"})
+
+
+def test_materials_in_some_cases_only_are_not_odd(tmp_path: Path) -> None:
+    root = write_solids(tmp_path, 10, {"S": 6}, ["radius"])
+    for number, file in enumerate(sorted(root.rglob("*.vtu"))):
+        mesh = pyvista.read(file)
+        mesh.cell_data["región"] = np.arange(mesh.n_cells) % 2 + 1 if number else np.ones(mesh.n_cells, int)
+        mesh.save(file)
+    assert survey_folder(root).odd == []
+
+
+def test_the_draft_says_that_the_sign_of_a_mode_cannot_be_learned(tmp_path: Path) -> None:
+    root = write_solids(tmp_path, 4, {"U": 3}, ["Eigenfrequenz 1 [Hz]"])
+    for file in root.rglob("result.vtu"):
+        for step in range(3):
+            (file.parent / f"mode_{step}.vtu").write_bytes(file.read_bytes())
+        file.unlink()
+    text = draft_map(survey_folder(root))
+    assert "Modes of vibration have any sign" in text
+    assert list(parse_map(text, "m").outputs) == ["eigenfrequenz_1"]
 
 
 @pytest.mark.parametrize(
