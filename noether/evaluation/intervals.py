@@ -10,6 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from noether.common.console import Console
+from noether.data.cases.angles import as_arc
 from noether.evaluation.conformal import LEVELS
 from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance, share_nearer
 from noether.evaluation.members import read_calibration, record_path
@@ -43,9 +44,8 @@ class Prediction:
         beside = replace(files, rotation=np.abs(files.rotation)).back
         mean, half = files.back({name: self.fields[name]})[name], beside({"": self.half_widths[name]})[""]
         spread = beside({"": self.spreads[name]})[""]
-        if period := files.periods.get(name):  # Of cosine and sine, on a circle whose radius is 1.
-            unit = (period[1] - period[0]) / (2 * np.pi)
-            half, spread = unit * np.linalg.norm(half, axis=-1), unit * np.linalg.norm(spread, axis=-1)
+        if period := files.periods.get(name):
+            half, spread = as_arc(half, period), as_arc(spread, period)
         return {f"{name}_spread": spread, f"{name}_low": mean - half, f"{name}_high": mean + half}
 
 
@@ -130,8 +130,9 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
             )
             table.add_row(label.replace("_", " "), value, spread, f"{low} to {high}", covers)
         else:
-            unit = trained.task.fields[label].unit
-            spread, reach = (f"{float(np.mean(own)):.3g} {unit}".rstrip() for own in (found.spreads[label], half))
+            unit, period = trained.task.fields[label].unit, trained.task.periods.get(label)
+            both = (as_arc(own, period) if period else own for own in (found.spreads[label], half))
+            spread, reach = (f"{float(np.mean(own)):.3g} {unit}".rstrip() for own in both)
             table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
     return table
 

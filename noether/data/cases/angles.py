@@ -20,6 +20,11 @@ def as_nearest(angles: np.ndarray, truth: np.ndarray, period: Period | None) -> 
     return np.asarray(angles - length * np.round((angles - truth) / length))
 
 
+def as_arc(beside: np.ndarray, period: Period) -> np.ndarray:
+    """Returns how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…)."""
+    return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * np.pi))
+
+
 def as_angle(pairs: np.ndarray, period: Period) -> np.ndarray:
     """Returns cosine and sine (…, 2), of any length, as angles (…) in the range."""
     low, length = period[0], period[1] - period[0]

@@ -17,6 +17,8 @@ from noether.data.cases.prepare import prepare_cases
 from noether.data.cases.survey import survey_folder
 from noether.data.cases.vocabulary import period_of
 from noether.evaluation.exported import load_exported
+from noether.evaluation.intervals import Prediction
+from noether.evaluation.shape_input import FileAxes
 from noether.tasks.angles import in_units
 from tests.refusal import refusal
 
@@ -47,6 +49,16 @@ def test_an_angle_comes_back_and_its_error_is_the_shorter_way_round(period) -> N
     found, truth = in_units(FieldConfig(points="volume_points", period=period), *pairs)
     np.testing.assert_allclose((found - truth)[:, 0], 0.01 * length, atol=1e-9)
     np.testing.assert_allclose(as_nearest(as_angle(pairs[0].numpy(), period), angles, period), near, atol=1e-9)
+
+
+def test_a_spread_of_cosine_and_sine_is_one_of_the_angle() -> None:
+    pairs = as_pair(np.array([179.5, 10.0]), (-180, 180))
+    off = as_pair(np.array([181.5, 12.0]), (-180, 180)) - pairs
+    found = Prediction({"phase": pairs}, {}, {"phase": off / 2}, {"phase": off}, None)
+    own = found.arrays("phase", FileAxes.of({}, "files", {"phase": (-180.0, 180.0)}))
+    assert own["phase_spread"] == pytest.approx([1, 1], rel=1e-3)
+    assert own["phase_low"] == pytest.approx([177.5, 8], rel=1e-3)
+    assert own["phase_high"] == pytest.approx([181.5, 12], rel=1e-3)
 
 
 @pytest.mark.parametrize("field", ["period: [180, -180]", "period: [0, 360], components: 2"])
