@@ -156,13 +156,14 @@ def _spawned(
 
 def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
     chosen = f", devices={setting}" if setting is not None else ""
-    kind = "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device"
+    tasks = counted(task.local_count, "task")
+    found = counted(devices, "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device")
     fix = task.line.format(n=devices)
     if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
         fix = f"devices={task.local_count}" if setting is not None else fix
     return RequestError(
         "tasks-against-devices",
-        f"{counted(task.local_count, 'task')} on this node but {counted(devices, kind)}",
+        f"{tasks} on this node but {found}",
         seen=f"{task.seen}, {inventory.evidence}{chosen}",
         expected="one task per device, or one task per node",
         fix=fix,
