@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from noether.config.task import FieldConfig
 from noether.evaluation.cases import ShownCase, write_cases
 from noether.report.run import read_evaluation
 
@@ -25,7 +26,7 @@ def test_the_median_case_is_kept_while_the_run_trains(noether, tmp_path) -> None
 def test_a_case_of_many_points_is_thinned(most, kept, tmp_path) -> None:
     import torch
 
-    task = SimpleNamespace(fields={"pressure": SimpleNamespace(points="surface_points", unit="Pa")})
+    task = SimpleNamespace(fields={"pressure": FieldConfig(points="surface_points", unit="Pa")})
     points = torch.rand(1, 1000, 3)
     batch = {"surface_points": points, "surface_normals": points, "pressure": points[..., 0]}
     shown = ShownCase("median", 1, 0, {"pressure": points[..., :1]}, batch)
