@@ -41,6 +41,7 @@ def describe(
         if "points" not in (entry := {**named.get(name, {}), **own}):
             raise _without_points(name, named)
         fields[name] = entry
+    standard = {name: {**own, "scaling": own.get("scaling") or "standardised"} for name, own in fields.items()}
     if parameters is None:
         parameters = about.get("parameters", {})
     if not fields:
@@ -53,7 +54,7 @@ def describe(
             or "task.fields.NAME.points=surface_points",
         )
     return (
-        {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in fields.items()},
+        {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in standard.items()},
         {name: ParameterConfig.model_validate(_known(own, ParameterConfig)) for name, own in parameters.items()},
     )
 

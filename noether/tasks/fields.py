@@ -188,7 +188,10 @@ class FieldsTask(Task):
             "statistics": SCALINGS.dump_python(self.statistics, exclude_none=True),
             **SEEN.dump_python(self.seen),
             "described": {
-                "fields": {name: own.model_dump() for name, own in self.outputs.items()},
+                "fields": {
+                    name: own.model_dump(exclude=set() if own.period else {"period"})
+                    for name, own in self.outputs.items()
+                },
                 "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
                 "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
             },

@@ -149,10 +149,13 @@ NAMED = {
     },
 }
 GIVEN = {
-    "nothing": (None, {"surface_pressure": ("Pa", "symmetric_log", 1.0), "volume_velocity": ("m/s", None, 0.5)}),
+    "nothing": (
+        None,
+        {"surface_pressure": ("Pa", "symmetric_log", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
+    ),
     "a-change-of-one": (
         {"surface_pressure": {"scaling": "standardised"}},
-        {"surface_pressure": ("Pa", "standardised", 1.0), "volume_velocity": ("m/s", None, 0.5)},
+        {"surface_pressure": ("Pa", "standardised", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
     ),
     "one-with-points": (
         {"surface_pressure": {"points": "surface_points", "weight": 2.0}},

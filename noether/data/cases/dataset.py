@@ -11,7 +11,7 @@ where `dataset.json` says `axes: null`); N is the case's own number of points of
 | `<set>_cell_volume` | (N,) | of volumes at cells: m³ |
 | `<set>_sdf` | (N,) | of sets with `distance_to`: distance to the nearest point of that surface, m |
 | `<set>_part` | (N,) int32 | of sets of several patches: which, counted as in `sets.<set>.parts` of the metadata |
-| `<set>_<field>` | (N,) or (N, C) | the fields of the map, in the unit of `fields.<set>_<field>.unit` |
+| `<set>_<field>` | (N,) or (N, C) | fields of the map, in their unit; of angles that jump cosine and sine (N, 2) |
 | a parameter's or output's name | (1,) | its value in this case; parameters that are the same in all cases too |
 | `pressure_force`, `friction_force` | (3,) | N: the true fields integrated over the surface, and |
 | `pressure_moment`, `friction_moment` | (3,) | N·m about the origin; where the map names `forces` |
