@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from noether.models.layers.norms import DIGITS
 from noether.models.layers.positions import sincos_embedding
 
 Positions = tuple[Tensor, Tensor]
@@ -327,5 +328,5 @@ PLAIN = {"upt": UPT, "ab_upt": ABUPT, "transformer": Transformer, "transolver": 
 def plain_copy(own: nn.Module, kind: str, sizes: dict[str, Any]) -> nn.Module:
     """Returns the straightforward implementation of a model, with its weights."""
     plain: nn.Module = PLAIN[kind](**sizes)
-    plain.load_state_dict(own.state_dict())
+    plain.load_state_dict({name: value for name, value in own.state_dict().items() if name != DIGITS})
     return plain
