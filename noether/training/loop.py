@@ -135,7 +135,7 @@ class Loop:
         for weights, values in metrics.items():
             self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
         own = metrics.get(selected)
-        metric = None if own is None else selection_metric(self.built.selected_by, own)
+        metric = None if own is None else selection_metric(self.built, own)
         metric = self.built.group.from_first(metric)
         self.built.state.progress.evaluation_pending = False
         self._tell_callbacks(own or {})

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 
 from noether.common.suggest import nearest
 from noether.errors import EndedByAnother, RequestError
-from noether.runs.metrics import Metric
 from noether.training.build import Run
 
 
-def selection_metric(selected_by: Metric, summary: Mapping[str, float]) -> float:
-    """Returns the value of the metric that trainer.select_by names.
+def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
+    """Returns the value of the metric that the run's trainer.select_by names.
 
     Raises:
         RequestError: there is no such metric.
     """
-    name = selected_by.name
+    name, asked = run.selected_by.name, run.config.trainer.select_by
     if name not in summary:
+        near, sign = nearest(name, summary), asked.removesuffix(name)  # The user's minus, if any.
         raise RequestError(
             "no-such-metric",
             f"no metric {name} to select checkpoints by",
-            seen=f"trainer.select_by={name}",
+            seen=f"trainer.select_by={asked}",
             expected=f"one of {', '.join(sorted(summary))}",
-            fix=f"trainer.select_by={nearest(name, summary) or 'loss'}",
+            fix=f"trainer.select_by={sign}{near}" if near else "trainer.select_by=loss",
         )
     return summary[name]
 
@@ -51,7 +51,7 @@ def check_selection(run: Run) -> None:
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
-            selection_metric(run.selected_by, run.problem.task.summarise(sample_metrics))
+            selection_metric(run, run.problem.task.summarise(sample_metrics))
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:

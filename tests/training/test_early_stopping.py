@@ -69,15 +69,24 @@ def test_any_figure_selects_the_best_checkpoint(select_by, best, devices, train)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code"),
+    ("overrides", "code", "fix"),
     [
-        (("trainer.select_by=volume_velocity/relativ_l2", "devices=2"), "no-such-metric"),
-        (("trainer.stop_after=2", "dataset.validation_fraction=0"), "stop-without-validation"),
+        (
+            ("trainer.select_by=-volume_velocity/relativ_l2", "devices=2"),
+            "no-such-metric",
+            "trainer.select_by=-volume_velocity/relative_l2",
+        ),
+        (
+            ("trainer.stop_after=2", "dataset.validation_fraction=0"),
+            "stop-without-validation",
+            "trainer.stop_after=null",
+        ),
     ],
     ids=["unknown-figure", "nothing-to-validate-on"],
 )
-def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(overrides, code, train) -> None:
+def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(overrides, code, fix, train) -> None:
     done, folder = train("run", *overrides)
     assert done.code == ExitCode.REQUEST
     assert f"[{code}]" in done.err
+    assert fix in done.err
     assert list_checkpoints(folder.checkpoints) == []
