@@ -33,7 +33,8 @@ from noether.runs.records import read_metrics
 class ResumeTarget:
     """The folder a run writes to, and the checkpoint it goes on from (None: it starts from the beginning).
 
-    It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is verified.
+    It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is
+    verified, or where `find_target` was given no `warn`, its meta.json.
 
     lease: this start's right to write there; None where nothing is to be written.
     changes: a line for each setting that has changed since the checkpoint, and matters.

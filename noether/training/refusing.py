@@ -22,7 +22,7 @@ from noether.workers.worker import failure_report
 
 @dataclass
 class Start:
-    """The start of a run on this host: its settings, once they are known, and whether its ranks were started.
+    """The start of a run on this host: its settings, once they are known, and whether its ranks have run.
 
     Its time limit counts from the `moment` (monotonic).
     """

@@ -131,8 +131,8 @@ def _choose_folder(
 ) -> tuple[ResumeTarget, Path | None]:
     """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
 
-    A job that was queued again, or that a launcher restarts, has the same words: it goes on with what the first start
-    has begun.
+    With `reset`, a job that was queued again, or that a launcher restarts, has the same words: it goes on with what the
+    first start has begun.
     """
     if not reset:
         return find_target(config, console.warn), None
