@@ -82,9 +82,7 @@ class CheckpointFolder:
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
         if meta.get("format") not in (FORMAT, format_2.FORMAT):
-            raise ValueError(
-                f"format {meta.get('format')!r:.40}, not {FORMAT} or {format_2.FORMAT}: another noether wrote it"
-            )
+            raise ValueError(f"format {meta.get('format')!r:.40}, not {FORMAT} or {format_2.FORMAT}: another version")
         if meta.get("meta_sha256") != _meta_digest(meta):
             raise ValueError("another SHA-256 than when it was written")
         digests = meta.get("sha256")
