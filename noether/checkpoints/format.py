@@ -26,13 +26,16 @@ from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
 FORMAT = 4
-"""4: weights say the eps of their norms. 3 (one day): they do not, and it is not that of format 2, so it is refused."""
+"""4: weights say the eps of their norms.
+
+3, which no release wrote, is refused: its weights do not, and have another than those of format 2.
+"""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
 """The file of each kind of weights; a run is evaluated with the first that its checkpoints have."""
-_PREFIX = "update-"
-_NAME = re.compile(rf"{_PREFIX}(\d{{9,18}})")
+PREFIX = "update-"
+_NAME = re.compile(rf"{PREFIX}(\d{{9,18}})")
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -58,7 +61,7 @@ class CheckpointFolder:
     @property
     def updates(self) -> int:
         """Updates that the run had made."""
-        return int(self.path.name.removeprefix(_PREFIX))
+        return int(self.path.name.removeprefix(PREFIX))
 
     def meta(self) -> dict[str, Any]:
         """Returns meta.json.
@@ -170,7 +173,7 @@ class CheckpointFolder:
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     """Returns a run's checkpoints, oldest first, damaged ones among them; half-written ones have another name."""
-    found = [CheckpointFolder(path) for path in folder.glob(f"{_PREFIX}*") if _NAME.fullmatch(path.name)]
+    found = [CheckpointFolder(path) for path in folder.glob(f"{PREFIX}*") if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda checkpoint: checkpoint.updates)
 
 
@@ -252,7 +255,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     for row in read_metrics(RunFolder(folder.parent).metrics):
         is_gone = row["kind"] == "checkpoint" and row["update"] not in there
         if is_gone and _loss(row, better) < _loss(chosen.meta(), better):
-            warn(f"checkpoint {_PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
+            warn(f"checkpoint {PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
     return chosen
 
 
@@ -279,8 +282,9 @@ def write_checkpoint(
         OSError: where the disk refuses; the checkpoints that were there are as they were.
         NoetherError: where `by` may not write any more; likewise.
     """
-    final = folder / f"{_PREFIX}{updates:09d}"
-    is_first, partial = not folder.exists(), by.partial(final)
+    final = folder / f"{PREFIX}{updates:09d}"
+    is_first = not folder.exists()
+    partial = by.partial(final)
     if is_first:
         flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
@@ -305,7 +309,7 @@ def write_checkpoint(
 
 def recover_replaced(folder: Path) -> None:
     """Gives a checkpoint its name back that was put aside for a new one which then never came."""
-    for old in [*folder.glob(f".{_PREFIX}*{REPLACED}"), *folder.glob(f".attempt-*/.{_PREFIX}*{REPLACED}")]:
+    for old in [*folder.glob(f".{PREFIX}*{REPLACED}"), *folder.glob(f".attempt-*/.{PREFIX}*{REPLACED}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
             old.rename(final)
@@ -321,28 +325,6 @@ def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
-
-
-def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
-    """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes."""
-    best = best_checkpoint(folder)
-    for checkpoint in list_checkpoints(folder)[:-keep]:
-        if checkpoint != best:
-            by.drop(checkpoint.path)
-    remove_leftovers(folder)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what interrupted writes and removals have left; only the folder's one writer may call it."""
-    for leftover in folder.glob(f".{_PREFIX}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def drop_checkpoints_after(folder: Path, updates: int, by: Publisher = UNFENCED) -> None:
-    """Removes the checkpoints of a history that a run has left by resuming from an earlier one."""
-    for checkpoint in list_checkpoints(folder):
-        if checkpoint.updates > updates:
-            by.drop(checkpoint.path)
 
 
 def _meta_digest(meta: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_checkpoints, write_checkpoint
+from noether.checkpoints.format import CheckpointFolder, newest_intact, write_checkpoint
+from noether.checkpoints.pruning import prune_checkpoints
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
 from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED, Publisher

@@ -203,7 +203,7 @@ def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
 def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:
     points = trained.task.outputs[name].points
     own: list[str | int] = [] if points == CASE else [points.removesuffix("_points")]
-    return ["batch", *own, 1 if name in trained.task.periods else trained.task.components[name]]
+    return ["batch", *own, trained.task.channels(name)]
 
 
 def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor]) -> None:

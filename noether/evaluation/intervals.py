@@ -42,10 +42,10 @@ class Prediction:
             return {}
         # Axes of files are the model's, exchanged and turned round: so is what stands beside a component.
         beside = replace(files, rotation=np.abs(files.rotation)).back
-        mean, half = files.back({name: self.fields[name]})[name], beside({"": self.half_widths[name]})[""]
-        spread = beside({"": self.spreads[name]})[""]
-        if period := files.periods.get(name):
-            half, spread = as_arc(half, period), as_arc(spread, period)
+        mean = files.back({name: self.fields[name]})[name]
+        half, spread = (
+            as_arc(beside({"": own[name]})[""], files.periods.get(name)) for own in (self.half_widths, self.spreads)
+        )
         return {f"{name}_spread": spread, f"{name}_low": mean - half, f"{name}_high": mean + half}
 
 
@@ -130,8 +130,8 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
             )
             table.add_row(label.replace("_", " "), value, spread, f"{low} to {high}", covers)
         else:
-            unit, period = trained.task.fields[label].unit, trained.task.periods.get(label)
-            both = (as_arc(own, period) if period else own for own in (found.spreads[label], half))
+            unit, period = trained.task.fields[label].unit, trained.task.fields[label].period
+            both = (as_arc(own, period) for own in (found.spreads[label], half))
             spread, reach = (f"{float(np.mean(own)):.3g} {unit}".rstrip() for own in both)
             table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
     return table

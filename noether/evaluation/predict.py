@@ -141,7 +141,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel) -> dict
             seen=", ".join(task.fields),
             expected=f"a field at {own}",
         )
-    channels, rows = 1 if name in task.periods else task.components[name], int(shape.rows.max(initial=0)) + 1
+    channels, rows = task.channels(name), int(shape.rows.max(initial=0)) + 1
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.shape[1:] != ((channels,) if channels > 1 else ()) or not values.ndim or len(values) < rows:

@@ -35,11 +35,10 @@ def describe(
     fields, parameters = given
     named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
     changes = {name: _changes(own) for name, own in (fields or {}).items()}
-    own_points = fields is not None and all("points" in own for own in changes.values())
-    fields = {} if own_points else dict(named)
+    fields = {} if names_its_outputs(fields) else dict(named)
     for name, own in changes.items():
         if "points" not in (entry := {**named.get(name, {}), **own}):
-            raise _without_points(name, named)
+            raise _without_points(name, own, named)
         fields[name] = entry
     standard = {name: {**own, "scaling": own.get("scaling") or "standardised"} for name, own in fields.items()}
     if parameters is None:
@@ -59,20 +58,26 @@ def describe(
     )
 
 
+def names_its_outputs(fields: Mapping[str, Any] | None) -> bool:
+    """Whether the configuration says alone what is predicted, so that nothing comes from the data set."""
+    return fields is not None and all(own.get("points") for own in fields.values())
+
+
 def _changes(own: Mapping[str, Any]) -> dict[str, Any]:
     """What an entry of the configuration says: a default leaves it to the data set."""
     defaults = FieldConfig().model_dump()
     return {key: value for key, value in own.items() if value != defaults.get(key)}
 
 
-def _without_points(name: str, named: Iterable[str]) -> RequestError:
+def _without_points(name: str, own: Mapping[str, Any], named: Iterable[str]) -> RequestError:
     near = nearest(name, named)
+    meant = " ".join(f"task.fields.{near}.{key}={value}" for key, value in own.items())
     return RequestError(
         "field-without-points",
         f"task.fields.{name} has no points, and the data set names no such output",
         seen=", ".join(named) or "a data set that names no outputs",
         expected="an output that the data set names; or the points at which it is given",
-        fix=f"task.fields.{near}=…" if near else f"task.fields.{name}.points=surface_points",
+        fix=meant if near and meant else f"task.fields.{name}.points=surface_points",
     )
 
 

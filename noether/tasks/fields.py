@@ -17,7 +17,7 @@ from noether.data.points import ANCHOR
 from noether.runs.metrics import Metric
 from noether.tasks.base import Evaluated, Predictions, SampleMetrics, Task, check_predictions
 from noether.tasks.field_errors import by_channel, component_name, field_metrics, summarise_errors, with_channel
-from noether.tasks.field_samples import check_columns, check_keys, components_of, describe
+from noether.tasks.field_samples import check_columns, check_keys, components_of, describe, names_its_outputs
 from noether.tasks.field_statistics import (
     SCALINGS,
     SEEN,
@@ -120,8 +120,7 @@ class FieldsTask(Task):
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
         fields, parameters, scalars = self._given
-        own_points = fields is not None and all(field.get("points") for field in fields.values())
-        described = scalars or ({} if own_points else about.get("scalars", {}))
+        described = scalars or ({} if names_its_outputs(fields) else about.get("scalars", {}))
         self._take(*describe((fields, parameters), about, sample), described)
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self._keys = set(sample)
@@ -285,6 +284,10 @@ class FieldsTask(Task):
         known = [field.measure] if field.measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
         return next((key for key in known if key in have), None)
 
+    def channels(self, name: str) -> int:
+        """Components of an output as users have it: one of an angle, of which the model has cosine and sine."""
+        return 1 if name in self.periods else self.components.get(name, 1)
+
     def case_labels(self, name: str) -> list[str]:
         """Returns what the components of an output of the case are called in tables."""
         count, names = self.components[name], self.case_fields[name].component_names
@@ -292,8 +295,7 @@ class FieldsTask(Task):
 
     def parts_of(self, name: str) -> dict[str, str]:
         """The components of a field and the named parts of its set, by their keys in metrics, in words."""
-        field = self.fields[name]
-        count = 1 if field.period else self.components.get(name, 1)
+        field, count = self.fields[name], self.channels(name)
         keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
         words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}

@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from noether.checkpoints.format import newest_update, remove_leftovers
+from noether.checkpoints.format import newest_update
+from noether.checkpoints.pruning import remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made

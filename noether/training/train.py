@@ -3,7 +3,8 @@
 from contextlib import suppress
 from typing import Any
 
-from noether.checkpoints.format import CheckpointFolder, drop_checkpoints_after, newest_update
+from noether.checkpoints.format import CheckpointFolder, newest_update
+from noether.checkpoints.pruning import drop_checkpoints_after
 from noether.checkpoints.state import load_checkpoint, state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted

@@ -11,12 +11,12 @@ from noether.checkpoints.format import (
     best_checkpoint,
     list_checkpoints,
     newest_intact,
-    prune_checkpoints,
     recover_replaced,
     selected_checkpoint,
     write_checkpoint,
 )
 from noether.checkpoints.named import named_checkpoint
+from noether.checkpoints.pruning import prune_checkpoints
 from noether.runs.folder import RunFolder
 from noether.runs.records import rows_text
 from tests.saved import META

@@ -20,8 +20,10 @@ def as_nearest(angles: np.ndarray, truth: np.ndarray, period: Period | None) -> 
     return np.asarray(angles - length * np.round((angles - truth) / length))
 
 
-def as_arc(beside: np.ndarray, period: Period) -> np.ndarray:
-    """Returns how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…)."""
+def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
+    """Returns how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…); others as given."""
+    if period is None:
+        return beside
     return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * np.pi))
 
 

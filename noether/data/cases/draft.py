@@ -310,16 +310,11 @@ def words_of_steps(survey: Survey) -> str:
 def _step(survey: Survey) -> list[str]:
     if not survey.steps:
         return []
+    names = [plain_name(own.column) for own in numbers_of(survey)]
+    are_modes = any("eigen" in name or "natural_freq" in name for name in names)
     return [
         f"# {words_of_steps(survey)}",
-        *(
-            [_MODES]
-            if any(
-                "eigen" in plain_name(own.column) or "natural_freq" in plain_name(own.column)
-                for own in numbers_of(survey)
-            )
-            else []
-        ),
+        *([_MODES] if are_modes else []),
         "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter",
     ]
 
