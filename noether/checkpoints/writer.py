@@ -87,8 +87,9 @@ class CheckpointWriter:
         self._work: SimpleQueue[tuple[Snapshot, bool] | None] = SimpleQueue()
         # Once, so that no thread is wanted in the middle of a run, and a daemon, so that a disk that never answers does
         # not keep a failed process.
+        self._thread = threading.Thread(target=self._serve, name="checkpoint", daemon=True)
         try:
-            threading.Thread(target=self._serve, name="checkpoint", daemon=True).start()
+            self._thread.start()
         except RuntimeError as error:
             raise NoetherError(
                 f"there is no thread for writing checkpoints\n  seen      {error}\n"
@@ -175,8 +176,11 @@ class CheckpointWriter:
 
     def close(self) -> None:
         """Waits a while for a write on its way, and gives up one that the disk has refused so far."""
-        self.make_room(limit_s=LONGEST_WAIT_S)
+        idle = self.make_room(limit_s=LONGEST_WAIT_S)
         self._work.put(None)
+        if idle:
+            # It frees the last snapshot, and torch aborts a process that ends meanwhile (pytorch issue 38228).
+            self._thread.join()
 
     def _cannot_write(self, error: OSError) -> NoetherError:
         reached = "it continues from the last intact one"

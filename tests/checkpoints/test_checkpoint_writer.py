@@ -1,6 +1,8 @@
 """Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is asked again."""
 
 import threading
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,15 @@ def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> 
     with pytest.raises(FencedError):
         writer.news()
     assert kept(writer) == []
+
+
+def test_a_closed_writer_holds_no_tensors_that_its_thread_would_free_at_the_end_of_the_process(writer) -> None:
+    freed = threading.Event()
+    last = snapshot(1)
+    # Slow, so that a thread that is not waited for is still at it.
+    weakref.finalize(last.tensors["w.safetensors"]["w"], lambda: (time.sleep(0.3), freed.set()))
+    writer.make_room()
+    writer.start(last)
+    del last
+    writer.close()
+    assert freed.is_set()
