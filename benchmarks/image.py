@@ -38,7 +38,9 @@ def note(event, arguments):
 sys.addaudithook(note)
 from noether.config.compose import load_config
 from noether.training.begin import train_here
-code = train_here(load_config(sys.argv[1:], "/tiny.yaml"))
+from noether.training.refusing import Start
+config = load_config(sys.argv[1:], "/tiny.yaml")
+code = train_here(config, Start(config))
 opened.update(line.split()[-1] for line in open("/proc/self/maps") if "{PACKAGES}" in line)
 files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
 opened.update(file for file in files if file.startswith("{PACKAGES}"))

@@ -15,6 +15,11 @@ class ExitCode(IntEnum):
     """Stopped early with everything saved: run the same command again (EX_TEMPFAIL of sysexits.h)."""
 
 
+def signal_code(number: int) -> int:
+    """Returns the exit code of a process that a signal has ended, as shells and Slurm give it."""
+    return 128 + number
+
+
 class NoetherError(Exception):
     """Base of the errors that are shown to users as text, without a traceback."""
 
@@ -85,7 +90,7 @@ class InterruptedStartError(KeyboardInterrupt):
     """
 
     def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number
+        self.exit_code = signal_code(number)
         super().__init__(f"was interrupted by {signal.Signals(number).name}; nothing was trained")
 
 

@@ -19,7 +19,7 @@ from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, varied
-from noether.errors import ExitCode, RequestError
+from noether.errors import ExitCode, RequestError, signal_code
 from noether.planning.plan import plan_run
 from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
@@ -150,7 +150,7 @@ def _train(run: SweptRun, hp: str | None) -> int:
     previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
         code = process.wait()
-        return code if code >= 0 else 128 - code  # as a shell says it of a signal
+        return code if code >= 0 else signal_code(-code)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

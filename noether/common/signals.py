@@ -3,6 +3,8 @@
 import signal
 from types import FrameType
 
+from noether.errors import signal_code
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Each asks a run to stop with everything saved."""
 
@@ -44,4 +46,4 @@ def ignore_the_end_of_others() -> None:
 def _leave(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)
     ignore_the_end_of_others()
-    raise SystemExit(128 + number)
+    raise SystemExit(signal_code(number))

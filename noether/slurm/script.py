@@ -16,6 +16,7 @@ from noether import __version__
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.sweep import override_value
 from noether.environments.slurm.queue import RANK_VARIABLES
+from noether.errors import signal_code
 from noether.slurm.job import TrainingJob, job_options
 
 STALLED_LIMIT = 3
@@ -58,7 +59,7 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
         max_requeues=job.slurm.max_requeues,
         stalled_limit=STALLED_LIMIT,
         stop_signal=JOB_STOP_SIGNAL,
-        stop_code=128 + signal.Signals[f"SIG{JOB_STOP_SIGNAL}"],
+        stop_code=signal_code(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"]),
     )
 
 

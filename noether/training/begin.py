@@ -35,14 +35,14 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
         )
 
 
-def train_here(config: RunConfig, start: Start | None = None, *, reset: bool = False, tensorboard: bool = False) -> int:
+def train_here(config: RunConfig, start: Start, *, reset: bool = False, tensorboard: bool = False) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run.
 
-    `start` learns when the ranks were started. `reset` starts the run of this name over and keeps its folder aside;
+    `start` learns how far it has come. `reset` starts the run of this name over and keeps its folder aside;
     `tensorboard` serves its events beside it, on this machine's loopback.
     """
-    start = start or Start(config)
     plan = plan_run(config)
+    start.placement = plan.placement
     if len(plan.placement.workers) > 1:
         warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
     from noether.training.start import start_run

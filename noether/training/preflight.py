@@ -32,12 +32,18 @@ def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     if config.initial_weights is not None and target.checkpoint is None:
         named_weights(config.initial_weights)
     check_data(config)
-    check_torch(plan)
-    check_compiler(config, plan)
+    check_software(config, plan)
     _check_own_components(config)
 
 
-def check_torch(plan: RunPlan) -> None:
+def check_software(config: RunConfig, plan: RunPlan) -> None:
+    """Refuses a torch that does not fit the devices of this host, and trainer.compile=true without a compiler."""
+    _check_torch(plan)
+    if config.trainer.compile:
+        refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))
+
+
+def _check_torch(plan: RunPlan) -> None:
     """Refuses GPUs where torch is built for the CPU: each rank would end with an error of torch's."""
     found = importlib.util.find_spec("torch")  # Where it is, without importing it.
     if plan.placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
@@ -52,12 +58,6 @@ def check_torch(plan: RunPlan) -> None:
         expected="a torch built with CUDA",
         fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
     )
-
-
-def check_compiler(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses trainer.compile=true where this machine has no compiler for it."""
-    if config.trainer.compile:
-        refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
 def refuse_without_compiler(

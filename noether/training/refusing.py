@@ -16,20 +16,36 @@ from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import TELLING_S, Connector
 from noether.workers.context import RunInfo, WorkerReport
-from noether.workers.ports import hold_ports, listener_endpoint
+from noether.workers.ports import RunPorts, hold_ports, listener_endpoint
 from noether.workers.worker import failure_report
 
 
 @dataclass
 class Start:
-    """The start of a run on this host: its settings, once they are known, and whether its ranks have run.
+    """The start of a run on this host, as far as it has come.
 
-    Its time limit counts from the `moment` (monotonic).
+    config: the settings, once they are known. placement, info, ports: where the ranks are, what they are given alike,
+        and the ports that wait for those of other hosts, once they are held.
+    has_ranks: whether the ranks here have run. moment: from which a time limit counts (monotonic).
     """
 
     config: RunConfig | None = None
+    placement: Placement | None = None
+    info: RunInfo | None = None
+    ports: RunPorts | None = None
     has_ranks: bool = False
     moment: float = field(default_factory=time.monotonic)
+
+    def hold_ports(self, placement: Placement, info: RunInfo) -> RunPorts:
+        """Holds the run's ports, unless they are held; one that cannot be had is not asked for again.
+
+        Raises:
+            RequestError: a port is taken, or may not be bound.
+        """
+        if self.ports is None:
+            self.placement, self.info, self.ports = placement, info, RunPorts()
+            self.ports = hold_ports(placement, info)
+        return self.ports
 
 
 @contextmanager
@@ -49,29 +65,36 @@ def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> I
     except Exception as error:
         if start.has_ranks:
             raise
-        config, told = start.config, None
-        # A launcher places this process whatever its devices are; asking the driver for them could hang.
-        request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
+        told = None
         # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
         with suppress(NoetherError, OSError, ImportError):
-            host, facts = socket.gethostname(), read_process_facts()
-            placement = resolve_or_on_cpus(request, os.environ, host, nvml_gpus, facts)[0]
-            info = adapt(run_info(config, placement, os.environ))
-            if config is not None or info.identity.job:
-                told = _tell_other_hosts(error, placement, info)
+            placement = start.placement or _place(start.config)
+            info = start.info or adapt(run_info(start.config, placement, os.environ))
+            known = start.config is not None or info.identity.job
+            if known and len(placement.workers) < placement.world_size:
+                told = _tell_other_hosts(error, placement, info, start.hold_ports(placement, info))
         if told is not None and told.code == "hosts-differ":
             raise told.refusal from None
         raise
+    finally:
+        if start.ports is not None:
+            start.ports.close()
 
 
-def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo) -> WorkerReport | None:
+def _place(config: RunConfig | None) -> Placement:
+    """Finds where the ranks are; where no settings are known, without the driver, whose answer could hang."""
+    request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
+    return resolve_or_on_cpus(request, os.environ, socket.gethostname(), nvml_gpus, read_process_facts())[0]
+
+
+def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo, ports: RunPorts) -> WorkerReport | None:
     """Tells them of an error, and returns what the run is refused for."""
-    if len(placement.workers) == placement.world_size:
-        return None
+    listener = ports.listener
+    if listener is None and placement.workers[0].rank == 0:
+        return None  # It has no port at which they could ask.
     endpoint, limit_s = placement.endpoint, min(info.distributed.init_timeout_s, TELLING_S)
     ranks = tuple(worker.rank for worker in placement.workers)
     report = failure_report(error, ranks[0], placement.host)
-    listener = hold_ports(placement, info).listener
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import tempfile
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import Deadline, find_deadline
 from noether.environments.placement import Placement
-from noether.errors import ExitCode, NoetherError
+from noether.errors import ExitCode, NoetherError, signal_code
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_stop
 from noether.runs.folder import RunFolder, refusals_told
@@ -27,11 +26,11 @@ from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
-from noether.training.preflight import check_compiler, check_torch
+from noether.training.preflight import check_software
 from noether.training.refusing import Start
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
-from noether.workers.ports import hold_ports
+from noether.workers.context import RunInfo
 from noether.workers.run import run_placement
 
 # By name: what they need is imported by the ranks alone.
@@ -40,42 +39,67 @@ TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_ru
 
 def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, tensorboard: bool) -> int:
     """Starts the run that was planned, as `train_here` says."""
-    placement = plan.placement
-    if placement.workers[0].rank > 0:
+    if plan.placement.workers[0].rank > 0:
         return _join(config, plan, start)
-    check_torch(plan)
-    check_compiler(config, plan)
+    check_software(config, plan)
     console = Console(None, speaks=True)
-    target, aside = _choose_folder(config, console, placement, reset)
+    target, aside = _choose_folder(config, console, plan.placement, reset)
     target.folder.check_writable()
+    data, info = _prepare(config, plan, start, console, logs_stay=True)
+    # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
+    if aside is not None:
+        set_aside(target.folder, aside)
+        console.say(f"reset  the old run is kept as {aside}")
+    target, lease = _open_folder(config, plan, target)
+    code: int = ExitCode.FAILED
+    try:
+        request = TrainRequest(config, target, data, plan, _say_start(config, target, start, console))
+        with beside_run(target.folder, tensorboard):
+            code, stopped_by = _train(request, target.folder.logs, info, start)
+            if stopped_by is not None:
+                record_stop(target.folder, stopped_by.name, newest_update(target.folder.checkpoints), lease)
+    except NoetherError as error:
+        code = error.exit_code
+        raise
+    finally:
+        lease.release(code)
+    return code
+
+
+def _prepare(
+    config: RunConfig, plan: RunPlan, start: Start, console: Console, *, logs_stay: bool
+) -> tuple[Path | None, RunInfo]:
+    """Shows the plan, has the data prepared and holds the run's ports.
+
+    Returns where the data is on this host, and what all ranks are given alike.
+    """
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
-    info = run_info(config, placement, os.environ)
-    with closing(hold_ports(placement, info)) as ports:
-        # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
-        if aside is not None:
-            set_aside(target.folder, aside)
-            console.say(f"reset  the old run is kept as {aside}")
-        target, lease = _open_folder(config, plan, target)
-        code: int = ExitCode.FAILED
-        try:
-            request = TrainRequest(config, target, data, plan, _say_start(config, target, start, console))
-            with beside_run(target.folder, tensorboard):
-                code = run_placement(placement, TRAIN, request, target.folder.logs, info, ports)
-                start.has_ranks = True
-                if code == ExitCode.CHECKPOINTED:
-                    ignore_the_end_of_others()
-                if number := _stopped_at_start(code):
-                    ignore_the_end_of_others()
-                    newest = newest_update(target.folder.checkpoints)
-                    record_stop(target.folder, signal.Signals(number).name, newest, lease)
-                    code = ExitCode.CHECKPOINTED
-        except NoetherError as error:
-            code = error.exit_code
-            raise
-        finally:
-            lease.release(code)
+    info = replace(run_info(config, plan.placement, os.environ), logs_stay=logs_stay)
+    start.hold_ports(plan.placement, info)
+    return data, info
+
+
+def _run_ranks(target: str, request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> int:
+    """Runs the ranks of this host, and returns their exit code."""
+    code = run_placement(request.plan.placement, target, request, logs, info, start.ports)
+    start.has_ranks = True
     return code
+
+
+def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tuple[int, signal.Signals | None]:
+    """Trains; returns the exit code, and the signal that ended ranks before they had met.
+
+    What was saved before is still the newest then, and the run is to go on. Not after a Ctrl-C: a person who starts a
+    run and ends it at once does not want that.
+    """
+    code = _run_ranks(TRAIN, request, logs, info, start)
+    asked = (signal.Signals(number) for number in STOP_SIGNALS if number != signal.SIGINT)
+    stopped_by = next((number for number in asked if code == signal_code(number)), None)
+    if stopped_by is None and code != ExitCode.CHECKPOINTED:
+        return code, None
+    ignore_the_end_of_others()
+    return ExitCode.CHECKPOINTED, stopped_by
 
 
 def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tuple[ResumeTarget, Lease]:
@@ -103,28 +127,12 @@ def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: C
     return deadline
 
 
-def _stopped_at_start(code: int) -> int:
-    """Returns the signal that ended ranks before they had met, or 0: what was saved before is still the newest.
-
-    Not a Ctrl-C: a person who starts a run and ends it at once does not want it to go on.
-    """
-    return next((number for number in STOP_SIGNALS if code == 128 + number and number != signal.SIGINT), 0)
-
-
 def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
-    check_torch(plan)
-    check_compiler(config, plan)
-    data = prepare_with_bar(config, Console(None, speaks=False))
-    info = replace(run_info(config, plan.placement, os.environ), logs_stay=False)
+    check_software(config, plan)
+    data, info = _prepare(config, plan, start, Console(None, speaks=False), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
-        request = TrainRequest(config, None, data, plan)
-        code = run_placement(plan.placement, TRAIN, request, Path(scratch), info)
-        start.has_ranks = True
-        if not _stopped_at_start(code) and code != ExitCode.CHECKPOINTED:
-            return code
-        ignore_the_end_of_others()
-        return ExitCode.CHECKPOINTED
+        return _train(TrainRequest(config, None, data, plan), Path(scratch), info, start)[0]
 
 
 def _choose_folder(
@@ -146,22 +154,21 @@ def _choose_folder(
 def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool = False) -> int:
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
-    check_torch(plan)
-    check_compiler(config, plan)
+    start.placement = plan.placement
+    check_software(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
-    aside = _choose_folder(config, console, plan.placement, reset)[1]
+    found, aside = _choose_folder(config, console, plan.placement, reset)
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
+    if found.checkpoint is not None:
+        console.say(f"resume the run would go on from {found.checkpoint.path}\n")
     RunFolder(config.output_path.expanduser()).check_writable()
-    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
-    data = prepare_with_bar(config, console)
-    info = replace(run_info(config, plan.placement, os.environ), logs_stay=False)
+    data, info = _prepare(config, plan, start, console, logs_stay=False)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
         request = TrainRequest(config, ResumeTarget(folder, None), data, plan, quiet=as_json)
-        code = run_placement(plan.placement, DRY_RUN, request, folder.logs, info)
-        start.has_ranks = True
+        code = _run_ranks(DRY_RUN, request, folder.logs, info, start)
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())
     return code

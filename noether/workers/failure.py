@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from noether.common.plain_file import open_plain
-from noether.errors import ExitCode, shown
+from noether.errors import ExitCode, shown, signal_code
 from noether.workers.context import RunInfo, WorkerContext, WorkerReport
 from noether.workers.rank_state import listed, named_ranks
 from noether.workers.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
-ABORTED = 128 + signal.SIGABRT
+ABORTED = signal_code(signal.SIGABRT)
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
@@ -81,7 +81,7 @@ def death_report(
     """
     code = failing_code(exitcode)
     if exitcode < 0:
-        code = 128 - exitcode
+        code = signal_code(-exitcode)
         name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
         message = f"was killed by {name}"
         if -exitcode == signal.SIGKILL:

@@ -4,13 +4,14 @@ import os
 import pickle
 import signal
 import sys
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from noether.common.limits import raise_limits
 from noether.environments.placement import Placement
+from noether.errors import signal_code
 from noether.runs.folder import refusals_told
 from noether.workers.context import RunInfo
 from noether.workers.failure import describe_failure, is_failure
@@ -39,7 +40,7 @@ def run_placement(
     else the first failing rank's.
 
     `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
-    `ports` are those that are held already; they are closed here.
+    `ports` are those that the caller holds already, and closes.
 
     Raises:
         RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
@@ -49,14 +50,14 @@ def run_placement(
     run_info = replace(run_info or RunInfo(), log_folder=log_folder)
     if placement.world_size == 1:
         return _run_here(placement, target, payload, run_info)
-    with closing(ports or hold_ports(placement, run_info)) as ports:
+    with closing(hold_ports(placement, run_info)) if ports is None else nullcontext(ports) as ports:
         if ports.listener is not None and placement.endpoint.served_by:
             run_info = replace(run_info, listener_port=ports.listener.port)
         try:
             running = start_workers(placement, target, payload, run_info, ports)
         except KeyboardInterrupt:
             print("noether: interrupted while workers were started", file=sys.stderr)
-            return 128 + signal.SIGINT
+            return signal_code(signal.SIGINT)
         link = open_link(placement, run_info, ports)
         # Ranks that were started by hand elsewhere, and pods, have a terminal or log that rank 0 does not write to.
         says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")

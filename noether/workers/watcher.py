@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from noether.common.signals import SECOND_INTERRUPT_S
-from noether.errors import ExitCode
+from noether.errors import ExitCode, signal_code
 from noether.workers.context import WorkerReport
 from noether.workers.failure import (
     as_phrase,
@@ -80,7 +80,7 @@ def watch_workers(
             link.tell_late(failure)
     link.close()
     if watch.interrupted:
-        return 128 + signal.SIGINT
+        return signal_code(signal.SIGINT)
     own = first_failure(ranks.reports.values())
     code = run_exit_code(ranks.reports.values())
     if failure is not None and (own is None or is_echo(own) or isinstance(link, Hub)):

@@ -23,7 +23,7 @@ from noether.common.limits import most_processes, refused_processes, too_few_pro
 from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
-from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, NoetherError, RequestError
+from noether.errors import EndedByAnother, ExitCode, InterruptedStartError, NoetherError, RequestError, signal_code
 from noether.workers.backend_errors import consequence_of
 from noether.workers.context import REPORTED_WORDS, ReportKind, WorkerContext, WorkerReport
 from noether.workers.death_signal import die_with_parent
@@ -96,14 +96,14 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
     try:
         module, _, name = target.rpartition(".")
         function: Target = getattr(importlib.import_module(module), name)
-        code = operator.index(function(context, pickle.loads(packed_payload)))
+        exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
         # Libraries say so in words of their own, if at all; the kernel counts.
         unforeseen = isinstance(error, Exception) and not isinstance(error, NoetherError)
         cause = too_few_processes(most_processes()) if unforeseen and refused_processes() > refused else error
         return failure_report(cause, context.worker.rank, context.host)
-    message = f"{target} returned {code} after {time.time() - started:.1f} s"
-    return _report(context.worker.rank, context.host, "finished", message, "", code)
+    message = f"{target} returned {exit_code} after {time.time() - started:.1f} s"
+    return _report(context.worker.rank, context.host, "finished", message, "", exit_code)
 
 
 def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
@@ -118,7 +118,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         report = replace(report, code=error.code, seen=said.seen, expected=said.expected, fix=said.fix)
         return replace(report, follows="lost-peer") if isinstance(error, EndedByAnother) else report
     if isinstance(error, KeyboardInterrupt):
-        return _report(rank, host, "interrupted", "interrupted", "", 128 + signal.SIGINT)
+        return _report(rank, host, "interrupted", "interrupted", "", signal_code(signal.SIGINT))
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         error.__traceback__ = error.__traceback__.tb_next  # Without the line in `call_target`.
     trace = "".join(traceback.format_exception(error))
@@ -135,9 +135,9 @@ def failing_code(code: int) -> int:
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
-def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, code: int) -> WorkerReport:
-    code = code if 0 <= code < 256 else int(ExitCode.FAILED)
-    return WorkerReport(rank, host, kind, message, code, pid=os.getpid(), traceback=trace)
+def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, exit_code: int) -> WorkerReport:
+    exit_code = exit_code if 0 <= exit_code < 256 else int(ExitCode.FAILED)
+    return WorkerReport(rank, host, kind, message, exit_code, pid=os.getpid(), traceback=trace)
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:

@@ -97,9 +97,10 @@ def start(
     def act() -> None:
         operations = _Operations(config.output_path / str(config.run_id), die_at)
         from noether.training.begin import train_here
+        from noether.training.refusing import Start
 
         try:
-            code = train_here(config)
+            code = train_here(config, Start(config))
         except Exception as error:
             told = shown(str(error), getattr(error, "code", ""))
             print(told if not isinstance(error, OSError) else traceback.format_exc(), file=sys.stderr)

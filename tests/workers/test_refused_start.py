@@ -50,6 +50,21 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
             assert "seed=0" in host.err
 
 
+def test_a_host_0_whose_folder_cannot_be_made_once_its_port_is_held_tells_the_other(noether, tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").write_text("in the way")
+    words = ("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=run")
+    with ThreadPoolExecutor(2) as both:
+        hosts = [
+            both.submit(noether, *words, f"distributed.init_timeout_s={INIT_S}", timeout=INIT_S, **task(rank, 906))
+            for rank in (0, 1)
+        ]
+    first, second = (host.result() for host in hosts)
+    assert first.code == second.code != 0, (first, second)
+    assert "logs" in first.err
+    assert f"rank 0 on {socket.gethostname()}" in second.err
+
+
 BY_HAND = {
     "settings on host 1": (([], ["seed=5"]), "hosts-differ", ("seed=5", "seed=0")),
     "settings on host 0, which has no data": (
