@@ -102,7 +102,7 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], describe
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
         cells = [_cell(metrics.get(name), described[name]) for metrics in summary.values()]
-        table.add_row(name, *cells)
+        table.add_row(described[name].title, *cells)
     return table
 
 
@@ -132,7 +132,7 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
             )
         name = config.run_id
         run_id = name if name and own_names else f"{name or base}-{index}"
-        target = find_target(config.model_copy(update={"run_id": run_id}), None)
+        target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
         runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"

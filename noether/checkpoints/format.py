@@ -177,22 +177,34 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     return sorted(found, key=lambda checkpoint: checkpoint.updates)
 
 
-def newest_intact(folder: Path, warn: Warn | None) -> CheckpointFolder | None:
+def newest_intact(folder: Path, warn: Warn = lambda text: None, *, whole: bool = True) -> CheckpointFolder | None:
     """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over.
 
-    warn: None for whoever leaves it to another process to verify the files: only meta.json is read.
+    whole: False reads meta.json alone, for whoever leaves it to another process to verify the files.
     """
-    return _first_intact(reversed(list_checkpoints(folder)), warn)
+    return _first_intact(reversed(list_checkpoints(folder)), warn, whole=whole)
 
 
-def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn | None) -> CheckpointFolder | None:
+def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn, *, whole: bool) -> CheckpointFolder | None:
     for checkpoint in checkpoints:
-        damage = checkpoint.damage(whole=warn is not None)
+        damage = checkpoint.damage(whole)
         if damage is None:
             return checkpoint
-        if warn is not None:
-            warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
+        warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
     return None
+
+
+def no_intact_checkpoint(folder: Path) -> RequestError:
+    """Returns the refusal of a run of which no checkpoint is intact."""
+    found = list_checkpoints(folder)
+    seen = f"{len(found)} in {folder}, none of them intact: {found[-1].damage()}" if found else f"none in {folder}"
+    return RequestError(
+        "no-intact-checkpoint",
+        f"{folder.parent} has no intact checkpoint",
+        seen=seen,
+        expected="a checkpoint whose files are as they were written",
+        fix=f"noether checkpoints {folder.parent} --verify      (what is damaged; a new run: resume=null run_id=ANOTHER_NAME)",
+    )
 
 
 def _loss(row: Mapping[str, Any], better: Any) -> float:
@@ -241,15 +253,9 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
         RequestError: where the run has no intact checkpoint.
     """
     ordered = _ranked(folder)
-    chosen = _first_intact(ordered, warn)
+    chosen = _first_intact(ordered, warn, whole=True)
     if chosen is None:
-        raise RequestError(
-            "no-intact-checkpoint",
-            f"{folder.parent} has no intact checkpoint",
-            seen=f"{len(ordered)} in {folder}" + (f", none of them intact: {ordered[-1].damage()}" if ordered else ""),
-            expected="a checkpoint whose files are as they were written",
-            fix=f"noether checkpoints {folder.parent} --verify",
-        )
+        raise no_intact_checkpoint(folder)
     there = {checkpoint.updates for checkpoint in ordered}
     better = chosen.meta().get("better")
     for row in read_metrics(RunFolder(folder.parent).metrics):

@@ -9,6 +9,7 @@ from noether.checkpoints.format import (
     Warn,
     list_checkpoints,
     newest_intact,
+    no_intact_checkpoint,
     recover_replaced,
 )
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
@@ -34,7 +35,7 @@ class ResumeTarget:
     """The folder a run writes to, and the checkpoint it goes on from (None: it starts from the beginning).
 
     It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is
-    verified, or where `find_target` was given no `warn`, its meta.json.
+    verified, or where `find_target` was not to read it as a `whole`, its meta.json.
 
     lease: this start's right to write there; None where nothing is to be written.
     changes: a line for each setting that has changed since the checkpoint, and matters.
@@ -46,20 +47,21 @@ class ResumeTarget:
     changes: tuple[str, ...] = ()
 
 
-def find_target(config: RunConfig, warn: Warn | None) -> ResumeTarget:
+def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
     """Decides where a run starts, and refuses to resume with settings that would change what the run learns.
 
     Args:
         config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.
-        warn: told of every damaged checkpoint that was passed over. None, for whoever starts a run that will verify it
-            itself: of a checkpoint only meta.json is read, not its gigabytes.
+        warn: told of every damaged checkpoint that was passed over.
+        whole: False reads of a checkpoint meta.json alone, not its gigabytes, for whoever starts a run that will
+            verify it itself.
 
     Raises:
         RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
             that must not (`resume_rules`).
     """
     with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
-        target = _find(config, warn)
+        target = _find(config, warn, whole)
         if target.checkpoint is None:
             return target
         before = target.checkpoint.meta()["config"]
@@ -67,7 +69,7 @@ def find_target(config: RunConfig, warn: Warn | None) -> ResumeTarget:
     return replace(target, changes=tuple(changes))
 
 
-def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
+def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
     """Finds the folder and the checkpoint.
 
     - unset: a new run; an existing run of that name is refused, never overwritten.
@@ -96,7 +98,7 @@ def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
                 expected="the name that the first start used as well",
                 fix="run_id=NAME      (or resume=latest)",
             )
-        return _newest(RunFolder(output / config.run_id), warn, may_begin=True)
+        return _newest(RunFolder(output / config.run_id), warn, whole, may_begin=True)
     if config.resume == "latest":
         newest = newest_run(output)
         if newest is None:
@@ -107,11 +109,11 @@ def _find(config: RunConfig, warn: Warn | None) -> ResumeTarget:
                 expected="an earlier run",
                 fix="resume=null      (or output_path=FOLDER)",
             )
-        return _newest(newest, warn)
-    return _from_path(Path(config.resume).expanduser(), output, warn)
+        return _newest(newest, warn, whole)
+    return _from_path(Path(config.resume).expanduser(), output, warn, whole)
 
 
-def _from_path(path: Path, output: Path, warn: Warn | None) -> ResumeTarget:
+def _from_path(path: Path, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
     if not path.exists():
         runs = [run.name for run in output.iterdir() if is_run(run)] if output.is_dir() else []
         near = nearest(path.name, [*runs, "auto", "latest"])
@@ -135,10 +137,10 @@ def _from_path(path: Path, output: Path, warn: Warn | None) -> ResumeTarget:
                 fix="resume=RUN      (the run's folder)",
             )
         checkpoint = CheckpointFolder(path)
-        if warn is not None:
+        if whole:
             checkpoint.check(fix=f"resume={run}      (the newest intact one)")
         return ResumeTarget(RunFolder(run), checkpoint)
-    return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn)
+    return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn, whole)
 
 
 def _may_be_alive(folder: RunFolder) -> bool:
@@ -147,22 +149,14 @@ def _may_be_alive(folder: RunFolder) -> bool:
     return attempt is not None and attempt.alive() is not False
 
 
-def _newest(folder: RunFolder, warn: Warn | None, *, may_begin: bool = False) -> ResumeTarget:
+def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
     """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
     recover_replaced(folder.checkpoints)
-    checkpoint = newest_intact(folder.checkpoints, warn)
+    checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
     if checkpoint is not None:
         return ResumeTarget(folder, checkpoint)
-    count = len(list_checkpoints(folder.checkpoints))
+    has_saved = any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
-    if may_begin and not count and not any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics)):
+    if may_begin and not has_saved and not list_checkpoints(folder.checkpoints):
         return ResumeTarget(folder, None)
-    raise RequestError(
-        "no-intact-checkpoint",
-        f"{folder.path} has no intact checkpoint",
-        seen=f"{count} in {folder.checkpoints}, none of them intact"
-        if count
-        else f"none in {folder.checkpoints}, though the run has written some",
-        expected="a checkpoint whose files are as they were written",
-        fix="resume=null run_id=ANOTHER_NAME",
-    )
+    raise no_intact_checkpoint(folder.checkpoints)

@@ -185,7 +185,7 @@ class CheckpointWriter:
     def _cannot_write(self, error: OSError) -> NoetherError:
         reached = "it continues from the last intact one"
         with suppress(OSError):
-            good = newest_intact(self.folder, lambda text: None)
+            good = newest_intact(self.folder)
             reached = f"it continues after update {good.updates}" if good else "it starts from the beginning"
         return NoetherError(
             f"the last checkpoint cannot be written to {self.folder}\n"

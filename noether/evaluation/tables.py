@@ -61,7 +61,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
         for name, value in values.items():
-            plain.add_row(name, described[name].text(value))
+            plain.add_row(described[name].title, described[name].text(value))
         return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}cases of the {result['split']} split"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from noether.report.palette import BANDS
 from noether.runs.metrics import OF_THE_LOOP, Metric
-from noether.runs.records import Row, mapping, mean_rate, metrics_of_row, number
+from noether.runs.records import RECENT_ROWS, Row, mapping, mean_rate, metrics_of_row, number
 
 Array = NDArray[np.float64]
 Whose = tuple[str, str, str]
@@ -63,18 +63,19 @@ class Evaluation:
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected: the
-    weights that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
-    1970. recent: the last 20 training rows. hosts: of the ranks that were once the slowest. rows: how many were taken.
+    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected_weights:
+    those that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
+    1970. recent: the last RECENT_ROWS training rows. hosts: of the ranks that were once the slowest. rows: how many
+    were taken.
     selected_by: the metric that says which evaluation is the best.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
-    selected: dict[str, str] = field(default_factory=dict)
+    selected_weights: dict[str, str] = field(default_factory=dict)
     times: dict[str, _Curve] = field(default_factory=dict)
     epochs: _Curve = field(default_factory=_Curve)
     seconds: _Curve = field(default_factory=_Curve)
-    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=20))
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     rows: int = 0
     update: int | None = None
     epoch: float | None = None
@@ -116,7 +117,7 @@ class History:
         split, weights, metrics = self._add_numbers(row)
         if not row.get("selected"):
             return
-        self.selected[split] = weights
+        self.selected_weights[split] = weights
         self.last = Evaluation(row["update"], split, weights, metrics)
         own, best = (number(of, self.selected_by.name) for of in (metrics, self.best.metrics if self.best else {}))
         if self.selected_by.is_better(own, best):
@@ -178,7 +179,7 @@ class History:
         return x, {name: sum((shares[part] for part in own), np.zeros(len(x))) for name, (_, own) in BANDS.items()}
 
     def recent_pace(self) -> dict[str, Any]:
-        """Returns the means of the last 20 training rows: pace, shares of the time, and the slowest rank."""
+        """Returns the means of the recent training rows: pace, shares of the time, and the slowest rank."""
         rows = list(self.recent)
         parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
         whole = sum(parts.values())

@@ -26,7 +26,7 @@ def training_section(run: ReportedRun) -> Markup:
     if not losses_of:
         return absent(run, "metrics.jsonl", "no line of training was written")
     evaluated = [whose for whose in losses_of if whose[0] == "validation"]
-    chosen = "validation", history.selected.get("validation", "")
+    chosen = "validation", history.selected_weights.get("validation", "")
 
     def line(whose: tuple[str, str], metric: str, colour: str, label: str = "", **more: bool) -> Series:
         x, y = history.curve(*whose, metric)

@@ -12,8 +12,8 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import described_in
-from noether.runs.records import Row, is_count, last_evaluation, mapping, number, read_metrics, read_record
-from noether.runs.results import read_result
+from noether.runs.records import RECENT_ROWS, Row, is_count, mapping, number, read_metrics, read_record
+from noether.runs.results import newest_metrics, read_result
 
 HEADLINES_SHOWN = 2
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -133,7 +133,7 @@ def run_state(
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
-    metrics = mapping(result, "metrics") or last_evaluation(rows)
+    metrics = newest_metrics(result, rows)
     total = planned_updates(plan)
     return RunState(
         run=str(folder.path),
@@ -188,11 +188,11 @@ def planned_updates(plan: Mapping[str, Any]) -> int | None:
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
-    """Returns the seconds of training that are left at the pace of the last 20 log lines, or None.
+    """Returns the seconds of training that are left at the pace of the recent log lines, or None.
 
     Evaluations and checkpoints between those lines are included.
     """
-    recent = [(row["update"], moment) for row in training[-20:] if (moment := number(row, "time")) is not None]
+    recent = [(row["update"], moment) for row in training[-RECENT_ROWS:] if (moment := number(row, "time")) is not None]
     if total is None or len(recent) < 2:
         return None
     updates, seconds = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]

@@ -128,6 +128,10 @@ def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
     return str(row.get("split", row["kind"])), str(row.get("weights", "")), numbers
 
 
+RECENT_ROWS = 20
+"""How many of the last training rows tell a run's present pace."""
+
+
 def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
     """Returns the metrics of the last evaluation, of the selected weights; empty where there is none."""
     selected = [row for row in rows if row["kind"] == "evaluation" and row.get("selected")]

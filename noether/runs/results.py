@@ -1,9 +1,10 @@
 """result.json: what an evaluation of a split found. No torch here."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.runs.records import parse_record, read_record
+from noether.runs.records import Row, last_evaluation, mapping, parse_record, read_record
 
 VERSION = 2
 """Of result.json. Version 1 had no number; it held errors twice, as `figures` and as `fields`."""
@@ -17,6 +18,11 @@ def read_result(path: Path, warn: Any = lambda text: None) -> dict[str, Any]:
 def parse_result(path: Path) -> dict[str, Any]:
     """Returns what a result.json says, as this version has it. OSError, ValueError: it cannot be read."""
     return as_now(parse_record(path))
+
+
+def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> Mapping[str, Any]:
+    """Returns the metrics of a result; before there is one, those of the last evaluation among the rows of a run."""
+    return mapping(result, "metrics") or last_evaluation(rows)
 
 
 def as_now(result: dict[str, Any]) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
 def _run_folder(config: RunConfig, run_id: str) -> Path:
     """Returns the folder of a run, whose name and place every start of its job uses."""
     resume = config.resume
-    target = find_target(config.model_copy(update={"run_id": run_id}), None)
+    target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     chosen = target.checkpoint and target.checkpoint.path.resolve()
     if resume and chosen == Path(resume).expanduser().resolve():
         raise RequestError(

@@ -31,7 +31,7 @@ from noether.tasks.field_statistics import (
 )
 from noether.tasks.force_loss import ForceLoss
 from noether.tasks.physical_metrics import details, errors, named, numbers
-from noether.tasks.scores import scalar_facts, scalar_scores, score_metrics
+from noether.tasks.scalars import measure_scalars, scalar_facts, scalar_metrics
 
 POSITION_SCALE = 1000.0
 """Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
@@ -305,23 +305,23 @@ class FieldsTask(Task):
         for name, field in self.fields.items():
             yield from field_metrics(name, field.unit, self.parts_of(name))
         for name in self.scalars:
-            yield from score_metrics(name, "")
+            yield from scalar_metrics(name, "")
         for name, field in self.case_fields.items():
             for label in self.case_labels(name):
-                yield from score_metrics(label, field.unit)
+                yield from scalar_metrics(label, field.unit)
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the split's metrics: the mean loss, the errors of fields, the scores of scalars (NaN: undefined)."""
+        """Returns the split's metrics: the mean loss, errors of fields, measures of scalars (NaN: undefined)."""
         found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
                 found |= summarise_errors(samples, stem)
-        for name, scores in scalar_scores(self, samples).items():
-            found |= {f"{name}/{key}": nan if score is None else score for key, score in scores.items()}
+        for name, measures in measure_scalars(self, samples).items():
+            found |= {f"{name}/{key}": nan if value is None else value for key, value in measures.items()}
         return found
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Returns the names of the fields, what the scores of scalars refer to, and what the training split spans."""
+        """Returns the names of the fields, what the measures of scalars refer to, and what the training split spans."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),

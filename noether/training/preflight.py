@@ -27,7 +27,7 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
-    target = find_target(config, lambda warning: None)
+    target = find_target(config)
     target.folder.check_writable()
     if config.initial_weights is not None and target.checkpoint is None:
         named_weights(config.initial_weights)

@@ -19,8 +19,8 @@ from noether.runs.folder import RunFolder
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
-from noether.runs.records import Row, finite_values, is_count, last_evaluation, mapping, number, read_record
-from noether.runs.results import as_now
+from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, mapping, number, read_record
+from noether.runs.results import as_now, newest_metrics
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed, is_inside
 from noether.watch.liveness import Liveness, read_liveness
@@ -56,7 +56,7 @@ class WatchedRun:
         rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
         training = [row for row in rows if row["kind"] == "training"]
         return {
-            **self._summary(read_liveness(self.folder, training[-20:]), training),
+            **self._summary(read_liveness(self.folder, training[-RECENT_ROWS:]), training),
             "update": max((row["update"] for row in rows), default=None),
         }
 
@@ -116,7 +116,7 @@ class WatchedRun:
                     {
                         "split": split,
                         "weights": weights,
-                        "selected": weights == self._history.selected.get(split, ""),
+                        "selected": weights == self._history.selected_weights.get(split, ""),
                         "metric": name,
                         "x": x,
                         "y": y,
@@ -148,7 +148,7 @@ class WatchedRun:
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
         rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
-        metrics = self.final_metrics() or finite_values(last_evaluation(rows))
+        metrics = finite_values(newest_metrics(self._result(), rows))
         return {"key": self.key, "metrics": metrics, "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:

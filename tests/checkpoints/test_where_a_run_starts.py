@@ -64,9 +64,9 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
     meta = META | {"config": config.model_dump(mode="json")}
     saved = write_checkpoint(folder.checkpoints, 2, {"weights": [b"whole"]}, meta)
     (saved.path / "weights").write_bytes(b"other")
-    assert find_target(config, None).checkpoint == saved
+    assert find_target(config, whole=False).checkpoint == saved
     with pytest.raises(RequestError) as refused:
-        find_target(config, lambda text: None)
+        find_target(config)
     assert refused.value.code in ("no-intact-checkpoint", "checkpoint-damaged")
 
 

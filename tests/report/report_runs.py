@@ -14,7 +14,7 @@ from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics
 from noether.tasks.field_errors import field_metrics
-from noether.tasks.scores import score_metrics
+from noether.tasks.scalars import scalar_metrics
 
 UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
 COMPONENTS = {"volume_velocity": {axis: f"{axis} component" for axis in "xyz"}}
@@ -153,7 +153,7 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
     metrics |= {f"{velocity}/{axis}/{one}": metrics[f"{velocity}/{one}"] for axis in "xyz" for one in ("mse", "mae")}
     known = [
         *(metric for name in UNITS for metric in field_metrics(name, UNITS[name], COMPONENTS.get(name, {}))),
-        *score_metrics("lift_coefficient", ""),
+        *scalar_metrics("lift_coefficient", ""),
     ]
     lift, true_lift = (arrays[f"metrics/lift_coefficient/{part}"] for part in ("prediction", "truth"))
     spread = float(np.sum((true_lift - true_lift.mean()) ** 2))

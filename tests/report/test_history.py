@@ -79,7 +79,7 @@ def test_best_and_last_evaluation_are_of_the_selected_weights(rows: list[dict[st
         history.add([row])
     assert (history.best.update, history.best.weights) == (20, "ema")
     assert history.last.update == 30
-    assert history.selected == {"validation": "ema"}
+    assert history.selected_weights == {"validation": "ema"}
     assert last_evaluation(rows)["loss"] == 0.4
     assert last_evaluation(rows[:-1])["loss"] == 0.3
     assert history.thinned(9, 0, 99)["validation", "raw", "loss"] == ([10, 20], [0.1, 0.2])

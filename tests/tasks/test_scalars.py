@@ -6,14 +6,14 @@ import pytest
 from noether.config.task import FieldConfig
 from noether.evaluation.cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
-from noether.tasks.scores import r_squared, score_metrics, score_scalar, spearman, undefined_note
+from noether.tasks.scalars import measure_scalar, r_squared, scalar_metrics, spearman, undefined_note
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 
 
 def test_the_truth_scores_one() -> None:
-    scores = score_scalar(TRUTH, TRUTH, TRUTH)
-    assert (scores["r2"], scores["spearman"], scores["max"], scores["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
+    found = measure_scalar(TRUTH, TRUTH, TRUTH)
+    assert (found["r2"], found["spearman"], found["max"], found["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
     assert undefined_note(TRUTH, 1.0, 1.0) == ""
 
 
@@ -34,24 +34,24 @@ def test_equal_values_share_their_rank_as_in_scipy() -> None:
 @pytest.mark.parametrize("truth", [np.zeros(4), np.full(4, 1e6)], ids=["zero", "constant"])
 def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> None:
     """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
-    scores = score_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
-    assert scores["r2"] is scores["spearman"] is scores["floor_r2"] is None
+    found = measure_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
+    assert found["r2"] is found["spearman"] is found["floor_r2"] is None
     assert "true value is the same" in undefined_note(truth, nan, nan)
-    assert scores["max"] == pytest.approx(1e-9, rel=0.1)
+    assert found["max"] == pytest.approx(1e-9, rel=0.1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinite"])
 def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
     prediction = np.array([1.0, value, 3.0, value])
-    scores = score_scalar(prediction, TRUTH, TRUTH)
-    assert scores["r2"] is scores["spearman"] is scores["mae"] is scores["max"] is None
+    found = measure_scalar(prediction, TRUTH, TRUTH)
+    assert found["r2"] is found["spearman"] is found["mae"] is found["max"] is None
     assert "not a number for 2 of 4 samples" in undefined_note(prediction, nan, nan)
 
 
 def test_a_constant_prediction_has_no_rank_correlation() -> None:
-    scores = score_scalar(np.full(4, 2.0), TRUTH, TRUTH)
-    assert scores["spearman"] is None
-    assert scores["r2"] == pytest.approx(-0.2)
+    found = measure_scalar(np.full(4, 2.0), TRUTH, TRUTH)
+    assert found["spearman"] is None
+    assert found["r2"] == pytest.approx(-0.2)
     assert undefined_note(np.full(4, 2.0), -0.2, nan).startswith("Spearman is undefined")
 
 
@@ -82,5 +82,5 @@ def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
 
 
 def test_a_unit_of_an_inverse_is_kept_whole_and_that_of_a_ratio_is_none() -> None:
-    units = {unit: {metric.unit for metric in score_metrics("rate", unit)} for unit in ("s^-1", "1")}
+    units = {unit: {metric.unit for metric in scalar_metrics("rate", unit)} for unit in ("s^-1", "1")}
     assert units == {"s^-1": {"s^-1", ""}, "1": {""}}

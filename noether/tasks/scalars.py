@@ -1,4 +1,4 @@
-"""The scores of single numbers of a case: force coefficients and outputs, from what is kept of each sample."""
+"""How well single numbers of a case are predicted: force coefficients and outputs, from what is kept of samples."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from noether.runs.metrics import Metric
 if TYPE_CHECKING:
     from noether.tasks.fields import FieldsTask
 
-SCORES = {
+MEASURES = {
     "r2": Metric("r2", better="higher", label="R²", headline=True, score=True),
     "spearman": Metric("spearman", better="higher", label="Spearman", score=True),
     "mae": Metric("mae", better="lower", label="mean error"),
@@ -23,41 +23,41 @@ SCORES = {
 }
 """What is computed of a number; a unit is that of the number."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
-"""The scores that are there, without a value, of a number that is not known of every sample."""
+"""The measures that are there, without a value, of a number that is not known of every sample."""
 PARTS = ("prediction", "truth", "integral_of_truth")
 """What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
 
 
-def score_metrics(name: str, unit: str) -> Iterator[Metric]:
+def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
     """Yields the metrics of a number in a unit."""
-    for key, score in SCORES.items():
+    for key, measure in MEASURES.items():
         own = shown_unit(unit) if key in ("mae", "max", "floor_mae") else ""
-        yield replace(score, name=f"{name}/{key}", unit=own, of=name, measure=key)
+        yield replace(measure, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 
-Scores = dict[str, float | None]
-"""Of one number, by the keys of SCORES; None: undefined."""
+Measures = dict[str, float | None]
+"""Of one number, by the keys of MEASURES; None: undefined."""
 
 
-def scalar_scores(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, Scores]:
-    """Returns {scalar or output of the case: its scores}, from the values of every sample."""
-    scores: dict[str, Scores] = {}
-    for name in _scored(task, samples):
+def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, Measures]:
+    """Returns {scalar or output of the case: its measures}, from the values of every sample."""
+    found: dict[str, Measures] = {}
+    for name in _measured(task, samples):
         prediction, truth, integral = (samples.get(f"{name}/{part}") for part in PARTS)
         if prediction is None or truth is None:
-            scores[name] = dict.fromkeys(UNDEFINED)
+            found[name] = dict.fromkeys(UNDEFINED)
         else:
             has_floor = name in task.scalars and task.scalars[name].truth
-            scores[name] = score_scalar(prediction, truth, integral if has_floor else None)
-    return scores
+            found[name] = measure_scalar(prediction, truth, integral if has_floor else None)
+    return found
 
 
 def scalar_facts(
     task: "FieldsTask", samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
-    """Returns what the scores among a split's metrics refer to, by scalar or output: why one is undefined, the air."""
+    """Returns what the measures in a split's metrics refer to, by scalar or output: why one is undefined, the air."""
     facts: dict[str, dict[str, Any]] = {}
-    for name in _scored(task, samples):
+    for name in _measured(task, samples):
         prediction = samples.get(f"{name}/prediction")
         if prediction is None:
             note = f"it cannot be integrated: the samples hold no {', '.join(task.lacks(name))}"
@@ -69,7 +69,7 @@ def scalar_facts(
     return facts
 
 
-def _scored(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str]:
+def _measured(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str]:
     labels = (label for name in task.case_fields for label in task.case_labels(name))
     return [*task.scalars, *(label for label in labels if f"{label}/truth" in samples)]
 
@@ -89,7 +89,7 @@ def _reference(scalar: ForceCoefficientConfig, areas: np.ndarray) -> dict[str, A
 
 
 def undefined_note(prediction: np.ndarray, r2: float, spearman: float) -> str:
-    """Says why scores of predictions (S,) are undefined, which then are NaN; "": they are not."""
+    """Says why measures of predictions (S,) are undefined, which then are NaN; "": they are not."""
     if lost := int((~np.isfinite(prediction)).sum()):
         return f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
     if np.isnan(r2):
@@ -97,8 +97,8 @@ def undefined_note(prediction: np.ndarray, r2: float, spearman: float) -> str:
     return "Spearman is undefined: the predicted value is the same for every sample" if np.isnan(spearman) else ""
 
 
-def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> Scores:
-    """Scores a number over the samples of a split.
+def measure_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> Measures:
+    """Measures how well a number is predicted over the samples of a split.
 
     Args:
         prediction: (S,) the number of the predicted fields.
@@ -113,16 +113,16 @@ def score_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: n
     if not np.isfinite(prediction).all():
         return dict.fromkeys(UNDEFINED)
     error = np.abs(prediction - truth)
-    scores: Scores = {
+    found: Measures = {
         "r2": r_squared(prediction, truth),
         "spearman": spearman(prediction, truth),
         "mae": float(error.mean()),
         "max": float(error.max()),
     }
     if integral_of_truth is not None:
-        scores["floor_r2"] = r_squared(integral_of_truth, truth)
-        scores["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
-    return scores
+        found["floor_r2"] = r_squared(integral_of_truth, truth)
+        found["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
+    return found
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
