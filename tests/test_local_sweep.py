@@ -48,9 +48,9 @@ def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
     described = Metrics.of(Metric("p/relative_l2", "%"), Metric("p/mae", "Pa"))
     console.print(sweep_table(summarise(results), described))
     rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert ["p/relative_l2", "50.00%", "±", "35.36%"] in rows
-    assert ["p/mae", "2.000", "Pa"] in rows
-    assert ["floor_r2", "0.5000"] in rows
+    assert ["p:", "relative", "l2", "50.00%", "±", "35.36%"] in rows
+    assert ["p:", "mae", "2.000", "Pa"] in rows
+    assert ["floor", "r2", "0.5000"] in rows
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def no_intact_checkpoint(folder: Path) -> RequestError:
         f"{folder.parent} has no intact checkpoint",
         seen=seen,
         expected="a checkpoint whose files are as they were written",
-        fix=f"noether checkpoints {folder.parent} --verify      (what is damaged; a new run: resume=null run_id=ANOTHER_NAME)",
+        fix=f"noether checkpoints {folder.parent} --verify      (or a new run: resume=null run_id=ANOTHER_NAME)",
     )
 
 
