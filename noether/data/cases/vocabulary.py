@@ -89,8 +89,9 @@ RESULT_PARTS = re.compile(
     r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|widerstand|auftrieb|drehmoment|steifigkeit|mittel|mittler|gesamt"
     r"|eigen(fre|wert|value)|natural_freq|frequence_propre|frecuencia_propia|resonan|(^|_)m[ai][xn]im[oa](_|$)"
     r"|perte|chute|fleche|rendement|trainee|portance|raideur|(^|_)moyen|(max|min)imale?(_|$)|(^|_)(gain|s[1-9]{2})(_|$)"
+    r"|inductan|induktivit|capacitan|kapazit|radiated|abgestrahlt|rayonnee?(_|$)|dissipat|dissipiert"
 )
-"""The same in German and French, whose words are joined, in Spanish, of vibrations, and in scattering parameters."""
+"""The same in German and French, whose words are joined, in Spanish, of vibrations, waves and circuits."""
 RESULT_FILES = re.compile(r"(^|_)(results?|outputs?|responses?|ergebniss?e?|ausgaben?|resultats?|sorties?)(_|$)")
 """In the names of files whose numbers are results, where others have those that were given."""
 GIVEN = _words(

@@ -54,6 +54,7 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
      ("maximal_load", False), ("Druckverlust [Pa]", True),
      ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
      ("Eigenfrequenz 1 [Hz]", True), ("fréquence (Hz)", False), ("Fuerza máxima [N]", True), ("resonance", True),
+     ("Inductance [mH]", True), ("Induktivität", True), ("radiated power [W]", True), ("electric power", False),
      ("S11_re", True), ("s1_gap", False), ("gain_dBi", True), ("again", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
