@@ -19,7 +19,11 @@ _AMD = re.compile(
     r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
 )
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
-_SOLVERS = names_in("julia Rscript matlab octave namd2 namd3 gmx gmx_mpi lmp cp2k orca g16 abaqus comsol cellranger")
+_TOOLS = names_in(
+    """awk chmod cmake conda curl cut df docker enroot find free gcc git grep gunzip gzip head jobinfo ln mail make
+    mamba nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt singularity
+    sort spack squeue sstat stat tail tee touch ulimit umask uname unzip uptime uv wc wget which xargs zip break"""
+).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
@@ -35,18 +39,17 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 
 
 def _works(job: Job) -> list[Launch]:
-    """Returns the launches that do the job's work: trainings and steps, else solvers and scripts in other files."""
-    no_work = SHELL_WORDS | ONE_THREAD
-    works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in no_work)]
-    files = [x for x in works if x.innermost.kind == "shell" and x.command.parent_type == "program"]
-    others = [x for x in works if x in files or x.innermost.name.partition("-")[0] in _SOLVERS]
-    return [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")] or others
+    """Returns the launches that do the job's work: trainings and steps, else all programs but tools and functions."""
+    works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in _TOOLS)]
+    ranks = [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")]
+    others = (x for x in works if re.fullmatch(r"(?!start|stop|setup)\$?[\w.+-]+", x.innermost.name))
+    return ranks or [x for x in others if not re.search(rf"\b{re.escape(x.innermost.name)}\s*\(\)", job.code)]
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
-    flow, works = StatusFlow(job.script.shell), _works(job) or job.own
-    # The first of one program that is run several times is told too, that of a chain of steps, and the last training.
+    flow, works = StatusFlow(job.script.shell), _works(job)
+    # The first is told too, of all programs, of one that is run several times and of a chain of steps.
     programs = [x for x in works if x.trains or x.innermost.kind != "shell"]
     alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
     chain = [x for x in programs if x.layer("mpirun") or x.layer("srun")]
@@ -57,7 +60,7 @@ def exit_code(job: Job) -> Iterator[Finding]:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
         loss = flow.loss(node) or _inside(launch)
-        first = launch in (*alike[:1], *chain[:1]) and loss and loss.kind != "or"
+        first = launch in (*programs[:1], *alike[:1], *chain[:1]) and loss and loss.kind != "or"
         if loss is None or not (loss.kind == "pipe" or launch in reported or first):
             continue
         line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
@@ -127,15 +130,16 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     waits = [c for c in commands if c.name in ("wait", "tail", "fg") or "wait" in c.texts[1:2]]
     works = [x for x in _works(job) if x.command.in_background]
     for launch in works[-1:]:
-        later = [c for c in commands if c.node.start_byte > launch.command.node.end_byte]
-        ends = not waits and not any(c.name not in ("echo", "date", "printf") for c in later if c.words)
-        if ends and not launch.command.within("function_definition", "while_statement"):
-            message = "the batch script ends here, and Slurm ends what still runs in the background"
+        later = {c.name for c in commands if c.node.start_byte > launch.command.node.end_byte and c.words}
+        ends = later <= {"echo", "date", "printf"}
+        beside = len(works) > 1 and later - _TOOLS == {launch.command.name}  # One of its kind is the script's last.
+        if not waits and (ends or beside) and not launch.command.within("function_definition", "while_statement"):
+            message = "the batch script does not wait, and Slurm ends what still runs in the background at its end"
             edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"), safe=True)
             alone = launch.command.parent_type == "program" and len(works) == len(job.launches) == 1
             once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
             fix = "wait $!" if once else "one wait for each $pid"
-            yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None)
+            yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None, certain=ends)
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     servers_alone = all(is_server(x) for x in job.launches if x.command.in_background)
     waits = [c for c in commands if c.name == "wait" and (servers_alone or len(c.words) == 1)]
@@ -160,9 +164,8 @@ def signals(job: Job) -> Iterator[Finding]:
     trapped = any(request.name in {t.upper().removeprefix("SIG") for t in c.texts[2:]} for c in traps)
     if request.lead_s < RELIABLE_LEAD_S:
         message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
-        edit = job.script.rewritten(option.line, r"@\d+", "@120")
-        yield Finding(option.line, "signal-lead", message, edit=edit)
-    works = _works(job)
+        yield Finding(option.line, "signal-lead", message, edit=job.script.rewritten(option.line, r"@\d+", "@120"))
+    works = [x for x in _works(job) if x.trains or x.innermost.kind == "shell" or x in job.steps or x.layer("mpirun")]
     if not works:
         return
     main = works[-1]

@@ -89,16 +89,12 @@ class Job:
         self.launches, self.variables = find_launches(script)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
-        own = (x for x in self.launches if x.innermost.kind == "other")
-        self.own = [launch for launch in own if launch.innermost.words[0].raw.startswith("./")]
-        """Those of programs that lie beside the script."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
         """What shells inside the launches run."""
-        self.assignments = [pair for command in (*script.commands, *self.inner) for pair in command.assignments]
-        """The variables that the script, or a shell in one of its steps, sets, with their values."""
-        self.set_names = {name for name, _ in self.assignments}
+        self.set_names = {name for command in (*script.commands, *self.inner) for name, _ in command.assignments}
+        """The variables that the script, or a shell in one of its steps, sets."""
 
     @property
     def has_whole_nodes(self) -> bool:

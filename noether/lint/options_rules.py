@@ -22,9 +22,14 @@ _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
-_UNFILLED_NAME = r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w"
+_UNFILLED_NAME = (
+    r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
+    r"|(?i:(^|[-_])(my|some)[-_]?(group|user|account|project|partition|prof|pi|name)\b|^(user_?name|netid|name_?of)\b)"
+    r"|(?i:^(account|project|partition|queue|group)_?(name|id)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$"
+)
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
+    r"|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
@@ -175,11 +180,10 @@ def ignored(job: Job) -> Iterator[Finding]:
         if not (names - live if found.late or found.typo else names & _SHAPING - decided):
             continue
         line, head = f"#SBATCH {found.text}", job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
-        edit = Edit(found.line, (head, line) if head else (line,))
         late = Edit(found.line, (), above=(job.script.first_command, line))
+        edit = late if found.late else Edit(found.line, (head, line) if head else (line,))
         reason = "it comes after the first command" if found.late else "it reads only lines that begin with #SBATCH"
-        certain = found.late and bool(names & _SHAPING - live)
-        message, edit = f"sbatch does not read this line: {reason}", late if found.late else edit
+        certain, message = found.late and bool(names & _SHAPING - live), f"sbatch does not read this line: {reason}"
         yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain)
 
 

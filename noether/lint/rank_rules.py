@@ -159,14 +159,15 @@ def reach(job: Job) -> Iterator[Finding]:
     nodes = job.shape.nodes
     if nodes < 2 or not job.shape.nodes_known or len(job.components) > 1 or job.has_driver or job.steps:
         return
-    for launch in job.trainings or job.own:
+    own = [x for x in job.launches if x.innermost.kind == "other" and x.innermost.words[0].raw.startswith("./")]
+    for launch in job.trainings or own:
         per_node = launch.layer("per-node")
         program = re.escape(launch.command.words[0].raw)
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", "srun --kill-on-bad-exit=1 ")
         # On CPUs, what is told how many tasks there are starts them itself.
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
-        if per_node is None and launch is (job.trainings or job.own)[-1] and not driver:
+        if per_node is None and launch is (job.trainings or own)[-1] and not driver:
             message = f"without srun this runs once, on the first of {nodes} nodes"
             # A program that starts others by its own means is to run once.
             edit = edit if job.shows_ddp(launch) else None

@@ -44,9 +44,8 @@ def _settings(job: Job) -> list[_Setting]:
         inside_shell = launch.layer("shell") is not None and under_srun
         for command in (each for shell in launch.shells for each in shell.commands):
             found += [_Setting(name, word, under_srun, launch) for name, word in command.assignments]
-        for layer in (layer for layer in launch.layers if layer.kind == "per-node"):
-            given = layer.options.items()
-            found += [_Setting(name, Word(raw, layer.line), inside_shell, launch) for name, raw in given]
+        given = [(x.line, pair) for x in launch.layers if x.kind == "per-node" for pair in x.options.items()]
+        found += [_Setting(name, Word(raw, line), inside_shell, launch) for line, (name, raw) in given]
         words = launch.innermost.words if launch.innermost.kind == "python" else ()
         found += [_Setting("init_method", word, inside_shell, launch) for word in words if "tcp://" in word.text]
     return found
@@ -153,8 +152,7 @@ def too_early(job: Job) -> Iterator[Finding]:
         own = [setting for setting in _settings(job) if setting.launch is launch]
         carried = Variables(launch.variables.values | {setting.name: f"${setting.name}" for setting in own})
         words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]
-        for layer in (layer for layer in launch.layers if layer.kind in ("python", "noether")):
-            words += layer.words[1:]
+        words += [word for x in launch.layers if x.kind in ("python", "noether") for word in x.words[1:]]
         for word in words:
             match = re.search(marked, carried.expand(word.raw))
             if match and not word.raw.startswith("'"):

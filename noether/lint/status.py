@@ -32,9 +32,8 @@ class StatusFlow:
         self.shell = shell
         self.pipefail = pipefail or re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
-        first = shell.text.partition("\n")[0]
         # The lines from which `set -e` holds, and from which it does not.
-        self._switched = [(0, re.match(r"#!.*sh\s+-\w*e", first) is not None)]
+        self._switched = [(0, re.match(r"#!.*sh[ \t]+-\w*e", shell.text) is not None)]
         for command in (c for c in shell.commands if c.name == "set"):
             for word, following in pairwise([*command.texts[1:], ""]):
                 if re.fullmatch(r"[-+]\w*e\w*", word) or (word in ("-o", "+o") and following == "errexit"):
@@ -91,8 +90,7 @@ class StatusFlow:
 
     def _called(self, function: Node, depth: int) -> Loss | None:
         name = text_of(function.named_children[0])
-        losses = [self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name]
-        return next((loss for loss in losses if loss), None)
+        return next(filter(None, (self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name)), None)
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
         """Returns how a status is lost to the statements after it, none of which looks at it."""

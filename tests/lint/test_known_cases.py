@@ -174,7 +174,11 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-redirection-from-a-file": ("#SBATCH -n1\n", "set -e\nsort <names >sorted\nsort <names> sorted\nsort <names -u> sorted\nawk '{ print \"<b>\" }' <names>\"$OUT\"\npython t.py <in>out.txt"),
     "minutes-that-a-signal-comes-before-the-end": ("#SBATCH --time=1:00:00\n#SBATCH --signal=USR1@600 # 10 minutes before the end\n", "srun python t.py"),
     "gpus-of-all-nodes-after-a-comma": (TWO + "# 2 nodes, 8 GPUs\n", "hostname"),
-    "a-gpu-for-each-of-two-programs": (G4, "export CUDA_VISIBLE_DEVICES=0,1\npython a.py\nexport CUDA_VISIBLE_DEVICES=2,3\npython b.py"),
+    "a-gpu-for-each-of-two-programs": (G4, "set -e\nexport CUDA_VISIBLE_DEVICES=0,1\npython a.py\nexport CUDA_VISIBLE_DEVICES=2,3\npython b.py"),
+    "what-starts-a-service": ("#SBATCH -n1\n", "/opt/next/start\nwhile true; do sleep 60; done"),
+    "a-function-before-the-end": ("#SBATCH -n1\n", "begin() { mkdir -p run; }\nbegin\nhostname"),
+    "a-helper-beside-the-program": ("#SBATCH -n1\n", "python actor.py &\nnextpipe run a"),
+    "an-account-like-a-placeholder": ("#SBATCH -n1 -A project_465000863 -p projects --qos=usergroup\n", "hostname"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
@@ -380,6 +384,15 @@ WRONG = {  # name: (options, body, the one finding)
     "a-choice-of-folders-that-is-to-be-made": ("#SBATCH -n1\n", "python /home/<lab1 OR lab2>/t.py", ("placeholder", WARNS)),
     "an-account-whose-end-is-missing": ("#SBATCH -n1 --account=def-\n", "hostname", ("placeholder", WARNS)),
     "conda-behind-a-look-for-modules": ("#SBATCH -n1\n", "module spider cuda\nconda activate torch\npython t.py", ("conda-without-hook", WARNS)),
+    "code-lost-of-a-program-of-any-name": ("#SBATCH -n1\n", "ulimit -s unlimited\nnextpipe run a\ncp a.out results/", ("exit-code-lost", WARNS)),
+    "first-of-two-programs-of-python": ("#SBATCH -n1\n", "python train.py\npython src/evaluate_all.py", ("exit-code-lost", WARNS)),
+    "code-lost-of-a-script-in-a-loop": ("#SBATCH -n1\n", "for n in 1 2; do\n    ./run.sh $n\n    echo\ndone", ("exit-code-lost", WARNS)),
+    "two-in-the-background-beside-a-third": ("#SBATCH -n1\n", "python a.py &\npython b.py &\nnvidia-smi > gpu.txt\npython c.py", ("background-without-wait", WARNS)),
+    "an-account-of-somebody": ("#SBATCH -n1 --account=def-someuser\n", "hostname", ("placeholder", WARNS)),
+    "an-account-of-my-group": ("#SBATCH -n1 -A mygroup\n", "hostname", ("placeholder", WARNS)),
+    "a-partition-by-what-it-is": ("#SBATCH -n1 --partition=partition_name\n", "hostname", ("placeholder", WARNS)),
+    "an-address-of-an-example": ("#SBATCH -n1 --mail-user=me@example.org\n", "hostname", ("placeholder", WARNS)),
+    "the-home-of-a-user-name": ("#SBATCH -n1\n", "cd /home/username/run || exit 1\nhostname", ("placeholder", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
@@ -552,5 +565,5 @@ def test_the_three_scripts_of_a_popular_question(options: str, body: str, expect
 
 
 def test_each_word_that_is_to_be_filled_in_is_told_once() -> None:
-    text = "#!/bin/bash\n#SBATCH -n1\ncd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n"
+    text = "#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(n, "placeholder") for n in (3, 5)]
