@@ -15,8 +15,8 @@ from noether.errors import RequestError, one_line
 
 FOLDER = ".unpacked"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
-UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError)
-"""What Python's readers raise on damaged, encrypted and other unreadable archives; RuntimeError also for passwords."""
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
+"""What Python's readers raise on unreadable archives; RuntimeError also for passwords, IndexError for no name."""
 
 
 def is_archive(path: Path) -> bool:

@@ -99,8 +99,14 @@ def leads_out(path: Path) -> None:
         archive.addfile(entry, io.BytesIO(b"x"))
 
 
+def without_a_name(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"x")
+
+
 @pytest.mark.parametrize(
-    ("harm", "name"), [(cut, "a.zip"), (cut, "a.tar.gz"), (encrypted, "a.zip"), (leads_out, "a.tar")]
+    ("harm", "name"),
+    [(cut, "a.zip"), (cut, "a.tar.gz"), (encrypted, "a.zip"), (without_a_name, "a.zip"), (leads_out, "a.tar")],
 )
 def test_what_cannot_be_unpacked_is_refused_and_leaves_nothing(harm, name, source: Path, tmp_path: Path) -> None:
     archive = (as_zip if name == "a.zip" else as_tar)(source, tmp_path / name)
