@@ -35,8 +35,7 @@ def run_lint(
             print(*said, sep="\n")
     if any(report.unread for report in reports):
         return ExitCode.REQUEST
-    errors = any(finding.level == "error" for report in reports for finding in report.findings)
-    return ExitCode.FAILED if errors else ExitCode.DONE
+    return ExitCode.FAILED if any(f.level == "error" for r in reports for f in r.findings) else ExitCode.DONE
 
 
 def fix_script(data: bytes, path: Path, requested: Requested | None = None) -> tuple[bytes, tuple[Finding, ...]]:

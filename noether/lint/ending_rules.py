@@ -15,14 +15,12 @@ from noether.lint.status import Loss, StatusFlow
 from noether.lint.step_rules import ONE_THREAD
 
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
-_AMD = re.compile(
-    r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|ROCR_VISIBLE|HIP_VISIBLE|--rocm|MIOPEN|\blumi\b|\b(dev|small|standard)-g\b|\bamd[-_]?gpu"
-)
+_AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _TOOLS = names_in(
     """awk chmod cmake conda curl cut df docker enroot find free gcc git grep gunzip gzip head jobinfo ln mail make
     mamba nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt singularity
-    sort spack squeue sstat stat tail tee touch ulimit umask uname unzip uptime uv wc wget which xargs zip break"""
+    sort spack squeue sstat stat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which xargs zip break"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
@@ -50,7 +48,7 @@ def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job)
     # The first is told too, of all programs, of one that is run several times and of a chain of steps.
-    programs = [x for x in works if x.trains or x.innermost.kind != "shell"]
+    programs = [x for x in works if x.trains or not (x.innermost.kind == "shell" or x.command.within("if_statement"))]
     alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
     chain = [x for x in programs if x.layer("mpirun") or x.layer("srun")]
     reported = (*job.trainings[-1:], *works[-1:])
@@ -192,13 +190,15 @@ def signals(job: Job) -> Iterator[Finding]:
 
 
 def output(job: Job) -> Iterator[Finding]:
-    """output-folder: a folder for output that does not exist."""
-    submitit = any(launch.layer("submitit") for launch in job.launches)
+    """output-folder, array-truncates: a folder for output that does not exist, one file for all jobs of an array."""
     seen: set[str] = set()
     for options in job.components:
-        chdir = options.value("chdir") or ""
+        chdir, mode, array = (options.value(name) or "" for name in ("chdir", "open-mode", "array"))
         for option in {o.name: o for o in options.given if o.name in ("output", "error")}.values():
-            folder = option.value.rpartition("/")[0]
+            folder, plain = option.value.rpartition("/")[0], re.fullmatch(r"(?!/dev/)[^%$<{]+", option.value)
+            if plain and mode[:1] not in ("a", "A") and re.search(r"\d[,-]", array):
+                edit = job.script.with_option(option.name, f"{option.value}.%a", option.line)
+                yield Finding(option.line, "array-truncates", "each job of the array writes over this file", edit=edit)
             known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
             made = any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer)
             unknown = re.search(r"\A[/~]|[\0${<]", folder) or re.match(r"[/~$]", chdir)
@@ -206,15 +206,14 @@ def output(job: Job) -> Iterator[Finding]:
                 continue
             seen.add(folder)
             here = not known or any(isdir(base / known) for base in (Path.cwd(), job.script.path.parent))
-            if here and ("%" not in folder or submitit):
+            if here and ("%" not in folder or any(launch.layer("submitit") for launch in job.launches)):
                 continue
             reason = "is made of the job's number" if here else "is not here"
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
-            opens = job.script.outer[-1] if job.script.outer else ""
-            first, makes, edit = re.match(r"(\s*)sbatch\s", opens), f"mkdir -p {known}", None
+            opens, makes, edit = (job.script.outer or ("",))[-1], f"mkdir -p {known}", None
             if here:
                 edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
-            elif first:  # Where the file submits the job itself, the folder can be made in front of that.
+            elif first := re.match(r"(\s*)sbatch\s", opens):  # The folder can be made in front of it.
                 edit = Edit(job.script.first_line - 1, (first[1] + makes, opens), safe=True)
             yield Finding(option.line, "output-folder", message, "" if here else f"{makes}      (before sbatch)", edit)
 

@@ -25,11 +25,11 @@ _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) fo
 _UNFILLED_NAME = (
     r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
     r"|(?i:(^|[-_])(my|some)[-_]?(group|user|account|project|partition|prof|pi|name)\b|^(user_?name|netid|name_?of)\b)"
-    r"|(?i:^(account|project|partition|queue|group)_?(name|id)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$"
+    r"|(?i:^(account|project|partition|queue|group)_?(name|id)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$|^\[[a-z_ -]+\]$"
 )
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
-    r"|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
+    r"|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(

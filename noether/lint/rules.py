@@ -96,6 +96,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH408", "kill-on-bad-exit", "warning", "Without it the other tasks of a training wait for the one that failed, until they time out. One Python program with a task for each GPU, or with MASTER_ADDR exported, counts as one."),
     Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone. After echo, $? is that of echo."),
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file, or loads a module that may bring conda, first."),
+    Rule("NTH411", "array-truncates", "warning", "A file for output whose name has neither %a nor %j is truncated by each job of an array (without --open-mode=append)."),
     Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU; AMD's are left out. An error for noether, else a warning."),
     Rule("NTH502", "container-cleanenv", "error", "--cleanenv takes SLURM_* from the tasks. An error for noether, else a warning."),
     Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options, or beside or above --time and --signal other lengths."),

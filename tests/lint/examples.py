@@ -117,6 +117,7 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "requeue-truncates": _head(_TWO + "#SBATCH --requeue\n", _TWO + "#SBATCH --requeue\n#SBATCH --open-mode=append\n"),
     "kill-on-bad-exit": _body(_HEAD + "srun " + _TORCHRUN, _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "status-never-read": _body("set -e\n" + _RUN + "\ncode=$?\nrm -f core.*\nexit $code", _RUN + "\ncode=$?\nrm -f core.*\nexit $code"),
+    "array-truncates": _head("#SBATCH --array=0-4\n#SBATCH --output=run.out\n", "#SBATCH --array=0-4\n#SBATCH --output=run.out.%a\n", body="hostname"),
     "conda-without-hook": _body("conda activate torch\n" + _RUN, 'eval "$(conda shell.bash hook)"\nconda activate torch\n' + _RUN),
     "container-without-gpus": _body(_SRUN + "apptainer run noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
     "container-cleanenv": _body(_SRUN + "apptainer run --nv --cleanenv noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),

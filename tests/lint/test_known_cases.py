@@ -179,6 +179,11 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-function-before-the-end": ("#SBATCH -n1\n", "begin() { mkdir -p run; }\nbegin\nhostname"),
     "a-helper-beside-the-program": ("#SBATCH -n1\n", "python actor.py &\nnextpipe run a"),
     "an-account-like-a-placeholder": ("#SBATCH -n1 -A project_465000863 -p projects --qos=usergroup\n", "hostname"),
+    "an-array-that-appends": ("#SBATCH --array=0-4 --output=a.out --open-mode=append\n", "hostname"),
+    "an-array-without-output": ("#SBATCH --array=0-4%2 --output=/dev/null --error=%A_%a.err\n", "hostname"),
+    "an-array-of-one": ("#SBATCH --array=3 --output=a.out\n", "hostname"),
+    "a-list-in-brackets": ("#SBATCH -n1 --constraint=[ivb|hsw]\n", "python t.py tags=[base] \"names=[run_id]\""),
+    "an-environment-that-is-made-where-it-lacks": ("#SBATCH -n1\n", "if [ ! -d env ]; then\n  python3 -m venv env\n  pip install -r a.txt\nfi\npython t.py"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
@@ -393,6 +398,10 @@ WRONG = {  # name: (options, body, the one finding)
     "a-partition-by-what-it-is": ("#SBATCH -n1 --partition=partition_name\n", "hostname", ("placeholder", WARNS)),
     "an-address-of-an-example": ("#SBATCH -n1 --mail-user=me@example.org\n", "hostname", ("placeholder", WARNS)),
     "the-home-of-a-user-name": ("#SBATCH -n1\n", "cd /home/username/run || exit 1\nhostname", ("placeholder", WARNS)),
+    "an-account-in-brackets": ("#SBATCH -n1 --account=[account]\n", "hostname", ("placeholder", WARNS)),
+    "a-path-in-brackets": ("#SBATCH -n1\n", "WEIGHTS='[checkpoint-path]'\npython t.py $WEIGHTS", ("placeholder", WARNS)),
+    "a-key-of-crosses": ("#SBATCH -n1\n", "export WANDB_API_KEY=\"xxx\"\npython t.py", ("placeholder", WARNS)),
+    "a-file-for-all-jobs-of-an-array": ("#SBATCH --array=1,3\n#SBATCH -o out_dir\n", "hostname", ("array-truncates", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
