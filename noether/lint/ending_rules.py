@@ -18,9 +18,9 @@ RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is du
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _TOOLS = names_in(
-    """awk chmod cmake conda curl cut df docker enroot find free gcc git grep gunzip gzip head jobinfo ln mail make
-    mamba nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt singularity
-    sort spack squeue sstat stat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which xargs zip break"""
+    """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln mail make mamba
+    my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt
+    singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which zip"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
@@ -40,7 +40,7 @@ def _works(job: Job) -> list[Launch]:
     """Returns the launches that do the job's work: trainings and steps, else all programs but tools and functions."""
     works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in _TOOLS)]
     ranks = [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")]
-    others = (x for x in works if re.fullmatch(r"(?!start|stop|setup)\$?[\w.+-]+", x.innermost.name))
+    others = (x for x in works if re.fullmatch(r"(?!start|stop|setup|clean)\$?[\w.+-]+", x.innermost.name))
     return ranks or [x for x in others if not re.search(rf"\b{re.escape(x.innermost.name)}\s*\(\)", job.code)]
 
 
@@ -101,7 +101,7 @@ def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
     alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
     at_top = whole.parent is not None and whole.parent.type == "program"
     line = whole.end_point.row + script.first_line
-    kept = re.search(r"<<|\bcode=|\$code|\$\?", script.text) or script.source(line).rstrip().endswith("\\")
+    kept = re.search(r"<<|\bcode=|\$code|\$\?|\n\s*exit( 0)?\n", script.text) or script.source(line).endswith("\\")
     follows = any(text.strip() for text in script.lines[whole.end_point.row + 1 :])
     possible = alone and at_top and follows and not kept
     return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if possible else None

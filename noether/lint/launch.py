@@ -63,7 +63,7 @@ class Layer:
     @property
     def line(self) -> int:
         """The line of its name."""
-        return self.words[0].line
+        return next((word.line for word in self.words if word.text == self.name), self.words[0].line)
 
     def option(self, *names: str) -> str | None:
         """Returns the value of the first of these options that was given."""

@@ -21,8 +21,7 @@ def launchers(job: Job) -> Iterator[Finding]:
         chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
         per_node, shape = launch.layer("per-node"), job.shape_at(launch)
         if per_node and per_node.name == "torch.distributed.launch":
-            line = next((word.line for word in per_node.words if word.text == per_node.name), per_node.line)
-            yield _deprecated(job, line, "use_env" in per_node.options)
+            yield _deprecated(job, per_node.line, "use_env" in per_node.options)
         if shape is None:
             continue
         nested = [pair for pair in itertools.pairwise(chain) if (pair[0].kind, pair[1].kind) != ("srun", "per-node")]

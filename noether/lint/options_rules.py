@@ -28,8 +28,9 @@ _UNFILLED_NAME = (
     r"|(?i:^(account|project|partition|queue|group)_?(name|id)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$|^\[[a-z_ -]+\]$"
 )
 _WORD_TO_FILL_IN = re.compile(
-    r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_ME\b|/your/"
-    r"|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
+    r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/"
+    r"|\bpath to (?:an?|your) \w+|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
+    r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
@@ -61,10 +62,9 @@ def form(job: Job) -> Iterator[Finding]:
     if not script.text.startswith("#!") and script.is_for_sbatch:
         message = "the first line does not begin with #!: sbatch refuses the script"
         top, second = [*script.lines[:2], ""][:2]
-        clean = top.lstrip("\ufeff").rstrip()
+        clean = re.sub(r"^!/", "#!/", top.lstrip("\ufeff").rstrip())
         message += " (a byte order mark stands before it)" if top.startswith("\ufeff") else ""
-        has_one = (clean or second).startswith("#!")
-        instead = tuple(line for line in ("" if has_one else "#!/bin/bash", clean) if line)
+        instead = tuple(line for line in ("" if (clean or second).startswith("#!") else "#!/bin/bash", clean) if line)
         # Without options of sbatch it may be a program in another language.
         shell = "#SBATCH" in script.text or "#!" in top + second
         edit = Edit(first, instead, safe=True) if shell and not script.shell.root.has_error else None

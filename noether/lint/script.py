@@ -64,7 +64,7 @@ class Script:
     def first_command(self) -> int:
         """The line after which sbatch reads no option: the first that is neither blank nor a comment."""
         lines = enumerate(self.lines, self.first_line)
-        found = (number for number, line in lines if line.strip() and not line.lstrip("\ufeff \t").startswith("#"))
+        found = (number for number, line in lines if line.strip() and not re.match(r"\ufeff?\s*(#|!/)", line))
         return next(found, self.first_line + len(self.lines))
 
     @cached_property
@@ -122,7 +122,7 @@ class Script:
     def shell(self) -> ShellText:
         """The parsed script; empty where another interpreter runs it."""
         # bash drops a backslash at the very end; the grammar cannot read on from it.
-        text = re.sub(r"\\\n*\Z", "", "\n".join(self.lines).removeprefix("\ufeff"))
+        text = re.sub(r"\\\n*\Z|\A\ufeff?(!/.*)?", "", "\n".join(self.lines))
         text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job will have it.
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
@@ -150,7 +150,8 @@ class Script:
     def inner(self) -> Iterator["Script"]:
         """Yields the job scripts in the here-documents of this one."""
         for text, line, expanded in self.shell.heredocs:
-            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
+            filled = re.search(r"\bsed\b.*\bs[/|#,@](<|\{|__|@|%)\w", self.text)  # The file fills in a template.
+            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE) and not filled:
                 outer = tuple(self.lines[: line - self.first_line])
                 yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from noether.lint.check import lint_text
+from noether.lint.command import fix_script
 from noether.lint.rank_rules import Requested
 
 JOB = Path("/nowhere/job.sbatch")
@@ -402,6 +403,8 @@ WRONG = {  # name: (options, body, the one finding)
     "a-path-in-brackets": ("#SBATCH -n1\n", "WEIGHTS='[checkpoint-path]'\npython t.py $WEIGHTS", ("placeholder", WARNS)),
     "a-key-of-crosses": ("#SBATCH -n1\n", "export WANDB_API_KEY=\"xxx\"\npython t.py", ("placeholder", WARNS)),
     "a-file-for-all-jobs-of-an-array": ("#SBATCH --array=1,3\n#SBATCH -o out_dir\n", "hostname", ("array-truncates", WARNS)),
+    "a-path-that-is-told-in-words": ("#SBATCH -n1\n", "OUT=\"path to an existing folder\"\npython t.py $OUT", ("placeholder", WARNS)),
+    "a-script-before-deactivate": ("#SBATCH -n1\n", "./a/run.sh b.in\ndeactivate", ("exit-code-lost", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
@@ -576,3 +579,23 @@ def test_the_three_scripts_of_a_popular_question(options: str, body: str, expect
 def test_each_word_that_is_to_be_filled_in_is_told_once() -> None:
     text = "#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(n, "placeholder") for n in (3, 5)]
+
+
+def test_a_first_line_that_lacks_its_sign_is_put_right() -> None:
+    text = "!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n"
+    assert found(text) == [("no-shebang", FAILS)]
+    fixed, left = fix_script(text.encode(), JOB)
+    assert (fixed.decode(), left) == ("#" + text, ())
+
+
+def test_a_template_that_its_file_fills_in_is_left_alone() -> None:
+    script = "#!/bin/bash\n#SBATCH --time=<time>\n#SBATCH --partition=<partition>\nhostname\n"
+    text = f"#!/bin/bash\nt=$(cat << 'EOF'\n{script}EOF\n)\n"
+    assert found(text) == [("placeholder", WARNS)] * 2
+    assert found(f'{text}echo "$t" | sed "s/<time>/$1/" | sed "s/<partition>/$2/" > job.sbatch\n', "make.sh") == []
+
+
+def test_a_code_is_not_kept_where_the_script_may_end_before_it_is_used() -> None:
+    text = "#!/bin/bash\n#SBATCH -n1\nend() {\n  rm -r tmp\n  exit\n}\npython t.py\nend\necho done\n"
+    (finding,) = lint_text(text, JOB)[0]
+    assert (finding.line, finding.rule, finding.edit) == (7, "exit-code-lost", None)
