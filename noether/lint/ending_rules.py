@@ -197,8 +197,8 @@ def output(job: Job) -> Iterator[Finding]:
         for option in {o.name: o for o in options.given if o.name in ("output", "error")}.values():
             folder, plain = option.value.rpartition("/")[0], re.fullmatch(r"(?!/dev/)[^%$<{]+", option.value)
             if plain and mode[:1] not in ("a", "A") and re.search(r"\d[,-]", array):
-                edit = job.script.with_option(option.name, f"{option.value}.%a", option.line)
-                yield Finding(option.line, "array-truncates", "each job of the array writes over this file", edit=edit)
+                each = job.script.with_option(option.name, f"{option.value}.%a", option.line)
+                yield Finding(option.line, "array-truncates", "each job of the array writes over this file", edit=each)
             known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
             made = any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer)
             unknown = re.search(r"\A[/~]|[\0${<]", folder) or re.match(r"[/~$]", chdir)
