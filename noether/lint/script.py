@@ -95,7 +95,7 @@ class Script:
             match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
             glued = _GLUED.search(line) if match and not late else None
             aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
-            looks = glued or (late and match) or (not match and almost)
+            looks = glued or (late and self.is_shell and match) or (not match and almost)
             if number in self.shell.quoted_lines or not looks or aside:
                 continue
             words = split_directive(looks["rest"]) or []

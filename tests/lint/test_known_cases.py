@@ -418,6 +418,7 @@ BODIES = {  # name: (first line and body, the findings)
     "tcsh": ("#!/bin/tcsh\n#SBATCH -n1\nsetenv A 1\nif ($?B) then\n", []),
     "tcsh-with-a-wrong-option": ("#!/bin/tcsh\n#SBATCH --time=2h\nsetenv A 1\n", [(2, "bad-time", FAILS)]),
     "python": ("#!/usr/bin/env python3\n#SBATCH -n1\nprint(f'{1}')\n", []),
+    "python-that-writes-a-job": ("#!/usr/bin/env python3\njob = '''#!/bin/bash\n#SBATCH --nodes=1\nhostname\n'''\n", []),
     "python-that-does-not-compile": ("#!/usr/bin/env python3\n#SBATCH -n1\nimport os\nprint 'x'\n", [(4, "shell-syntax", FAILS)]),
     "python-of-no-version": ("#!/usr/bin/python\n#SBATCH -n1\nprint 'x'\n", [(3, "shell-syntax", WARNS)]),
     "python-2": ("#!/usr/bin/env python2.7\n#SBATCH -n1\nprint 'x'\n", []),
