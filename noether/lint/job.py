@@ -14,7 +14,7 @@ SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Proces
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
-    r"clush|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
+    r"clush|disbatch|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
 _SERVER = re.compile(
     r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|spark-class|"

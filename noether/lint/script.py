@@ -15,7 +15,7 @@ from noether.lint.shell import Command, ShellText, Word
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
-_ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>SB[ATCH]{4,5}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
+_ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
 _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
 _IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
 PLACEHOLDER = re.compile(
@@ -148,10 +148,9 @@ class Script:
 
     @property
     def inner(self) -> Iterator["Script"]:
-        """Yields the job scripts in the here-documents of this one."""
-        for text, line, expanded in self.shell.heredocs:
-            filled = re.search(r"\bsed\b.*\bs[/|#,@](<|\{|__|@|%)\w", self.text)  # The file fills in a template.
-            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE) and not filled:
+        """Yields the job scripts in the here-documents of this one, unless they are templates that sed fills in."""
+        for text, line, expanded in () if re.search(r"\bsed\b.*\bs.([<{@%]|__)\w", self.text) else self.shell.heredocs:
+            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
                 outer = tuple(self.lines[: line - self.first_line])
                 yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 

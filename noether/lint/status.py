@@ -94,11 +94,12 @@ class StatusFlow:
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
         """Returns how a status is lost to the statements after it, none of which looks at it."""
-        for after in following:
+        for at, after in enumerate(following):
             name = _name(after)
             if name in ("exit", "return") and after.type in STATEMENTS:
-                zero = [unquote(text_of(child)) for child in after.named_children[1:]] == ["0"]
-                return self._loss("exit", after, f"{name} 0") if zero else None
+                given = [unquote(text_of(child)) for child in after.named_children[1:]]
+                plain = self._loss("then", following[at - 1]) if at and not given else None  # With the last code.
+                return self._loss("exit", after, f"{name} 0") if given == ["0"] else plain
             if name[:1] in "~-" or re.search(r"\b(exit|return)\b", text_of(after)):
                 return None  # What is no command ends with an error of its own.
         return self._loss("then", following[-1])

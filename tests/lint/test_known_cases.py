@@ -185,6 +185,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "an-array-of-one": ("#SBATCH --array=3 --output=a.out\n", "hostname"),
     "a-list-in-brackets": ("#SBATCH -n1 --constraint=[ivb|hsw]\n", "python t.py tags=[base] \"names=[run_id]\""),
     "an-environment-that-is-made-where-it-lacks": ("#SBATCH -n1\n", "if [ ! -d env ]; then\n  python3 -m venv env\n  pip install -r a.txt\nfi\npython t.py"),
+    "a-plain-exit-behind-the-program": ("#SBATCH -n1\n", "python t.py\n\nexit"),
+    "disbatch-starts-the-steps": ("#SBATCH -N2\n", "python run_disbatcher.py"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
@@ -405,6 +407,8 @@ WRONG = {  # name: (options, body, the one finding)
     "a-file-for-all-jobs-of-an-array": ("#SBATCH --array=1,3\n#SBATCH -o out_dir\n", "hostname", ("array-truncates", WARNS)),
     "a-path-that-is-told-in-words": ("#SBATCH -n1\n", "OUT=\"path to an existing folder\"\npython t.py $OUT", ("placeholder", WARNS)),
     "a-script-before-deactivate": ("#SBATCH -n1\n", "./a/run.sh b.in\ndeactivate", ("exit-code-lost", WARNS)),
+    "code-lost-before-a-plain-exit": ("#SBATCH -n1\n", "python t.py\necho done\n\nexit", ("exit-code-lost", WARNS)),
+    "a-word-of-requests-with-two-letters-changed": ("#SABTCH --gpus=1\n", "hostname", ("ignored-option", WARNS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 
