@@ -26,7 +26,7 @@ from noether.runs.folder import (
     refusals_told,
     split_checkpoint,
 )
-from noether.runs.lease import Lease, read_attempt
+from noether.runs.lease import Lease, attempts_so_far, read_attempt
 from noether.runs.records import read_metrics
 
 
@@ -37,12 +37,15 @@ class ResumeTarget:
     It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is
     verified, or where `find_target` was not to read it as a `whole`, its meta.json.
 
+    attempts: those at the run when this was decided: where there is another by the time that this one takes the folder,
+        the checkpoint is no longer the newest.
     lease: this start's right to write there; None where nothing is to be written.
     changes: a line for each setting that has changed since the checkpoint, and matters.
     """
 
     folder: RunFolder
     checkpoint: CheckpointFolder | None
+    attempts: int = 0
     lease: Lease | None = None
     changes: tuple[str, ...] = ()
 
@@ -80,6 +83,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
+        attempts = attempts_so_far(folder)
         if folder.holds_work() or _may_be_alive(folder):
             raise RequestError(
                 "run-exists",
@@ -88,7 +92,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
                 expected="a new run_id, or resume=auto, which continues that run",
                 fix="resume=auto      (or run_id=ANOTHER_NAME)",
             )
-        return ResumeTarget(folder, None)
+        return ResumeTarget(folder, None, attempts)
     if config.resume == "auto":
         if config.run_id is None:
             raise RequestError(
@@ -136,10 +140,10 @@ def _from_path(path: Path, output: Path, warn: Warn, whole: bool) -> ResumeTarge
                 expected="RUN/checkpoints/update-000001234",
                 fix="resume=RUN      (the run's folder)",
             )
-        checkpoint = CheckpointFolder(path)
+        checkpoint, attempts = CheckpointFolder(path), attempts_so_far(RunFolder(run))
         if whole:
             checkpoint.check(fix=f"resume={run}      (the newest intact one)")
-        return ResumeTarget(RunFolder(run), checkpoint)
+        return ResumeTarget(RunFolder(run), checkpoint, attempts)
     return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn, whole)
 
 
@@ -151,12 +155,13 @@ def _may_be_alive(folder: RunFolder) -> bool:
 
 def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
     """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
+    attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
     if checkpoint is not None:
-        return ResumeTarget(folder, checkpoint)
+        return ResumeTarget(folder, checkpoint, attempts)
     has_saved = any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
     if may_begin and not has_saved and not list_checkpoints(folder.checkpoints):
-        return ResumeTarget(folder, None)
+        return ResumeTarget(folder, None, attempts)
     raise no_intact_checkpoint(folder.checkpoints)

@@ -161,37 +161,81 @@ class Lease(Publisher):
                 remove(own)
 
 
+@dataclass(frozen=True)
+class _Claim(Publisher):
+    """Renames attempt.json out of the own folder of an attempt that takes the run, which must still be there."""
+
+    own: Path
+
+    def partial(self, path: Path) -> Path:
+        """Returns where it is written: in the folder, which is not made again."""
+        return self.own / path.name
+
+
 def take_lease(
-    folder: RunFolder, restarts: int, environ: Mapping[str, str] = os.environ, *, is_task: bool = False
+    folder: RunFolder,
+    restarts: int,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    is_task: bool = False,
+    after: int | None = None,
 ) -> Lease:
     """Takes a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
 
+    after: the attempts that there had been when this one decided from where it starts; None: however many.
+
     Raises:
+        FencedError: where another has taken it since.
         RequestError: where a later attempt of the same job has the folder, or one that is alive on this host.
         OSError: where the disk refuses.
     """
-    holder = read_attempt(folder)
-    own = Attempt(
-        number=1 + max(newest_attempt(folder), holder.number if holder else 0),
-        id=secrets.token_hex(8),
-        job=job_of_task(environ),
-        is_task=is_task,
-        restarts=restarts,
-        **this_process(),
-        began=round(time.time(), 3),
-    )
-    if holder is not None:
-        _refuse_a_live_holder(folder, holder, own)
-    write_record(folder.attempt, asdict(own))
+    name = secrets.token_hex(8)
+    refuse_strangers_link(folder.path)
+    claim = _Claim(folder.path / f"{_OWN_FOLDER}{name}")
+    # Before it looks who has the run: whoever takes it from now on removes this folder, and the rename below fails.
+    claim.own.mkdir(parents=True)
+    try:
+        own = Attempt(
+            number=1 + attempts_so_far(folder),
+            id=name,
+            job=job_of_task(environ),
+            is_task=is_task,
+            restarts=restarts,
+            **this_process(),
+            began=round(time.time(), 3),
+        )
+        holder = read_attempt(folder)
+        if holder is not None:
+            _refuse_a_live_holder(folder, holder, own)
+        if after is not None and own.number != after + 1:
+            raise _begun_meanwhile(folder)
+        try:
+            write_record(folder.attempt, asdict(own), claim)
+        except FileNotFoundError:
+            raise _begun_meanwhile(folder) from None
+    except BaseException:
+        remove(claim.own)
+        raise
     # Twice, so that no single damaged file makes an older attempt believe that the run is still its own.
     with suppress(OSError):
         append_row(folder.attempts, {"number": own.number, "id": own.id})
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
         doomed = earlier.with_name(f".removed-{secrets.token_hex(4)}")
         with suppress(OSError):
-            earlier.rename(doomed)  # At one moment: what lies in it has no way out any more.
-            remove(doomed)
+            if earlier != claim.own:
+                earlier.rename(doomed)  # At one moment: what lies in it has no way out any more.
+                remove(doomed)
     return Lease(folder, own)
+
+
+def _begun_meanwhile(folder: RunFolder) -> FencedError:
+    holder = read_attempt(folder)
+    return FencedError(
+        "another attempt at this run has begun while this one prepared its own; this one ends and leaves it alone\n"
+        f"  seen      {holder.describe() if holder else 'a later attempt'}, in {folder.path}\n"
+        "  expected  no other since this one decided from where it starts\n"
+        "  fix       nothing, where the run was started again; else start it once, not twice"
+    )
 
 
 def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
@@ -229,6 +273,12 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
     except (FileNotFoundError, NotADirectoryError, NotPlainFile, ValueError):  # pydantic's is a ValueError too.
         return None  # A flipped bit must not stop a run: the next attempt writes it again.
+
+
+def attempts_so_far(folder: RunFolder) -> int:
+    """Returns the number of the newest attempt at a run, by both records of it; 0 where there was none."""
+    holder = read_attempt(folder)
+    return max(newest_attempt(folder), holder.number if holder else 0)
 
 
 def newest_attempt(folder: RunFolder) -> int:

@@ -107,7 +107,8 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
     folder, placement = target.folder, plan.placement
     folder.create()
     with refusals_told(folder.path):
-        lease = take_lease(folder, placement.restarts, is_task=placement.launcher == "slurm")
+        is_task = placement.launcher == "slurm"
+        lease = take_lease(folder, placement.restarts, is_task=is_task, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
         if target.checkpoint is None:

@@ -9,9 +9,10 @@ import pytest
 from noether.checkpoints.format import list_checkpoints, newest_update, write_checkpoint
 from noether.common.whole_file import write_whole
 from noether.errors import RequestError
+from noether.runs import lease as lease_module
 from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.folder import RunFolder
-from noether.runs.lease import FencedError, Lease, read_attempt, take_lease
+from noether.runs.lease import FencedError, Lease, attempts_so_far, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
 from noether.tracking.metrics_file import MetricsFile
 from tests.refusal import refusal
@@ -136,6 +137,33 @@ def writes(lease, folder: RunFolder):
         "drop": lambda: lease.drop(checkpoint),
         "publish": lambda: lease.publish(lease.partial(folder.report), folder.report),
     }
+
+
+@pytest.mark.parametrize("moment", ["before-it-looks", "after-its-look", "before-it-writes"])
+def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(moment, folder, monkeypatch) -> None:
+    """It was frozen, or prepared its data, after it had decided from where it starts."""
+    after, takers = attempts_so_far(folder), []
+
+    def newer_takes(*given: object) -> None:
+        monkeypatch.undo()
+        takers.append(take_lease(folder, 0, {}))
+        elsewhere(folder)
+
+    def first_newer(act):
+        return lambda *given: newer_takes() or act(*given)
+
+    if moment == "before-it-looks":
+        newer_takes()
+    elif moment == "after-its-look":
+        monkeypatch.setattr(lease_module, "this_process", first_newer(lease_module.this_process))
+    else:
+        monkeypatch.setattr(lease_module, "write_record", first_newer(lease_module.write_record))
+    with pytest.raises(FencedError, match="has begun while this one prepared"):
+        take_lease(folder, 0, {}, after=after)
+    holder = read_attempt(folder)
+    assert holder is not None
+    assert holder.id == takers[0].own.id
+    assert [path.name for path in folder.path.glob(".attempt-*")] == [f".attempt-{holder.id}"]
 
 
 @pytest.mark.parametrize("act", ["record", "history", "checkpoint", "drop", "publish"])
