@@ -157,11 +157,15 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
+    # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired. Asked first: what
+    # another attempt saves meanwhile is found below.
+    begins = may_begin and not list_checkpoints(folder.checkpoints) and not _has_saved(folder)
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
-    if checkpoint is not None:
-        return ResumeTarget(folder, checkpoint, attempts)
-    has_saved = any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
-    # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired.
-    if may_begin and not has_saved and not list_checkpoints(folder.checkpoints):
-        return ResumeTarget(folder, None, attempts)
-    raise no_intact_checkpoint(folder.checkpoints)
+    if checkpoint is None and not begins:
+        raise no_intact_checkpoint(folder.checkpoints)
+    return ResumeTarget(folder, checkpoint, attempts)
+
+
+def _has_saved(folder: RunFolder) -> bool:
+    """Whether the run's history tells of a checkpoint."""
+    return any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))
