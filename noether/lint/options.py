@@ -265,10 +265,10 @@ def gpus_in_gres(text: str) -> int | None:
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Returns the GPUs of `4`, `a100:4`, `2080ti:4`, `a100` (one) or a list of such; None where Slurm refuses it."""
+    """Returns the GPUs of `4`, `a100:4`, `2080ti:4`, `tesla` (one) or a list of such; None where Slurm refuses it."""
     total = 0
     for item in (text or "").split(","):
-        match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*", item)
+        match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*|[a-z]{5,}", item)
         if not match or match[1] == "gpu":
             return None
         total += int(match[2] or 1)

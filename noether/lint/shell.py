@@ -192,14 +192,14 @@ class ShellText:
         assignments: list[tuple[str, Word]] = []
         for child in [node] if node.type == "variable_assignment" else node.children:
             raw, line = text_of(child).replace("\\\n", ""), self.line_of(child)
-            assigned = _ASSIGNMENT.fullmatch(raw)
-            if child.type == "variable_assignment" and assigned:
+            if child.type == "variable_assignment" and (assigned := _ASSIGNMENT.fullmatch(raw)):
                 name, before = assigned[1], f"${{{assigned[1]}}}" * bool(assigned[2])
                 assignments.append((name, Word(before + assigned[3], line)))
             elif raw.strip() and child.type not in _NO_WORD:
-                left = child.prev_sibling  # The grammar ends a word at the second $ of $A:$B,$C.
-                glued = words and left is not None and left.end_byte == child.start_byte
-                words[-1:] = [Word(words[-1].raw + raw, words[-1].line)] if glued else [*words[-1:], Word(raw, line)]
+                glued = (left := child.prev_sibling) is not None and left.end_byte == child.start_byte
+                new = Word(words[-1].raw + raw, words[-1].line) if glued and words else Word(raw, line)
+                # The grammar ends a word at the second $ of $A:$B,$C, and a value: what is left of that is no command.
+                words = [*words[: len(words) - glued], new] if words or not glued else []
         return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)
 
 

@@ -187,6 +187,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "an-environment-that-is-made-where-it-lacks": ("#SBATCH -n1\n", "if [ ! -d env ]; then\n  python3 -m venv env\n  pip install -r a.txt\nfi\npython t.py"),
     "a-plain-exit-behind-the-program": ("#SBATCH -n1\n", "python t.py\n\nexit"),
     "disbatch-starts-the-steps": ("#SBATCH -N2\n", "python run_disbatcher.py"),
+    "a-value-with-two-variables": ("#SBATCH -n1\n", "for n in a b; do\n  log=$D/run_$n.log\n  echo $log\ndone"),
+    "a-gpu-by-its-name-alone": ("#SBATCH -n1 --gpus=geforce\n", "hostname"),
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),

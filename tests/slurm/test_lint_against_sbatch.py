@@ -70,7 +70,7 @@ TAKEN = (
 
 
 OTHER_GPUS = ("--gres=gpu:2080ti:1", "--gres=gpu:a100_1g.5gb:1", "--gres=gpu:32g:1", "--gpus=1g.5gb:1",
-              "--gpus-per-node=3090:1", "-n1 --gpus-per-task=2080ti:1")  # fmt: skip
+              "--gpus=geforce", "--gpus-per-node=3090:1", "-n1 --gpus-per-task=2080ti:1")  # fmt: skip
 
 
 def findings(text: str) -> set[str]:
