@@ -169,7 +169,8 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def _replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that go when `above` is laid over `below`."""
     for name in SECTIONS_WITH_KIND:
-        kinds = {part["kind"] for one in (below, above) if isinstance(part := one.get(name), dict) and "kind" in part}
+        parts = [part for one in (below, above) if isinstance(part := one.get(name), dict)]
+        kinds = {str(part["kind"]) for part in parts if "kind" in part}
         if len(kinds) > 1 and "${" not in f"{kinds}":
             yield name
     trainer = above.get("trainer")

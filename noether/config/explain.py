@@ -98,7 +98,7 @@ def _describe(problem: Any, key: str, section: type[BaseModel], kinds: Mapping[s
 
 
 _KINDS = dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number")
-_KINDS |= dict.fromkeys(("float_parsing", "float_type", "finite_number"), "a number")
+_KINDS |= dict.fromkeys(("float_parsing", "float_type"), "a number") | {"finite_number": "a finite number"}
 _KINDS |= dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
 _KINDS |= dict.fromkeys(("string_type", "path_type"), "a text")
 _KINDS |= dict.fromkeys(("tuple_type", "list_type"), "a list in brackets")

@@ -10,9 +10,9 @@ from noether.config.setting_error import SettingError
 
 
 class Section(BaseModel):
-    """A frozen group of settings; an unknown key is an error."""
+    """A frozen group of settings; an unknown key is an error, and so is a number that is not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class ComponentSection(Section):

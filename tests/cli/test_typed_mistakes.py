@@ -95,6 +95,8 @@ TYPED = {
     "train devices=two": "devices=2",
     "train devices=-1": "devices=null",
     "train devices=99": "devices=2",
+    "train optimizer.weight_decay=inf": "optimizer.weight_decay=0.0",
+    "train schedule.kind=[1,2]": "leave schedule.kind out",
     "train trainer.max_epochs=3.5": "leave trainer.max_epochs out",
     "train trainer.max_epochs==3": "trainer.max_epochs=3",
     "train trainer.max_epochs 3": "trainer.max_epochs=3",
