@@ -26,6 +26,8 @@ class OwnDataset:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Returns a sample as a dictionary of tensors; RequestError where it cannot be one."""
+        from torch import Tensor
+
         sample = self.dataset[index]
         if not isinstance(sample, Mapping):
             raise RequestError(
@@ -35,13 +37,14 @@ class OwnDataset:
                 expected="tensors by name: what the model reads and the task scores",
                 fix=EXAMPLE,
             )
-        return {str(key): self._tensor(key, value, index) for key, value in sample.items()}
+        return {
+            str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
+            for key, value in sample.items()
+        }
 
     def _tensor(self, key: str, value: Any, index: int) -> Any:
         import torch
 
-        if isinstance(value, torch.Tensor):
-            return value
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
             return torch.as_tensor(np.array(value))
         if isinstance(value, (bool, int, float, complex)):

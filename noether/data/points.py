@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -117,6 +118,11 @@ def shape_key(keys: Iterable[str]) -> str | None:
     These are the sample's own geometry_points where it gives them, else its surface, else its first set of points: a
     solid is known by its own points.
     """
+    return _shape_key(tuple(keys))
+
+
+@lru_cache(maxsize=64)  # Asked for every sample of every batch; the samples of a data set have the same keys.
+def _shape_key(keys: tuple[str, ...]) -> str | None:
     sets = [key for key in keys if key.endswith("_points") and not key.startswith(ANCHOR)]
     return next((key for key in (GEOMETRY, "surface_points") if key in sets), sets[0] if sets else None)
 

@@ -83,7 +83,7 @@ class Updater:
         state, scaler, clock = self.state, self.state.scaler, self.clock
         samples = sum(len(batch["index"]) for batch in batches)
         before = [buffer.clone() for buffer in self.statistics]
-        loss = torch.zeros((), device=self.group.device, dtype=self.precision.weights)
+        losses: list[Tensor] = []
         counts: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
@@ -92,12 +92,14 @@ class Updater:
                 prepared = state.task.prepare(batch)
                 with self.precision.autocast():
                     predictions = self.forward(prepared)
-                part = state.task.loss(predictions, prepared) * (len(batch["index"]) / samples)
+                part = state.task.loss(predictions, prepared)
+                if len(batches) > 1:
+                    part = part * (len(batch["index"]) / samples)
                 clock.switch(Part.BACKWARD)
                 self._reducing = last
                 with self.group.parent.waiting("all_reduce of the gradients") if last else nullcontext():
                     scaler.scale(part).backward()
-            loss += part.detach()
+            losses.append(part.detach().to(self.precision.weights))
             with torch.no_grad():
                 for name, value in state.task.counts(predictions, prepared).items():
                     counts[name] = counts[name] + value if name in counts else value
@@ -121,7 +123,7 @@ class Updater:
         clock.switch(Part.OTHER)
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
-        return UpdateMetrics(loss, norm, skipped, counts)
+        return UpdateMetrics(sum(losses[1:], start=losses[0]), norm, skipped, counts)
 
     def _clip(self, norm: Tensor) -> None:
         """Scales the gradient, whose norm is given, down to the largest that is allowed."""
