@@ -99,6 +99,8 @@ def conditions(results: dict[str, Any]) -> str:
 def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
     """Draws all charts that have rows, and renews the page's part."""
     results, shown = load(folder), []
+    if not results:
+        sys.exit(f"no results of benchmarks in {folder}; the page stays as it is")
     for chart, title in TITLES.items():
         rows = chosen(results, chart)
         if not rows:

@@ -178,3 +178,6 @@ def test_charts_and_table_show_losses_and_are_the_same_twice(tmp_path):
     assert "1 rank: ms" not in text
     charts.draw(results, images, page)
     assert (page.read_text(), (images / "performance-loop.svg").read_bytes()) == (text, drawn)
+    with pytest.raises(SystemExit):
+        charts.draw(tmp_path / "none", images, page)
+    assert page.read_text() == text
