@@ -14,10 +14,10 @@ _EACH = r"\s*(?:per node|each|/\s*node|a node)"
 _TIMES = rf"(?:x|×|\*|with|,(?=\s*\d+\s*{_GPU}{_EACH}))"
 _CLAIM = re.compile(rf"(?P<nodes>\d+)\s*nodes?\s*{_TIMES}\s*(?P<gpus>\d+)\s*{_GPU}", re.IGNORECASE)
 _COMMENT = re.compile(r"(?:#SBATCH[^#]*|\s*(?!#SBATCH))#+(?!!)(.*)")
-_LENGTH = re.compile(r"(?<![\w.:-])(\d+)[ -]?(hour|hr|day|minute|min|second|sec)s?\b", re.IGNORECASE)
+_LENGTH = re.compile(r"(?<![\w.:-])(\d+)[ -]?((?:hour|hr|h|day|minute|min|second|sec)s?)\b", re.IGNORECASE)
 _SECONDS = {"h": 3600, "d": 86400, "m": 60, "s": 1}
 _HEDGED = re.compile(
-    r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|set|would|more|per job|sbatch)\b", re.I
+    r"\b(if|for|up to|max|at most|at least|e\.g|example|or|other|instead|change|would|more|per job|sbatch)\b", re.I
 )
 _FIX = "change the comment or the option"
 
@@ -43,5 +43,5 @@ def comments(job: Job) -> Iterator[Finding]:
             lengths = {found for found in _LENGTH.findall(text) if found[1][0].lower() in units}
             seconds = {int(length) * _SECONDS[unit[0].lower()] for length, unit in lengths}
             if (above or number == option.line) and len(seconds) == 1 and abs(asked - min(seconds)) > 60:
-                message = f"the comment says {' '.join(lengths.pop())}s, the option --{option.name}={option.value}"
+                message = f"the comment says {' '.join(lengths.pop())}, the option --{option.name}={option.value}"
                 yield Finding(number, "claim-mismatch", message, _FIX)

@@ -18,8 +18,8 @@ RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is du
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _TOOLS = names_in(
-    """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln mail make mamba
-    my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt
+    """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln log mail make
+    mamba my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt
     singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which zip"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
@@ -138,6 +138,9 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
             fix = "wait $!" if once else "one wait for each $pid"
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None, certain=ends)
+    for last in (c for c in commands[-1:] if c.name == "tail" and c.parent_type == "program" and not c.in_background):
+        if re.search(r"\s(-\w*[fF]\b|--follow)(?!.*--pid)", " ".join(last.texts)):
+            yield Finding(last.line, "wait-for-server", "tail follows its file until the job is at its limit", "wait")
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     servers_alone = all(is_server(x) for x in job.launches if x.command.in_background)
     waits = [c for c in commands if c.name == "wait" and (servers_alone or len(c.words) == 1)]

@@ -25,7 +25,8 @@ _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) fo
 _UNFILLED_NAME = (
     r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
     r"|(?i:(^|[-_])(my|some)[-_]?(group|user|account|project|partition|prof|pi|name)\b|^(user_?name|netid|name_?of)\b)"
-    r"|(?i:^(account|project|partition|queue|group)_?(name|id)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$|^\[[a-z_ -]+\]$"
+    r"|(?i:^([a-z]+_)?(account|project|partition|queue|group)_?(name|id|code)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$"
+    r"|^\[[a-z_ -]+\]$"
 )
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/"
@@ -262,8 +263,6 @@ _WORDS = "one of the words in its manual"
 # Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
 # `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
-_DISTRIBUTION = r"(?i)\*?(:\*|:?(block|cyclic|arbitrary|plane=?\d*|fcyclic)|,?(no)?pack)*"
-_GPU_BIND = r"(?i)(verbose,|v,)?(closest|none|single(:\d+)?|per_task:\d+|map(_gpu)?:.+|mask(_gpu)?:.+)"
 _FORMS: Mapping[str, _Form] = {
     name: form
     for names, form in (
@@ -281,11 +280,7 @@ _FORMS: Mapping[str, _Form] = {
         ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
         ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),
         ("hint", _Form("bad-choice", _like(r"(compute|memory)_bound|(no)?multithread"), _WORDS, "nomultithread")),
-        ("kill-on-invalid-dep", _Form("bad-choice", _like(r"(?i)y(es)?|no?"), _WORDS, "yes")),
-        ("wait-all-nodes", _Form("bad-choice", _like(r"0|1"), _WORDS, "1")),
         ("gres-flags", _Form("bad-choice", _like(_GRES_FLAGS), _WORDS, "enforce-binding")),
-        ("distribution", _Form("bad-choice", _like(_DISTRIBUTION), _WORDS, "block")),
-        ("gpu-bind", _Form("bad-choice", _like(_GPU_BIND), _WORDS, "none")),
     )
     for name in names_in(names)
 }  # fmt: skip

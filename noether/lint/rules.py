@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
     # How a job ends, containers, and what comments claim.
     Rule("NTH401", "exit-code-lost", "warning", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of several programs the last is told and the first: of all, of those like the last, and of those under mpirun or srun. So is what a shell inside (bash -c) runs before its last command."),
     Rule("NTH402", "background-without-wait", "error", "At the script's end Slurm ends what runs in the background. A warning for several beside a last one of their kind."),
-    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it: the job runs to its time limit."),
+    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it, and a last `tail -f` never ends: the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks get it, and no trap of the script; with B: a trap alone, while srun runs in the background. A warning where there is no trap."),
     Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late.", (0.0, 23.02)),

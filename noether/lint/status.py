@@ -70,7 +70,9 @@ class StatusFlow:
                     return self._waited(node)
                 if following := list(_after(node)):
                     stops = self._errexit(self.shell.line_of(node)) and not tested
-                    return None if stops or _kept_in(following) else self._replaced(following)
+                    # What a loop or block keeps right away may be read after it.
+                    wide = _outer_after(node) if _KEEPS.search(text_of(following[0])) else following
+                    return None if stops or _kept_in(wide) else self._replaced(following)
                 tested = False
             node = parent
         return None

@@ -27,6 +27,9 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 
 
 RIGHT = {  # name: (options, body); nothing may be found
+    "tail-that-ends-with-the-program": ("#SBATCH -n1\n", "python t.py > out.log &\npid=$!\ntail -f --pid=$pid out.log"),
+    "log-of-a-file-that-is-read": ("#SBATCH -n1\n", "source helpers.sh\nlog start\ndate"),
+    "status-that-a-loop-keeps-for-the-end": ("#SBATCH -n1\n", "python t.py &\nPID=$!\nSTATUS=0\nwait $PID; STATUS=$?\nwhile kill -0 $PID; do wait $PID; STATUS=$?; done\nexit $STATUS"),
     "conda-of-a-module": ("#SBATCH -n1\n", "module load cuda/12 miniforge3\nconda activate torch\npython t.py"),
     "an-option-that-is-called-path-to": ("#SBATCH -n1 --output=LOGS\n", "python t.py --path_to_data=d/path_to_x $D/path_to_y"),
     "a-solver-under-set-e": ("#SBATCH -n1\n", "set -e\nRscript fit.R\ndate"),
@@ -320,6 +323,10 @@ WRONG = {  # name: (options, body, the one finding)
     "variable-in-an-address-of-mail": ("#SBATCH --mail-user=${USER}@a.org\n", "hostname", ("variable-in-option", WARNS)),
     "one-worker-by-a-variable": ("#SBATCH -N1 --ntasks-per-node=1 --gpus-per-node=2\n", "srun -K torchrun --standalone --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py", ("processes-per-node", WARNS)),
     "time-that-the-comment-beside-it-does-not-say": ("#SBATCH --time=04:00:00  # Time limit (2 hours)\n", "hostname", ("claim-mismatch", WARNS)),
+    "time-that-is-set-in-the-comment-beside-it": ("#SBATCH --time=25:30:00  # Set a time limit of 1 hour\n", "hostname", ("claim-mismatch", WARNS)),
+    "hours-as-h-in-the-comment": ("#SBATCH --time=71:59:59  # Wall Time 48h\n", "hostname", ("claim-mismatch", WARNS)),
+    "tail-that-never-ends": ("#SBATCH -n1\n", "sbatch next.sh\ntail -F out.log", ("wait-for-server", WARNS)),
+    "account-whose-code-is-to-be-filled-in": ("#SBATCH --account=hpc_project_code\n", "hostname", ("placeholder", WARNS)),
     "time-that-the-comment-above-it-does-not-say": ("## Walltime (12 hours)\n#SBATCH --time=24:00:00\n", "hostname", ("claim-mismatch", WARNS)),
     "placeholder-of-points": ("#SBATCH --account=....\n", "hostname", ("placeholder", WARNS)),
     "request-without-its-s": ("#SBATCH -n1\n#BATCH --job-name=training\n", "hostname", ("ignored-option", WARNS)),
