@@ -1,6 +1,7 @@
 """Runs one command and leaves with its exit code."""
 
 import codecs
+import errno
 import locale
 import os
 import socket
@@ -39,11 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except NoetherError as error:
         _show(as_typed_here(error))
         code = error.exit_code
-    except PermissionError as error:
-        if not error.filename:
-            raise
-        _show(as_typed_here(_no_permission(error)))
-        code = ExitCode.REQUEST
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
         code = 130
@@ -51,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
         sys.stderr.close()
         code = ExitCode.FAILED
+    except OSError as error:
+        refusal = _of_a_path(error)
+        if refusal is None:
+            raise
+        _show(as_typed_here(refusal))
+        code = ExitCode.REQUEST
     _leave(int(code))
 
 
@@ -121,7 +123,18 @@ def _show(error: NoetherError) -> None:
     print(shown_text(f"noether: {shown(str(error), error.code)}"), file=sys.stderr)
 
 
-def _no_permission(error: PermissionError) -> RequestError:
+def _of_a_path(error: OSError) -> RequestError | None:
+    """Returns the refusal of a path that was typed; None where the error is none of its."""
+    if error.errno == errno.ENAMETOOLONG:
+        return RequestError(
+            "name-too-long",
+            "a name is too long for the file system",
+            seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
+            expected="at most 255 bytes between two slashes",
+            fix="a shorter name",
+        )
+    if not isinstance(error, PermissionError) or not error.filename:
+        return None
     return RequestError(
         "no-permission",
         f"no permission for {error.filename}",

@@ -98,6 +98,7 @@ MISTAKES = {
     "existing-run": (["output_path={tmp}", "run_id=old"], "fix       resume=auto"),
     "resume-auto-without-a-name": (["resume=auto"], "run_id=NAME"),
     "checkpoint-outside-a-run": (["resume={tmp}/loose"], "is a checkpoint outside a run"),
+    "a-name-of-300-letters": (["dataset_root={tmp}/" + "x" * 300], "a name is too long for the file system"),
     "not-a-yaml-name": (["--hp", "{tmp}/old/settings.yml"], "settings.yml does not end in .yaml"),
 }
 
