@@ -109,15 +109,18 @@ def syntax(job: Job) -> Iterator[Finding]:
 
 
 def continued(job: Job) -> Iterator[Finding]:
-    """line-as-command: the rest of a command, which bash runs as one of its own."""
+    """line-as-command: the rest of a command, or a variable before a blank, which bash runs as a command of its own."""
     for command in (*job.script.commands, *job.inner):
         first = command.words[0].raw if command.words else ""
-        if first != "~" and not re.match(r"--?[A-Za-z]", first):
+        name = re.fullmatch(r"[A-Za-z_]\w*", first) if re.match("=(?!=)", "".join(command.texts[1:2])) else None
+        if not name and first != "~" and not re.match(r"--?[A-Za-z]", first):
             continue
-        here = first in job.script.source(command.line) and not command.assignments
-        above = job.script.source(command.line - 1).rstrip() if here else ""
+        here, source = first in job.script.source(command.line), job.script.source(command.line)
+        above = job.script.source(command.line - 1).rstrip() if here and not command.assignments else ""
         fix, edit = "the line above is to end with a backslash, and nothing to stand between" if above else "", None
-        if first == "~":
+        if name:
+            edit = Edit(command.line, (re.sub(rf"\b{first}\s+=\s*", f"{first}=", source, count=1),))
+        elif first == "~":
             edit = Edit(command.line, ())
         elif above and "#" not in above:
             edit = Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
@@ -257,7 +260,6 @@ def _like(pattern: str) -> Callable[[str], object]:
 
 _COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
     sockets-per-node cores-per-socket threads-per-core"""
-_GRES_FLAGS = r"(?i)((disable-binding|enforce-binding|(one-task-per|multiple-tasks-per|allow-task)-sharing|none),?)+"
 _MAIL = r"(?i)(.*,)?(none|begin|end|fail|requeue|all|invalid_depend|stage_out|time_limit(_[985]0)?|array_tasks)(,.*)?"
 _WORDS = "one of the words in its manual"
 # Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
@@ -279,19 +281,23 @@ _FORMS: Mapping[str, _Form] = {
         ("mail-type", _Form("bad-choice", _like(_MAIL), "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
         ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
         ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),
-        ("hint", _Form("bad-choice", _like(r"(compute|memory)_bound|(no)?multithread"), _WORDS, "nomultithread")),
-        ("gres-flags", _Form("bad-choice", _like(_GRES_FLAGS), _WORDS, "enforce-binding")),
     )
     for name in names_in(names)
 }  # fmt: skip
 
 
 def together(job: Job) -> Iterator[Finding]:
-    """memory-options, gpu-options, memory-in-megabytes: options that sbatch refuses together, and MB that may be GB."""
-    for step in job.steps:
-        yield from _two_memories(step.layers[0].slurm)
+    """memory-options, gpu-options, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
+    for options in (*job.components, *(step.layers[0].slurm for step in job.steps)):
+        memory = [found for name in MEMORY if (found := options.last(name))]
+        if len(memory) > 1:
+            message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in memory)} together"
+            yield Finding(max(option.line for option in memory), "memory-options", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
-        yield from _two_memories(options)
+        for option in (each for each in options.given if each.name != "mail-type"):  # Of these it reads all.
+            if (holds := options.last(option.name)) and holds.value != option.value:
+                message = f"--{option.name}={option.value} is replaced by {holds.value} on line {holds.line}"
+                yield Finding(option.line, "repeated-option", message, "keep one of them")
         for option in (found for name in MEMORY if (found := options.last(name))):
             if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
                 message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
@@ -300,13 +306,6 @@ def together(job: Job) -> Iterator[Finding]:
         for given, message, fix, value in _gpu_contradictions(options, shape.nodes):
             other = job.script.with_option(given.name, value, given.line) if value else None
             yield Finding(given.line, "gpu-options", message, fix, other)
-
-
-def _two_memories(options: Options) -> Iterator[Finding]:
-    memory = [found for name in MEMORY if (found := options.last(name))]
-    if len(memory) > 1:
-        message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in memory)} together"
-        yield Finding(max(option.line for option in memory), "memory-options", message, "keep one of them")
 
 
 def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str, int]]:

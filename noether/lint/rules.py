@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH113", "placeholder", "warning", "A value, or a path in a command, has still to be filled in, or is empty."),
     Rule("NTH114", "variable-in-option", "warning", "sbatch expands neither variables nor ~ in #SBATCH lines."),
     Rule("NTH115", "shebang-words", "error", "env gets what follows it in the first line as one word, and finds no program 'bash -l'; env -S splits it."),
-    Rule("NTH116", "line-as-command", "error", "A line that begins with an option is run as a command: the line before has no backslash at its very end. So is a ~ that an editor left."),
+    Rule("NTH116", "line-as-command", "error", "A line that begins with an option is run as a command: the line before has no backslash at its very end. So is a ~ that an editor left, and a variable's name before ` = `."),
     Rule("NTH117", "script-folder", "warning", "Slurm runs a copy of the script in a folder of its own: $0 and BASH_SOURCE lead there, and nothing that lay beside the script is there. Left alone where SLURM_SUBMIT_DIR, scontrol show job or sbatch is used too."),
     Rule("NTH120", "bad-nodes", "error", "Nodes are a number or a range least-most."),
     Rule("NTH121", "bad-count", "error", "Tasks and CPUs are whole numbers of at least 1."),
@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH130", "memory-options", "error", "sbatch and srun refuse more than one of --mem, --mem-per-cpu, --mem-per-gpu."),
     Rule("NTH131", "gpu-options", "error", "These GPU options contradict each other, and sbatch refuses them."),
     Rule("NTH132", "memory-in-megabytes", "warning", "Memory without a unit is in megabytes: --mem-per-cpu=4 is 4 MB."),
+    Rule("NTH133", "repeated-option", "warning", "Of an option that is given twice sbatch reads the last: two --constraint are not both held."),
     # Tasks, launchers and GPUs.
     Rule("NTH201", "ntasks-override", "error", "--ntasks wins over --ntasks-per-node: four nodes with --ntasks-per-node=4 --ntasks=4 start 4 tasks. A warning where the program is not known."),
     Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task: fewer than GPUs leave some idle, more share them. Only where each task is shown to be a rank; a warning where variables alone show it, or Python is started more often than there are GPUs."),

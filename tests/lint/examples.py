@@ -76,6 +76,7 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "memory-options": _option("--mem=4G --mem-per-cpu=1G", "--mem=4G"),
     "gpu-options": _option("--nodes=2 --gpus=8 --gpus-per-node=2", "--nodes=2 --gpus=4 --gpus-per-node=2"),
     "memory-in-megabytes": _option("--mem-per-cpu=4", "--mem-per-cpu=4G"),
+    "repeated-option": _option("--constraint=a100\n#SBATCH --constraint=ib", "--constraint=a100&ib"),
     "deepspeed-nodes": _body("deepspeed train.py", "deepspeed --hostfile=hosts train.py", head=_EACH),
     "step-too-large": _body(_SRUN + "--nodes=4 ./solver", _SRUN + "--nodes=2 ./solver"),
     "step-takes-all": _body("srun ./solver a &\nsrun ./solver b &\nwait %1 && wait %2", "srun --ntasks=4 --exact ./solver a &\nsrun --ntasks=4 --exact ./solver b &\nwait %1 && wait %2"),

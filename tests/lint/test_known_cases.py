@@ -27,6 +27,8 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 
 
 RIGHT = {  # name: (options, body); nothing may be found
+    "equals-signs-of-tests-and-numbers": ("#SBATCH -n1\n", "((A = 5))\nlet 'B = 3'\n[[ $A = 5 ]] && test B = 3\nawk 'BEGIN { a = 3 }'\nC=$((A = 3)) python t.py"),
+    "mail-of-two-types": ("#SBATCH -n1 --time=1:00\n#SBATCH --mail-type=END\n#SBATCH --mail-type=FAIL --time=1:00\n", "python t.py"),
     "tail-that-ends-with-the-program": ("#SBATCH -n1\n", "python t.py > out.log &\npid=$!\ntail -f --pid=$pid out.log"),
     "log-of-a-file-that-is-read": ("#SBATCH -n1\n", "source helpers.sh\nlog start\ndate"),
     "status-that-a-loop-keeps-for-the-end": ("#SBATCH -n1\n", "python t.py &\nPID=$!\nSTATUS=0\nwait $PID; STATUS=$?\nwhile kill -0 $PID; do wait $PID; STATUS=$?; done\nexit $STATUS"),
@@ -303,6 +305,7 @@ WRONG = {  # name: (options, body, the one finding)
     "one-worker-a-node-on-several-nodes": (EACH, FIRST.format("head -n 1") + TORCHRUN.replace("torchrun", "srun -K torchrun").replace("node=4", "node=1"), ("processes-per-node", WARNS)),
     "code-lost-by-a-wait": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || true\nstatus=$?\necho $status", ("exit-code-lost", WARNS)),
     "code-lost-of-a-script-in-another-file": ("#SBATCH -n1\n", "bash collect.sh\nrsync -a out elsewhere", ("exit-code-lost", WARNS)),
+    "blanks-around-an-equals-sign": ("#SBATCH -n1\n", "  NAME = value\npython t.py", ("line-as-command", FAILS)),
     "comment-inside-a-command": ("#SBATCH -n1\n", "python t.py \\\n  # --old 1 \\\n  --new 2", ("line-as-command", FAILS)),
     "two-requests-on-one-line": ("#SBATCH --error=e.txt#SBATCH --nodes=1\n", "python t.py", ("ignored-option", WARNS)),
     "one-letter-with-two-dashes": ("#SBATCH --D .\n", "python t.py", ("unknown-option", FAILS)),
