@@ -23,6 +23,8 @@ _TOOLS = names_in(
     singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which zip"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
+_SERVES = re.compile(r"vllm serve|\S*vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]"
+                     r"|uvicorn|gunicorn|tensorboard|jupyter[ -](lab|notebook)$|mlflow (ui|server)")  # fmt: skip
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
@@ -141,6 +143,11 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     for last in (c for c in commands[-1:] if c.name == "tail" and c.parent_type == "program" and not c.in_background):
         if re.search(r"\s(-\w*[fF]\b|--follow)(?!.*--pid)", " ".join(last.texts)):
             yield Finding(last.line, "wait-for-server", "tail follows its file until the job is at its limit", "wait")
+    for at, launch in enumerate(job.launches[:-1]):
+        name, top = " ".join(word.text for word in launch.innermost.words[:2]), launch.command.parent_type == "program"
+        if top and not launch.command.in_background and _SERVES.match(name) and job.launches[at + 1].trains:
+            message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
+            yield Finding(launch.line, "wait-for-server", message, "& at its end, and kill $! at the script's end")
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
     servers_alone = all(is_server(x) for x in job.launches if x.command.in_background)
     waits = [c for c in commands if c.name == "wait" and (servers_alone or len(c.words) == 1)]
@@ -175,7 +182,7 @@ def signals(job: Job) -> Iterator[Finding]:
         if not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
             message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
             edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
-            fix = "trap 'kill -USR1 $step' USR1      (and the program in the background)"
+            fix = f"trap 'kill -{request.name} $step' {request.name}      (and the program in the background)"
             yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
         elif trapped and not main.command.in_background and not main.command.within("function_definition"):
             message = "bash runs a trap when the foreground command has ended: too late"

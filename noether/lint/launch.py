@@ -46,7 +46,7 @@ SHELL_WORDS = names_in("cd source . export module")
 """What a shell does itself, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
-_TOOLS = {"pip", "venv", "json", "http", "timeit", "zipfile", "ensurepip", "site", "virtualenv", "nltk", "spacy"}
+_TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Chain:
             kind = "submitit"
         elif (name == "noether" if module else name.endswith("entrypoint.py")) and trains:
             kind = "noether"
-        elif module and name.partition(".")[0] in (*_TOOLS, "noether"):
+        elif module and {name, name.partition(".")[0]} & {*_TOOLS, "noether"}:
             kind = "other"
         self._add(kind, name, words)
 

@@ -29,14 +29,14 @@ _UNFILLED_NAME = (
     r"|^\[[a-z_ -]+\]$"
 )
 _WORD_TO_FILL_IN = re.compile(
-    r"(?:/?\b(?:path/to|some/path)/|(?<![\w}.])/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/"
+    r"(?:/?\b(?:path/to|some/path)/|(?:(?<![\w}.])|(?<=/home))/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/"
     r"|\bpath to (?:an?|your) \w+|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
-    r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
+    r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
 )
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
@@ -53,12 +53,9 @@ class _Form(NamedTuple):
 
 
 def form(job: Job) -> Iterator[Finding]:
-    """empty-script, no-shebang, dos-line-ends, null-character."""
+    """no-shebang, shebang-words, dos-line-ends."""
     script, first = job.script, job.script.first_line
     if not script.complete:
-        return
-    if not script.text:
-        yield Finding(first, "empty-script", "the script is empty: sbatch refuses it", "#!/bin/bash")
         return
     if not script.text.startswith("#!") and script.is_for_sbatch:
         message = "the first line does not begin with #!: sbatch refuses the script"
@@ -78,13 +75,13 @@ def form(job: Job) -> Iterator[Finding]:
         message = f"env is given {words[1].strip()!r} as one word, and finds no such program"
         edit = Edit(first, (script.lines[0].replace(words[1], f"-S {words[1]}"),))
         yield Finding(first, "shebang-words", message, edit=edit)
+    if starts := re.match(r"#!\s*(\S*/)?(sbatch|srun|salloc)\b", script.lines[0]):
+        message = f"{starts[2]} is run to read the script, and starts the same job again"
+        yield Finding(first, "shebang-words", message, edit=Edit(first, ("#!/bin/bash",)))
     if "\r\n" in script.text:
         message, fix = r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//' "
         line = first + script.text.partition("\r\n")[0].count("\n")
         yield Finding(line, "dos-line-ends", message, fix + script.path.name, Edit(0, (), safe=True))
-    if "\0" in script.text:
-        line = first + script.text.partition("\0")[0].count("\n")
-        yield Finding(line, "null-character", "a NUL character: the controller refuses the script")
 
 
 def syntax(job: Job) -> Iterator[Finding]:
@@ -192,7 +189,7 @@ def ignored(job: Job) -> Iterator[Finding]:
 
 
 def values(job: Job) -> Iterator[Finding]:
-    """bad-time, bad-memory, bad-count, bad-nodes, bad-gpus, bad-signal, bad-array, bad-choice, placeholder."""
+    """bad-time, bad-memory, bad-count, bad-nodes, bad-gpus, bad-signal, bad-array, placeholder."""
     for option in (option for options in job.components for option in options.given):
         if job.script.expanded and "$" in option.value:
             continue
@@ -260,8 +257,6 @@ def _like(pattern: str) -> Callable[[str], object]:
 
 _COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
     sockets-per-node cores-per-socket threads-per-core"""
-_MAIL = r"(?i)(.*,)?(none|begin|end|fail|requeue|all|invalid_depend|stage_out|time_limit(_[985]0)?|array_tasks)(,.*)?"
-_WORDS = "one of the words in its manual"
 # Each was held against a real sbatch (tests/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
 # `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
@@ -278,9 +273,6 @@ _FORMS: Mapping[str, _Form] = {
          _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4")),
         ("signal", _Form("bad-signal", slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
         ("array", _Form("bad-array", slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
-        ("mail-type", _Form("bad-choice", _like(_MAIL), "BEGIN, END, FAIL, ALL, …", "END,FAIL")),
-        ("open-mode", _Form("bad-choice", _like(r"(?i)a(ppend)?|t(runcate)?"), _WORDS, "append")),
-        ("exclusive", _Form("bad-choice", _like(r"(?i)|user|mcs|topo"), _WORDS, "")),
     )
     for name in names_in(names)
 }  # fmt: skip

@@ -21,10 +21,8 @@ class Rule(NamedTuple):
 RULES: tuple[Rule, ...] = (
     # The form of a script and its options.
     Rule("NTH100", "unreadable-file", "error", "The file could not be read; the other files are linted all the same."),
-    Rule("NTH101", "empty-script", "error", "sbatch refuses an empty script."),
     Rule("NTH102", "no-shebang", "error", "sbatch refuses a script whose first line does not begin with #!. (Where a file has #SBATCH lines or is called .sbatch, .slurm or .job.)"),
     Rule("NTH103", "dos-line-ends", "error", "sbatch refuses lines that end in \\r\\n."),
-    Rule("NTH104", "null-character", "error", "The controller refuses a script with a NUL character."),
     Rule("NTH105", "shell-syntax", "error", "bash itself (`bash -n`, which runs nothing) cannot read the script. One for python is compiled, a warning where its first line does not say which python; of other languages (tcsh, R) the options alone are read."),
     Rule("NTH106", "unknown-option", "error", "sbatch refuses options that it does not know, srun's among them; srun likewise."),
     Rule("NTH107", "site-option", "warning", "The option is not plain sbatch's; your site may add it (Shifter, pyxis, uenv and others are plugins)."),
@@ -35,7 +33,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH112", "ignored-option", "error", "sbatch reads #SBATCH lines up to the first command, one request a line. A warning where the line is misspelt or does not shape the job; `# SBATCH` is left alone where another line says otherwise."),
     Rule("NTH113", "placeholder", "warning", "A value, or a path in a command, has still to be filled in, or is empty."),
     Rule("NTH114", "variable-in-option", "warning", "sbatch expands neither variables nor ~ in #SBATCH lines."),
-    Rule("NTH115", "shebang-words", "error", "env gets what follows it in the first line as one word, and finds no program 'bash -l'; env -S splits it."),
+    Rule("NTH115", "shebang-words", "error", "env gets what follows it in the first line as one word, and finds no program 'bash -l'; env -S splits it. And sbatch as the interpreter submits the script again, without end."),
     Rule("NTH116", "line-as-command", "error", "A line that begins with an option is run as a command: the line before has no backslash at its very end. So is a ~ that an editor left, and a variable's name before ` = `."),
     Rule("NTH117", "script-folder", "warning", "Slurm runs a copy of the script in a folder of its own: $0 and BASH_SOURCE lead there, and nothing that lay beside the script is there. Left alone where SLURM_SUBMIT_DIR, scontrol show job or sbatch is used too."),
     Rule("NTH120", "bad-nodes", "error", "Nodes are a number or a range least-most."),
@@ -45,7 +43,6 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH124", "bad-gpus", "error", "GPUs are gpu:4 or gpu:a100:4 in --gres, 4 or a100:4 in the other options."),
     Rule("NTH125", "bad-signal", "error", "A signal is [B:]NAME[@seconds]."),
     Rule("NTH126", "bad-array", "error", "An array is numbers and rising ranges."),
-    Rule("NTH127", "bad-choice", "error", "The option takes certain words only."),
     Rule("NTH130", "memory-options", "error", "sbatch and srun refuse more than one of --mem, --mem-per-cpu, --mem-per-gpu."),
     Rule("NTH131", "gpu-options", "error", "These GPU options contradict each other, and sbatch refuses them."),
     Rule("NTH132", "memory-in-megabytes", "warning", "Memory without a unit is in megabytes: --mem-per-cpu=4 is 4 MB."),
@@ -71,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks has all tasks of the job: steps side by side each start all of them, or wait for each other."),
     Rule("NTH222", "options-after-program", "warning", "srun reads options up to the program's name; what follows is the program's."),
     Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS for --gpus alone, and SLURM_GPUS_PER_NODE for --gpus-per-node: with --gres both are empty. So is SLURM_NTASKS in a batch shell without --ntasks."),
-    Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program."),
+    Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program, nor is A=1 (so under mpirun, nohup and timeout)."),
     Rule("NTH220", "batch-not-divisible", "error", "The effective batch is a multiple of the ranks. (With --hp, or for a script's own noether train.)"),
     Rule("NTH221", "configuration-refused", "error", "The configuration of the script's noether train is wrong."),
     # How the ranks find each other.
@@ -89,7 +86,7 @@ RULES: tuple[Rule, ...] = (
     # How a job ends, containers, and what comments claim.
     Rule("NTH401", "exit-code-lost", "warning", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of several programs the last is told and the first: of all, of those like the last, and of those under mpirun or srun. So is what a shell inside (bash -c) runs before its last command."),
     Rule("NTH402", "background-without-wait", "error", "At the script's end Slurm ends what runs in the background. A warning for several beside a last one of their kind."),
-    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it, and a last `tail -f` never ends: the job runs to its time limit."),
+    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it, and a last `tail -f` never ends, nor does a server in the foreground before other work: the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks get it, and no trap of the script; with B: a trap alone, while srun runs in the background. A warning where there is no trap."),
     Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late.", (0.0, 23.02)),

@@ -72,6 +72,10 @@ def side_by_side(job: Job) -> Iterator[Finding]:
 
 def misplaced(job: Job) -> Iterator[Finding]:
     """options-after-program, shell-word: options of srun that the program gets, and what is no program."""
+    for launch in (x for x in job.launches if x.command.name != "time"):
+        if re.match(r"[A-Za-z_]\w*=", name := launch.innermost.name):
+            message = f"{launch.command.name} takes {name} for the name of a program"
+            yield Finding(launch.innermost.line, "shell-word", message, f"{launch.command.name} env {name} …")
     for launch in (x for x in job.steps if x.layers[0].kind == "srun"):
         program, whole = launch.innermost, launch.innermost.words[0].raw
         if program.name in SHELL_WORDS:

@@ -28,6 +28,10 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 
 RIGHT = {  # name: (options, body); nothing may be found
     "equals-signs-of-tests-and-numbers": ("#SBATCH -n1\n", "((A = 5))\nlet 'B = 3'\n[[ $A = 5 ]] && test B = 3\nawk 'BEGIN { a = 3 }'\nC=$((A = 3)) python t.py"),
+    "assignments-that-a-shell-or-env-reads": ("#SBATCH -n1\n", "set -e\nA=1 python a.py\ntime A=1 python b.py\nsrun -n1 env A=1 python c.py"),
+    "an-environment-that-is-told-first": ("#SBATCH -n1\n", "python -m torch.utils.collect_env\npython t.py"),
+    "servers-beside-the-work": (G4, "ollama serve &\nserver=$!\npython t.py --tensorboard\ncode=$?\nkill $server\nexit $code"),
+    "a-server-that-is-the-work": (G4, "vllm serve model --tensor-parallel-size 4"),
     "mail-of-two-types": ("#SBATCH -n1 --time=1:00\n#SBATCH --mail-type=END\n#SBATCH --mail-type=FAIL --time=1:00\n", "python t.py"),
     "tail-that-ends-with-the-program": ("#SBATCH -n1\n", "python t.py > out.log &\npid=$!\ntail -f --pid=$pid out.log"),
     "log-of-a-file-that-is-read": ("#SBATCH -n1\n", "source helpers.sh\nlog start\ndate"),
@@ -305,6 +309,11 @@ WRONG = {  # name: (options, body, the one finding)
     "one-worker-a-node-on-several-nodes": (EACH, FIRST.format("head -n 1") + TORCHRUN.replace("torchrun", "srun -K torchrun").replace("node=4", "node=1"), ("processes-per-node", WARNS)),
     "code-lost-by-a-wait": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || true\nstatus=$?\necho $status", ("exit-code-lost", WARNS)),
     "code-lost-of-a-script-in-another-file": ("#SBATCH -n1\n", "bash collect.sh\nrsync -a out elsewhere", ("exit-code-lost", WARNS)),
+    "server-in-front-of-the-work": (G4, "vllm serve model\npython t.py", ("wait-for-server", WARNS)),
+    "assignment-after-srun": ("#SBATCH -n1\n", "srun A=1 python t.py", ("shell-word", FAILS)),
+    "assignment-after-nohup": ("#SBATCH -n1\n", "nohup A=1 python t.py &\nwait $!", ("shell-word", FAILS)),
+    "words-to-fill-in-with-blanks": ("#SBATCH -n1\n", "module load <your cuda module>\npython t.py", ("placeholder", WARNS)),
+    "image-to-fill-in": ("#SBATCH -n1\n", "apptainer exec /home/path_to_image.sif python t.py", ("placeholder", WARNS)),
     "blanks-around-an-equals-sign": ("#SBATCH -n1\n", "  NAME = value\npython t.py", ("line-as-command", FAILS)),
     "comment-inside-a-command": ("#SBATCH -n1\n", "python t.py \\\n  # --old 1 \\\n  --new 2", ("line-as-command", FAILS)),
     "two-requests-on-one-line": ("#SBATCH --error=e.txt#SBATCH --nodes=1\n", "python t.py", ("ignored-option", WARNS)),
@@ -549,6 +558,7 @@ def test_a_here_document_is_read_as_the_job_has_it_and_what_is_to_be_written_is_
         ("python t.py\n", []),
         ("python t.py\nsbatch --array=0-3 job.sh\ndate\n", []),
         ("#SBATCH -n1\nhostname\n", ["no-shebang"]),
+        ("#!/usr/bin/sbatch\n#SBATCH -n1\nhostname\n", ["shebang-words"]),
     ],
 )
 def test_a_file_without_options_of_its_own_needs_no_first_line(text: str, rules: list[str]) -> None:
