@@ -1,7 +1,7 @@
-"""Geometry of a surface mesh: area and normals at points, the force of a pressure on it, its frontal area.
+"""Geometry of a surface mesh: areas and normals of faces and points, the force of a pressure, its frontal area.
 
-Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), wound counter-clockwise
-seen from outside. Lengths are in metres.
+Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), or polygons of any numbers of
+corners back to back, wound counter-clockwise seen from outside. Lengths are in metres. Without VTK.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ Faces = NDArray[np.int64]
 # The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions that a quad's integral has.
 GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
 FRONTAL_PIXELS = 600
+BLOCK_FACES = 200_000
 
 
 def triangles(faces: Faces) -> Faces:
@@ -34,33 +35,83 @@ def area_vectors(points: Array, faces: Faces) -> Array:
 
 
 def oriented(points: Array, faces: Faces) -> Faces:
-    """The faces turned over as a whole if they are wound to look inwards.
-
-    The sign is that of the volume they enclose as seen from the middle of the points, which holds for a body
-    that is open underneath too.
-    """
-    corners = points[faces] - points[np.unique(faces)].mean(axis=0)
-    volume = np.einsum("fi,fi->", corners.mean(axis=1), area_vectors(points, faces))
-    return faces if volume >= 0 else np.ascontiguousarray(faces[:, ::-1])
+    """The faces turned over as a whole if they are wound to look inwards."""
+    inwards = looks_inwards(points[faces].mean(axis=1), area_vectors(points, faces))
+    return np.ascontiguousarray(faces[:, ::-1]) if inwards else faces
 
 
 def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
     """Area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
 
-    Each face shares its vector area equally among its corners, and the length of a point's sum is its area: then
-    Σ f(x) n dA over the points is the integral of f n over the mesh by the corners' means, and closed meshes
-    sum to zero exactly.
+    The length of a point's sum of `shared_among_corners` is its area: then Σ f(x) n dA over the points is the integral
+    of f n over the mesh by the corners' means, and closed meshes sum to zero exactly.
     """
     vectors = area_vectors(points, faces)
-    sums = np.zeros((len(points), 3))
-    np.add.at(sums, faces, vectors[:, None] / faces.shape[1])
-    areas = np.linalg.norm(sums, axis=1)
-    normals = sums / np.maximum(areas, np.finfo(np.float64).tiny)[:, None]
+    offsets = np.arange(0, faces.size + 1, faces.shape[1])
+    areas, normals = areas_and_normals(shared_among_corners(len(points), faces.ravel(), offsets, vectors))
     # Where the faces round a point cancel, as on a fold, any of their normals stands for them.
     for face in np.flatnonzero((areas[faces] == 0).any(axis=1)):
         flat = faces[face][areas[faces[face]] == 0]
         normals[flat] = vectors[face] / max(np.linalg.norm(vectors[face]), np.finfo(np.float64).tiny)
     return areas, normals
+
+
+def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarray) -> tuple[Array, Array]:
+    """Centres (F, 3) and vector areas (F, 3) of polygons; a polygon is cut into triangles about its corners' mean.
+
+    It is how OpenFOAM computes its face centres and face areas (primitiveMesh), so sums over faces agree with its own.
+
+    Args:
+        points: (N, 3).
+        corners: the polygons' corners, back to back.
+        offsets: (F + 1,) where each polygon begins in `corners`.
+    """
+    count = len(offsets) - 1
+    centres, vectors = np.empty((count, 3)), np.empty((count, 3))
+    for first in range(0, count, BLOCK_FACES):
+        last = min(first + BLOCK_FACES, count)
+        begin, end = int(offsets[first]), int(offsets[last])
+        own = np.asarray(points[corners[begin:end]], np.float64)
+        starts = np.asarray(offsets[first:last]) - begin
+        numbers = np.diff(np.append(starts, end - begin))
+        following = np.arange(1, end - begin + 1)
+        following[starts + numbers - 1] = starts
+        means = np.add.reduceat(own, starts) / numbers[:, None]
+        face = np.repeat(np.arange(last - first), numbers)
+        triangles = 0.5 * np.cross(own - means[face], own[following] - means[face])
+        total = np.add.reduceat(triangles, starts)
+        direction = total / np.maximum(np.linalg.norm(total, axis=1), np.finfo(float).tiny)[:, None]
+        weights = np.einsum("tc,tc->t", triangles, direction[face])
+        middles = (own + own[following] + means[face]) / 3
+        sums = np.add.reduceat(weights, starts)
+        weighted = np.add.reduceat(weights[:, None] * middles, starts)
+        flat = np.abs(sums) <= np.finfo(float).tiny
+        centres[first:last] = np.where(flat[:, None], means, weighted / np.where(flat, 1, sums)[:, None])
+        vectors[first:last] = total
+    return centres, vectors
+
+
+def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, vectors: Array) -> Array:
+    """Vector areas (count, 3) of points: each polygon shares its own equally among its corners."""
+    numbers = np.diff(offsets)
+    shares = np.repeat(vectors / np.maximum(numbers, 1)[:, None], numbers, axis=0)
+    return np.stack([np.bincount(corners, shares[:, axis], minlength=count) for axis in range(3)], axis=-1)
+
+
+def looks_inwards(centres: Array, vectors: Array) -> bool:
+    """Whether a surface's normals point to its inside, by the sign of the volume it encloses seen from its middle.
+
+    It holds for a body that is open underneath, or cut at a plane of symmetry, too.
+    """
+    weights = np.linalg.norm(vectors, axis=1)
+    middle = weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
+    return float(np.einsum("fi,fi->", centres - middle, vectors)) < 0
+
+
+def areas_and_normals(vectors: Array) -> tuple[Array, Array]:
+    """Lengths (F,) and unit directions (F, 3); the direction of a vector of no length is zero."""
+    areas = np.linalg.norm(vectors, axis=1)
+    return areas, vectors / np.maximum(areas, np.finfo(float).tiny)[:, None]
 
 
 def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array, Array]:

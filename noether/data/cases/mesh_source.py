@@ -10,9 +10,9 @@ import numpy as np
 
 from noether.data.cases.beside import add_values
 from noether.data.cases.case_map import FieldMap, SetMap, Step
-from noether.data.cases.geometry import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.data.cases.mesh_blocks import Block, is_surface, read_blocks
 from noether.data.mesh_files import MESH_SUFFIXES, import_pyvista, to_numpy
+from noether.data.surface_mesh import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.errors import RequestError
 
 Arrays = Mapping[str, Mapping[str, int]]

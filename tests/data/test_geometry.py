@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import pyvista
 
-from noether.data.cases import geometry
-from noether.data.cases.geometry import looks_inwards, polygon_geometry, shared_among_corners
+from noether.data import surface_mesh
+from noether.data.surface_mesh import looks_inwards, polygon_geometry, shared_among_corners
 
 
 def arrays(mesh: pyvista.PolyData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ MESHES = {
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
 def test_areas_and_centres_are_those_of_vtk(mesh, monkeypatch) -> None:
-    monkeypatch.setattr(geometry, "BLOCK_FACES", 5)  # several blocks, the last one short
+    monkeypatch.setattr(surface_mesh, "BLOCK_FACES", 5)  # several blocks, the last one short
     centres, vectors = polygon_geometry(*arrays(mesh))
     assert np.linalg.norm(vectors, axis=1).sum() == pytest.approx(mesh.area, rel=1e-5)
     assert np.abs(vectors.sum(axis=0)).max() < 1e-5  # a closed surface
