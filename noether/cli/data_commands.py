@@ -11,10 +11,9 @@ def inspect(cases: str, *, out: str = "cases.yaml", workers: str | None = None) 
         cases: the folder that contains the cases
         out: the file to write, which must not exist yet
     """
-    from noether.data.cases.commands import inspect_cases_here
-    from noether.data.commands import read_workers
+    from noether.data.commands import inspect_here
 
-    return inspect_cases_here(cases, out, workers=read_workers(workers))
+    return inspect_here(cases, out, workers=workers)
 
 
 def prepare(

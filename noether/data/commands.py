@@ -1,6 +1,8 @@
-"""What `noether data prepare|pack|describe` do, with a bar while they work. torch only where a data set needs it."""
+"""What `noether data inspect|prepare|describe` do, with a bar while they work. torch only where a data set needs it."""
 
+import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +12,131 @@ from noether.common.console import Console
 from noether.common.cpus import usable_cpus
 from noether.common.dotted_path import code_granted
 from noether.common.flags import number_of
+from noether.common.numbers import first_of
 from noether.common.strict_json import strict_json
-from noether.common.suggest import nearest
 from noether.config.dataset import ShapeNetCarDatasetConfig
+from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.data.build import data_source, open_splits
-from noether.data.cases.case_map import ready_maps
-from noether.data.cases.commands import prepare_cases_here, warn_few
+from noether.data.cases.case_map import map_text, parse_map, ready_maps
+from noether.data.cases.draft import draft_map, words_of_steps
+from noether.data.cases.metadata import DATASET_FILE
+from noether.data.cases.prepare import PreparedCases, plan_cases, prepare_cases
+from noether.data.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
+from noether.data.cases.unpack import is_archive, unpacked
 from noether.data.describe import describe_split
-from noether.data.progress import prepare_with_bar
+from noether.data.progress import prepare_with_bar, progress_bar
 from noether.data.shapenet_car import differing_statistics
 from noether.data.shapenet_car_cases import ALL_CARS
 from noether.errors import ExitCode, RequestError
 
 SHAPENET_CAR = "shapenet_car"
+SHOWN = 20  # names or reasons of a list
+
+
+def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
+    """Looks through a folder of cases, says what is there, and writes a draft of its map."""
+    count = _read_workers(workers)
+    root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    if target.exists():
+        raise RequestError(
+            "map-exists",
+            f"{target} already exists",
+            seen="a file",
+            expected="a name that is free",
+            fix="--out another.yaml",
+        )
+    with progress_bar(console, "looking at", "files") as report:
+        survey = survey_folder(root, workers=count, progress=report)
+    text = draft_map(survey)
+    _say_survey(console, survey)
+    try:
+        target.write_text(text)
+    except OSError as error:
+        raise RequestError(
+            "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
+        ) from None
+    console.say(
+        f"{target}: a draft of the map; check it, then: "
+        f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
+    )
+    return ExitCode.DONE
+
+
+def _say_survey(console: Console, survey: Survey) -> None:
+    cases = survey.grouping.cases
+    console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}")
+    if len(survey.looked_at) < len(cases):
+        console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
+    for (template, block), found in survey.blocks.items():
+        console.say("", _block_table(template, block, found), sep="\n")
+    if survey.steps:
+        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
+    for template, (table, at) in survey.values.items():
+        console.say(f"{table}: a row for each of the {at} of {template}, and taken as its arrays")
+    for template, numbers in survey.numbers.items():
+        names = list(next(iter(numbers.values()), {}))
+        console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")
+    for file, facts in survey.tables.items():
+        console.say(f"{file}: {facts.rows} rows of {first_of(facts.columns, SHOWN)}")
+    _warn_few(console, survey.odd)
+
+
+def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
+    facts = list(found.values())
+    points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
+    named = f"{template} {block}".rstrip()
+    kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
+    title = f"{named}: {kind} in {len(found)} cases, {points} points, {cells} cells"
+    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
+                  title=title, title_justify="left")  # fmt: skip
+    for (at, name), arrays in arrays_of([found]).items():
+        each = [array for _, array in arrays]
+        low, high = min(array.low for array in each), max(array.high for array in each)
+        components = _range([array.components for array in each])
+        table.add_row(name, at, components, f"{low:.4g}", f"{high:.4g}", str(len(each)))
+    return table
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def prepare_here(
     paths: Sequence[str], *, map_name: str | None, workers: str | None, skip_broken: bool, dry_run: bool
 ) -> int:
-    """Prepares a folder of cases by a map: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`.
+    """Prepares a folder of cases by a map, and says what was made, what was kept and what is broken.
 
-    RequestError: there are too few or too many words, no map was given, or the source does not fit it.
+    paths: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`. RequestError: there are too few or too many
+    words, no map was given, or the source does not fit it.
     """
-    count, known = read_workers(workers), ready_maps()
+    count = _read_workers(workers)
+    source, folder, map_name = _folders_and_map(paths, map_name)
+    text, console = map_text(map_name), Console(None, speaks=True)
+    about = parse_map(text, map_name)
+    if dry_run and is_archive(source):
+        console.say(f"{source}: its {source.stat().st_size / 1e9:.1f} GB would be unpacked to {folder} and prepared")
+        console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
+        return ExitCode.DONE
+    if dry_run:
+        jobs, there = plan_cases(source, folder, about, count, skip_broken=skip_broken)
+        console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
+        console.say("would be prepared: " + (first_of([job.case for job in jobs], SHOWN) or "nothing"))
+        console.say("dry run: nothing was written")
+        return ExitCode.DONE
+    with ExitStack() as held:
+        root = held.enter_context(unpacked(source, folder)) if is_archive(source) else source
+        report = held.enter_context(progress_bar(console, "preparing", "cases"))
+        done = prepare_cases(root, folder, text, map_name, workers=count, skip_broken=skip_broken, progress=report)
+    _say(console, done, folder, "cases" if about.reader == "meshes" else about.reader)
+    return ExitCode.DONE
+
+
+def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
+    """Returns the source, the folder to make, and the map. RequestError: as `prepare_here`."""
     if len(paths) == 3 and map_name is None:
         map_name, *paths = paths
-        if map_name not in known and not Path(map_name).is_file():
-            raise RequestError(
-                "unknown-map",
-                f"there is no map {map_name}",
-                seen=map_name,
-                expected="a file that `noether data inspect` writes, or " + ", ".join(known),
-                fix=" ".join(["noether data prepare", nearest(map_name, known) or "MAP", *paths]),
-            )
     if len(paths) != 2:
         named = f"{paths[0]} {paths[0].rstrip('/')}-prepared" if len(paths) == 1 else "CASES OUT"
         form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
@@ -60,16 +153,26 @@ def prepare_here(
             "prepare-needs-a-map",
             "prepare needs a map, which says what the files hold",
             seen="no --map",
-            expected="a file that inspect writes, or a ready map: " + ", ".join(known),
+            expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
             fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
         )
-    return prepare_cases_here(source, out, map_name, workers=count, skip_broken=skip_broken, dry_run=dry_run)
+    return Path(source).expanduser(), Path(out).expanduser(), map_name
 
 
-def read_workers(workers: str | None) -> int:
-    """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
-    few = min(usable_cpus(), 16)
-    return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
+def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> None:
+    others = f" here and {done.others} by other processes" if done.others else ""
+    console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
+    _warn_few(
+        console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
+    )
+    for words in done.warnings:
+        console.warn(words)
+    uses = {"train": "train on", "validation": "validate with", "test": "test on"}
+    sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
+    console.say(
+        f"{sizes}; train on it with: noether train dataset={dataset} "
+        f"{shlex.quote(f'dataset_root={as_override(str(folder))}')}"
+    )
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:
@@ -100,7 +203,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         console.say("", table, sep="\n")
     for note in notes:
         console.say(note)
-    warn_few(console, [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]])
+    _warn_few(console, [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]])
     return ExitCode.DONE
 
 
@@ -116,3 +219,17 @@ def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
     found = train["samples"]
     why = f" ({found} of the {ALL_CARS - 100} training cars are here)" if found != ALL_CARS - 100 else ""
     return [f"statistics differ from the published constants{why}:", *(f"  {words}" for words in differing)]
+
+
+def _read_workers(workers: str | None) -> int:
+    """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
+    few = min(usable_cpus(), 16)
+    return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
+
+
+def _warn_few(console: Console, lines: list[str], where: str = "") -> None:
+    """Shows the first of the lines as warnings, and how many more there are."""
+    for words in lines[:SHOWN]:
+        console.warn(words)
+    if len(lines) > SHOWN:
+        console.warn(f"and {len(lines) - SHOWN} more{where}")

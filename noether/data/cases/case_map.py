@@ -231,7 +231,7 @@ def map_text(name: str) -> str:
         f"there is no map {name}",
         seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
-        fix=f"--map {nearest(name, ready_maps()) or 'cases.yaml'}",
+        fix=f"noether data prepare CASES OUT --map {nearest(name, ready_maps()) or 'cases.yaml'}",
     )
 
 
