@@ -28,7 +28,7 @@ from record import at_least_one, told
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset
-from noether.data.cases.make_case import CaseJob, make_case
+from noether.data.cases.make_case import CaseJob
 from noether.data.cases.steps import find_cases
 from noether.data.order import SampleKey
 from noether.data.points import PointSampler
@@ -61,7 +61,7 @@ def prepare(root: Path, out: Path) -> tuple[float, float]:
     about = parse_map(MAP, "map")
     ((case, files),) = find_cases(root, about).items()
     began = time.perf_counter()
-    make_case(CaseJob(case, files, about, root, out))
+    CaseJob(case, files, about, root, out).make()
     return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 

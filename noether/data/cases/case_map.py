@@ -219,8 +219,8 @@ def ready_maps() -> list[str]:
     return sorted(path.name.removesuffix(".yaml") for path in MAPS.iterdir() if path.name.endswith(".yaml"))
 
 
-def map_text(name: str) -> str:
-    """Returns the text of a map file, or of a ready map by its name. RequestError: there is none."""
+def map_text(name: str, folders: str = "CASES OUT") -> str:
+    """Returns the text of a map file, or of a ready map by its name, which is for `folders`. RequestError: none."""
     path = Path(name).expanduser()
     if path.is_file():
         return path.read_text()
@@ -231,7 +231,7 @@ def map_text(name: str) -> str:
         f"there is no map {name}",
         seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
-        fix=f"noether data prepare CASES OUT --map {nearest(name, ready_maps()) or 'cases.yaml'}",
+        fix=f"noether data prepare {nearest(name, ready_maps()) or 'cases.yaml'} {folders}",
     )
 
 

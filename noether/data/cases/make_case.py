@@ -70,8 +70,35 @@ class CaseJob:
             yield from header_problems(path, self.about.sets[name])
 
     def make(self) -> dict[str, Any]:
-        """Makes the case, as `make_case`."""
-        return make_case(self)
+        """Makes the case, and returns what its `case.json` says.
+
+        Raises:
+            RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
+                file.
+        """
+        refuse_missing_sets(self)
+        parameters, outputs = numbers_of(self)
+        factors = {**self.about.constants, **parameters}
+        sets: dict[str, Any] = {}
+        forces: dict[str, list[float]] = {}
+        surfaces: dict[str, np.ndarray] = {}
+        # Surfaces first: the sets around them are given the distance to them.
+        with case_writer(self.out, self.case) as folder:
+            for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
+                raw = read_set(self.files[name], own, step_of(self.about, self.case), self.values(name))
+                if own.kind == "surface":
+                    surfaces[name] = turned(self.about.rotation, self.about.metres)(np.asarray(raw.points, np.float64))
+                    _check_size(self, name, surfaces[name])
+                    if self.about.forces and self.about.forces.set == name:
+                        forces = _forces(raw, surfaces[name], self.about, factors)
+                columns = _columns(self, name, own, raw, factors)
+                if own.distance_to:
+                    columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
+                sets[name], _ = write_set(folder, self.case, name, columns, len(raw.points), own.most_points)
+                sets[name]["parts"] = raw.parts
+            made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
+                    "forces": forces, "sets": sets}  # fmt: skip
+            return write_case_file(folder, made)
 
     def _numbers_or_refusal(self) -> Any:
         try:
@@ -119,38 +146,6 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
             fix="step: last",
         )
     return step.time * described.scale
-
-
-def make_case(job: CaseJob) -> dict[str, Any]:
-    """Makes one case, and returns what its `case.json` says.
-
-    Raises:
-        RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
-            file.
-    """
-    refuse_missing_sets(job)
-    parameters, outputs = numbers_of(job)
-    factors = {**job.about.constants, **parameters}
-    sets: dict[str, Any] = {}
-    forces: dict[str, list[float]] = {}
-    surfaces: dict[str, np.ndarray] = {}
-    # Surfaces first: the sets around them are given the distance to them.
-    with case_writer(job.out, job.case) as folder:
-        for name, own in sorted(job.about.sets.items(), key=lambda item: item[1].kind != "surface"):
-            raw = read_set(job.files[name], own, step_of(job.about, job.case), job.values(name))
-            if own.kind == "surface":
-                surfaces[name] = turned(job.about.rotation, job.about.metres)(np.asarray(raw.points, np.float64))
-                _check_size(job, name, surfaces[name])
-                if job.about.forces and job.about.forces.set == name:
-                    forces = _forces(raw, surfaces[name], job.about, factors)
-            columns = _columns(job, name, own, raw, factors)
-            if own.distance_to:
-                columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
-            sets[name], _ = write_set(folder, job.case, name, columns, len(raw.points), own.most_points)
-            sets[name]["parts"] = raw.parts
-        made = {"case": job.case, "mark": job.mark, "parameters": parameters, "outputs": outputs,
-                "forces": forces, "sets": sets}  # fmt: skip
-        return write_case_file(folder, made)
 
 
 def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:

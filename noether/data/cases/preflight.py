@@ -1,8 +1,7 @@
 """What can be known to be wrong before a mesh is read: all problems of all cases are told at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from noether.data.cases.job import PreparationJob
 from noether.errors import RequestError
 
 SHOWN = 20
@@ -19,14 +18,15 @@ def skippable(error: RequestError) -> RequestError:
     return RequestError(**error.parts | {"fix": f"{error.fix}\n{GOES_ON}".lstrip()})
 
 
-def refuse_at_once(jobs: Sequence[PreparationJob], unknown: Sequence[str]) -> None:
+def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequence[str]) -> None:
     """Refuses cases that lack a file, a number or an array that the map names, and `unknown` names of splits, in words.
+
+    problems: each with its case.
 
     Raises:
         RequestError: naming the first twenty problems, each with its reason.
     """
-    every = [(job.case, error) for job in jobs for error in job.problems()]
-    found = list({(case, error.summary, error.seen): (case, error) for case, error in every}.values())
+    found = list({(case, error.summary, error.seen): (case, error) for case, error in problems}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, in {len({case for case, _ in found})} cases")

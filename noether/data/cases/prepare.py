@@ -7,7 +7,7 @@ Any number of processes, on one host or many, may prepare one folder at once: ea
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,6 @@ from typing import Any
 
 from noether.data.cases.case_map import CaseMap, parse_map
 from noether.data.cases.claims import Claims
-from noether.data.cases.job import PreparationJob
 from noether.data.cases.make_case import CaseJob
 from noether.data.cases.metadata import gather, implausible, write_metadata
 from noether.data.cases.preflight import of_case, refuse_at_once, skippable
@@ -25,11 +24,13 @@ from noether.data.cases.splits import split_cases, unknown_names
 from noether.data.cases.steps import find_cases, in_order
 from noether.data.cases.store import case_folder, read_case_file
 from noether.data.cases.unlike import cases_in_another_unit
-from noether.data.shapenet_car_cases import car_jobs, shortfalls, split_cars
-from noether.data.shared_work import locked
+from noether.data.shapenet_car_cases import CarJob, car_jobs, shortfalls, split_cars
+from noether.data.shared_work import Progress, locked, silent
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
+Job = CaseJob | CarJob
+"""A case to prepare, whatever reads it: meshes by a map, or a data set's own files."""
 LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prepare
 
 
@@ -52,12 +53,12 @@ class PreparedCases:
 
 def plan_cases(
     root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
-) -> tuple[list[PreparationJob], dict[str, Any]]:
+) -> tuple[list[Job], dict[str, Any]]:
     """Returns the cases to make, and what is there and current: {case: its case.json}.
 
     RequestError as `find_cases`, and, where broken cases are not to be skipped, `refuse_at_once`.
     """
-    jobs: list[PreparationJob] = []
+    jobs: list[Job] = []
     there = {}
     for job in _every_job(root, out, about, workers):
         if made := _current(job):
@@ -65,17 +66,18 @@ def plan_cases(
         else:
             jobs.append(job)
     if not skip_broken:
-        refuse_at_once(jobs, unknown_names(about, [*there, *(job.case for job in jobs)], root))
+        problems = ((job.case, error) for job in jobs for error in job.problems())
+        refuse_at_once(problems, unknown_names(about, [*there, *(job.case for job in jobs)], root))
     return jobs, there
 
 
-def _every_job(root: Path, out: Path, about: CaseMap, workers: int) -> Sequence[PreparationJob]:
+def _every_job(root: Path, out: Path, about: CaseMap, workers: int) -> Sequence[Job]:
     if about.reader == "shapenet_car":
         return car_jobs(root, out)
     return [CaseJob(case, files, about, root, out) for case, files in find_cases(root, about, workers).items()]
 
 
-def _current(job: PreparationJob) -> dict[str, Any] | None:
+def _current(job: Job) -> dict[str, Any] | None:
     made = read_case_file(case_folder(job.out, job.case))
     return made if made is not None and made.get("mark") == job.mark else None
 
@@ -88,7 +90,7 @@ def prepare_cases(
     *,
     workers: int,
     skip_broken: bool,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> PreparedCases:
     """Makes the cases that the store lacks, and `dataset.json`.
 
@@ -149,7 +151,7 @@ def _splits(about: CaseMap, done: PreparedCases, root: Path) -> tuple[dict[str, 
     return split_cases(about, list(done.cases), root), unknown
 
 
-def _claimed(jobs: Sequence[PreparationJob], claims: Claims, done: PreparedCases) -> Iterator[PreparationJob]:
+def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterator[Job]:
     """Yields the cases that this process is to make, each once it is claimed; notes what others made or refused."""
     for job in jobs:
         if refused := claims.refusal(job.case):

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mode
@@ -27,6 +27,7 @@ from noether.data.cases.numbers import read_numbers
 from noether.data.cases.spread import spans_decades
 from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
 from noether.data.cases.unlike import in_another_unit, unlike
+from noether.data.shared_work import Progress, silent
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
@@ -107,12 +108,9 @@ class Survey:
     odd: list[str] = field(default_factory=list)
 
 
-def survey_folder(
-    root: Path, *, workers: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
-) -> Survey:
+def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) -> Survey:
     """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
-    files = list_files(root)
-    files = _without_named(root, files)
+    files = _without_named(root, list_files(root))
     grouping = group_files(files, {file for file in files if file.endswith(BY_CONTENT) and is_mesh_inside(root / file)})
     if not grouping.cases:
         raise RequestError(

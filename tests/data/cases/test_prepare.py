@@ -24,7 +24,6 @@ from simulated_cases import (
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import CasesDataset, check_cases, open_cases
-from noether.data.cases.make_case import make_case
 from noether.data.cases.mesh_blocks import read_blocks
 from noether.data.cases.prepare import plan_cases, prepare_cases
 from noether.data.surviving_pool import surviving_map
@@ -251,7 +250,7 @@ def test_a_case_that_was_stopped_in_the_middle_is_not_there(source: Path, tmp_pa
     jobs, _ = plan_cases(source, tmp_path / "out", parse_map(MAP, "m"))
     monkeypatch.setattr("noether.data.cases.make_case.write_case_file", lambda folder, about: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        make_case(jobs[0])
+        jobs[0].make()
     assert list((tmp_path / "out" / "cases").iterdir()) == []
 
 
