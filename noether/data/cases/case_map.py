@@ -231,7 +231,7 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
         f"there is no map {name}",
         seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
-        fix=f"noether data prepare {nearest(name, ready_maps()) or 'cases.yaml'} {folders}",
+        fix=f"noether data prepare {folders} --map {nearest(name, ready_maps()) or 'cases.yaml'}",
     )
 
 
