@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from learned import PROOF, weights
 from sharing import group_of, needs_machines, reorder, session_number
 from warm_start import WarmStart
 
@@ -148,6 +149,12 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
         return folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights that one process learns with the settings of PROOF."""
+    return weights(train_in(tmp_path_factory.mktemp("one-process"), "one", *PROOF))
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from learned import weights
 
-from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 from tests.conftest import REPOSITORY
 
@@ -44,10 +43,6 @@ def trained(noether, output: Path, name: str, *words: str, limit_s: float = 600)
     done = noether("train", f"output_path={output}", f"run_id={name}", *SMALL, *words, timeout=limit_s)
     assert done.code == 0, done.out + done.err
     return RunFolder(output / name)
-
-
-def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
-    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
 
 
 WAYS = {

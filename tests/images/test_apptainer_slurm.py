@@ -6,20 +6,12 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
-from safetensors.torch import load_file
+from learned import PROOF, check_learned
 from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 
-from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
-
-PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
-
-
-def weights(folder: RunFolder) -> dict:
-    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
-
 
 @pytest.fixture
 def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
@@ -55,7 +47,7 @@ def test_a_submitted_job_learns_in_its_container_what_one_process_learns(
     slurm: Slurm,  # noqa: F811
     sif,
     inside,
-    train_in,
+    by_one,
     tmp_path,
 ) -> None:
     """`noether submit slurm.container=noether.sif`, from a login node that has noether and the image."""
@@ -71,8 +63,5 @@ def test_a_submitted_job_learns_in_its_container_what_one_process_learns(
     job = json.loads(folder.job.read_text())
     state = slurm.wait(int(job["job"]), limit_s=300)
     assert state == "COMPLETED", Path(job["output"]).read_text()
-    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
-    assert json.loads(folder.result.read_text())["world_size"] == 4
     assert json.loads(folder.environment.read_text())["image"], "it ran in the image"
-    reference, found = weights(train_in(tmp_path, "one", *PROOF)), weights(folder)
-    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+    check_learned(folder, "slurm", 4, by_one)

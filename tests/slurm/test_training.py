@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
-from safetensors.torch import load_file
+from learned import PROOF, check_learned
 
-from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 from slurm.conftest import PATH, Slurm
 
-PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 NOETHER = (sys.executable, "-m", "noether")
 
 
@@ -25,28 +23,15 @@ def variables(cache: Path) -> dict[str, str]:
     return {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
 
 
-def weights(folder: RunFolder) -> dict:
-    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
-
-
-@pytest.fixture(scope="module")
-def reference(train_in, tmp_path_factory) -> dict:
-    return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("tasks", "devices"), [(2, "null"), (1, "2")], ids=["task-per-rank-2x2", "hybrid-2x2"])
 def test_ranks_over_two_hosts_learn_what_one_process_learns(
-    tasks, devices, slurm: Slurm, reference, cache, tmp_path
+    tasks, devices, slurm: Slurm, by_one, cache, tmp_path
 ) -> None:
     train = command(tmp_path, "run", f"devices={devices}")
     done = slurm.srun("-N2", f"--ntasks-per-node={tasks}", "-t5", *train, limit_s=170, **variables(cache))
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = RunFolder(tmp_path / "run")
-    assert json.loads(folder.plan.read_text())["launcher"] == "slurm"
-    assert json.loads(folder.result.read_text())["world_size"] == 4
-    found = weights(folder)
-    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+    check_learned(RunFolder(tmp_path / "run"), "slurm", 4, by_one)
     assert done.stdout.count("unseen cases of the test split") == 1, "only rank 0 speaks"
 
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
-from safetensors.torch import load_file
+from learned import PROOF, check_learned
 
-from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 from slurm.conftest import PATH, Slurm
 
-PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 HOSTS = ("n1", "n2")
 LIMIT_S = 170
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
@@ -23,15 +21,6 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--n
 
 def train_words(output: Path, *overrides: str) -> list[str]:
     return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
-
-
-def weights(folder: RunFolder) -> dict:
-    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
-
-
-@pytest.fixture(scope="module")
-def reference(train_in, tmp_path_factory) -> dict:
-    return weights(train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF))
 
 
 @pytest.fixture
@@ -52,33 +41,30 @@ def on_both(on_host) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     return run
 
 
-def check(output: Path, launcher: str, done: list, reference: dict) -> None:
+def check(output: Path, launcher: str, done: list, by_one: dict) -> None:
     words = "".join(
         f"{host}: {one.returncode}\n{one.stdout}{one.stderr}" for host, one in zip(HOSTS, done, strict=True)
     )
     assert [one.returncode for one in done] == [0, 0], words
     folder = RunFolder(output / "run")
-    plan = json.loads(folder.plan.read_text())
-    assert (plan["launcher"], plan["world_size"], len(plan["nodes"])) == (launcher, 4, 2)
-    assert json.loads(folder.result.read_text())["world_size"] == 4
-    found = weights(folder)
-    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
+    check_learned(folder, launcher, 4, by_one)
+    assert len(json.loads(folder.plan.read_text())["nodes"]) == 2
     assert sum(one.stdout.count("unseen cases of the test split") for one in done) == 1, "only rank 0 speaks"
 
 
 @pytest.mark.slow
-def test_torchrun_over_two_hosts(on_both, reference, tmp_path) -> None:
+def test_torchrun_over_two_hosts(on_both, by_one, tmp_path) -> None:
     program = [str(REPOSITORY / "entrypoint.py"), *train_words(tmp_path, "devices=null")]
     place = ("--master-addr", "n1", "--master-port", "29512", "--node-rank")
-    check(tmp_path, "torchrun", on_both(lambda number: [*TORCHRUN, *place, str(number), *program]), reference)
+    check(tmp_path, "torchrun", on_both(lambda number: [*TORCHRUN, *place, str(number), *program]), by_one)
 
 
 @pytest.mark.slow
-def test_the_same_command_on_each_of_two_hosts(on_both, reference, tmp_path) -> None:
+def test_the_same_command_on_each_of_two_hosts(on_both, by_one, tmp_path) -> None:
     """By rank 0's name, at the usual port."""
     noether = [sys.executable, "-m", "noether", *train_words(tmp_path, "devices=2", "--nodes", "2")]
     place = ("--master-addr", "n1", "--node-rank")
-    check(tmp_path, "multinode", on_both(lambda number: [*noether, *place, str(number)]), reference)
+    check(tmp_path, "multinode", on_both(lambda number: [*noether, *place, str(number)]), by_one)
 
 
 @pytest.mark.slow

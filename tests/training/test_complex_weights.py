@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import REPOSITORY, final_hashes
+from learned import weights
 from own_complex import OneWeight
-from safetensors.torch import load_file
 
-from noether.checkpoints.format import list_checkpoints
 from noether.learning.precision import Precision
 from noether.learning.setup import place_model
 from noether.runs.folder import RunFolder
@@ -51,7 +50,7 @@ def test_both_parts_are_learned_and_a_resumed_run_is_the_same(noether, tmp_path)
         return RunFolder(tmp_path / name)
 
     whole = train("whole")
-    weight = load_file(list_checkpoints(whole.checkpoints)[-1].path / "model.safetensors")["w"]
+    weight = weights(whole)["w"]
     real, imaginary = torch.view_as_real(weight).flatten() if weight.is_complex() else weight.flatten()
     assert float(real) == pytest.approx(2, abs=0.7)
     assert float(imaginary) == pytest.approx(3, abs=0.7)
@@ -87,6 +86,5 @@ def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(noether, tmp
     done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
     assert done.code == 0, done.out + done.err
     whole = RunFolder(tmp_path / "whole")
-    weights = load_file(list_checkpoints(whole.checkpoints)[-1].path / "model.safetensors")
-    assert any(value.is_complex() for value in weights.values())
+    assert any(value.is_complex() for value in weights(whole).values())
     assert json.loads(whole.result.read_text())["metrics"]["loss"] < 0.06  # Half of the variance.

@@ -9,32 +9,16 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from learned import PROOF, check_learned
 from processes import free_port, run_to_end
-from safetensors.torch import load_file
 
-from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
-PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 LIMIT_S = 120
 
 
 def train_words(output: Path, *overrides: str) -> list[str]:
     return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
-
-
-def check(output: Path, launcher: str, reference: dict) -> None:
-    folder = RunFolder(output / "run")
-    assert json.loads(folder.plan.read_text())["launcher"] == launcher
-    assert json.loads(folder.result.read_text())["world_size"] == 2
-    found = load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
-    assert max(float((reference[key] - found[key]).abs().max()) for key in reference) < 1e-10
-
-
-@pytest.fixture(scope="module")
-def reference(train_in, tmp_path_factory) -> dict:
-    folder = train_in(tmp_path_factory.mktemp("reference"), "one", *PROOF)
-    return load_file(list_checkpoints(folder.checkpoints)[-1].path / "model.safetensors")
 
 
 def under_torchrun(environ, output: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -44,10 +28,10 @@ def under_torchrun(environ, output: Path, *overrides: str) -> subprocess.Complet
 
 
 @pytest.mark.slow
-def test_torchrun_ranks_join_the_store_that_torchrun_serves(reference, environ, tmp_path) -> None:
+def test_torchrun_ranks_join_the_store_that_torchrun_serves(by_one, environ, tmp_path) -> None:
     done = under_torchrun(environ, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    check(tmp_path, "torchrun", reference)
+    check_learned(RunFolder(tmp_path / "run"), "torchrun", 2, by_one)
 
 
 @pytest.mark.slow
@@ -59,7 +43,7 @@ def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_sa
 
 
 @pytest.mark.slow
-def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tmp_path) -> None:
+def test_two_plain_nodes_meet_at_the_address_they_are_given(by_one, start, tmp_path) -> None:
     port = free_port()
     nodes = [
         start(
@@ -77,12 +61,12 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(reference, start, tm
             assert "joined rank 1 of 2 on " in out
             assert str(tmp_path / "run" / "logs") in out
             assert out.rstrip().endswith(": done")
-    check(tmp_path, "multinode", reference)
+    check_learned(RunFolder(tmp_path / "run"), "multinode", 2, by_one)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a mount of its own needs root")
-def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, start_process, tmp_path) -> None:
+def test_two_plain_nodes_need_no_file_system_in_common(by_one, environ, start_process, tmp_path) -> None:
     """Node 1 has its own, empty folder where node 0 writes the run."""
     port, output = free_port(), tmp_path / "runs"
     output.mkdir()
@@ -95,17 +79,17 @@ def test_two_plain_nodes_need_no_file_system_in_common(reference, environ, start
     for node in nodes:
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
-    check(output, "multinode", reference)
+    check_learned(RunFolder(output / "run"), "multinode", 2, by_one)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("mpirun") is None and os.environ.get("CI") != "true", reason="no mpirun here (Debian: openmpi-bin)"
 )
-def test_mpirun_ranks_join(reference, environ, tmp_path) -> None:
+def test_mpirun_ranks_join(by_one, environ, tmp_path) -> None:
     allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
     mpirun = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
     done = run_to_end([*mpirun, *train_words(tmp_path, "devices=null")], {**environ, **allow_root}, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "mpirun gives each rank a terminal, and writes to a pipe itself"
-    check(tmp_path, "mpi", reference)
+    check_learned(RunFolder(tmp_path / "run"), "mpi", 2, by_one)

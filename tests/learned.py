@@ -1,0 +1,30 @@
+"""What a run has learned, and whether runs that spread their batches over ranks learn what one process learns."""
+
+import json
+
+import torch
+from safetensors.torch import load_file
+
+from noether.checkpoints.format import list_checkpoints
+from noether.runs.folder import RunFolder
+
+# Sums in any order are alike to rounding, which plain steps in double precision do not magnify.
+PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+
+
+def weights(folder: RunFolder, name: str = "model.safetensors", which: int = -1) -> dict[str, torch.Tensor]:
+    """The weights of a run's last checkpoint, or another one."""
+    return load_file(list_checkpoints(folder.checkpoints)[which].path / name)
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any weight of two models, which must have weights of the same names."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def check_learned(folder: RunFolder, launcher: str, world_size: int, by_one: dict[str, torch.Tensor]) -> None:
+    """A run was started by this launcher, on so many ranks, and has learned what one process learns."""
+    assert json.loads(folder.plan.read_text())["launcher"] == launcher
+    assert json.loads(folder.result.read_text())["world_size"] == world_size
+    assert difference(by_one, weights(folder)) < 1e-10
