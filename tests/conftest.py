@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import torch
 from hypothesis import settings
 from learned import PROOF, weights
+from processes import find_program
 from sharing import group_of, needs_machines, reorder, session_number
 from warm_start import WarmStart
 
@@ -160,9 +160,7 @@ def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Debian's chromium, driven by playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no chromium: apt-get install chromium")
+    program = find_program("chromium", "chromium")
     from playwright.sync_api import expect as expectations
     from playwright.sync_api import sync_playwright
 

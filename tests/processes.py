@@ -1,14 +1,29 @@
 """What tests of processes share: running one to its end, waiting for what another does, and a port to meet at."""
 
+import os
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def lacking(what: str) -> NoReturn:
+    """Skips a test for what this machine lacks; in CI, which installs everything first, the test fails."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
+
+
+def find_program(name: str, package: str) -> str:
+    """Returns the path of a program, which is in this package of Debian."""
+    return shutil.which(name) or lacking(f"no {name}: apt-get install {package}")
 
 
 def run_to_end(
@@ -18,6 +33,13 @@ def run_to_end(
     return subprocess.run(
         command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
     )
+
+
+def mpirun(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs two processes of `noether WORDS` to their end, on as few cores as there are; root has to say that it may."""
+    command = [find_program("mpirun", "openmpi-bin"), "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
+    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
+    return run_to_end([*command, *words], {**environ, **allow_root})
 
 
 def wait_for(

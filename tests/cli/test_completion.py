@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from completion_table import completion_table
 from conftest import REPOSITORY
+from processes import find_program
 
 from noether.cli.completing import complete, split_line
 
@@ -87,14 +87,6 @@ def test_an_unknown_shell_is_answered(noether) -> None:
     assert (done.code, "fix       noether completion bash" in done.err) == (2, True)
 
 
-def require(shell: str) -> str:
-    found = shutil.which(shell)
-    if found is None and os.environ.get("CI") != "true":
-        pytest.skip(f"no {shell} here: ci/packages installs it")
-    assert found is not None
-    return found
-
-
 @pytest.fixture
 def on_path(folder: Path, environ: dict[str, str]) -> dict[str, str]:
     """An environment with `noether` on the PATH."""
@@ -131,7 +123,7 @@ def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], fo
     arguments, setup = START[shell]
     lines = [f"{typed}\t\x01print -r -- '<\x05>'\n" if shell == "zsh" else f"{typed}\t\x01printf '%s\\n' '<\x05>'\n"
              for typed, _, _ in TYPED.values()]  # fmt: skip
-    said = converse([require(shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
+    said = converse([find_program(shell, shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
     # zsh takes the blank after a word back when the line is moved over.
     expected = [whole.rstrip() if shell == "zsh" else whole for _, whole, _ in TYPED.values()]
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", said)
@@ -164,6 +156,7 @@ def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: f
 @pytest.mark.slow
 @pytest.mark.parametrize(("typed", "_", "word"), TYPED.values(), ids=TYPED)
 def test_fish_completes_what_is_typed(typed: str, _: str, word: str, on_path: dict[str, str], folder: Path) -> None:
-    command = [require("fish"), "--no-config", "-c", f"noether completion fish | source; complete -C {typed!r}"]
+    script = f"noether completion fish | source; complete -C {typed!r}"
+    command = [find_program("fish", "fish"), "--no-config", "-c", script]
     done = subprocess.run(command, env=on_path, cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [word]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import REPOSITORY
+from processes import find_program
 
 HERE = Path(__file__).parent
 EIGHT = [str(index) for index in range(8)]
@@ -37,9 +37,7 @@ SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stub."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no gcc: apt-get install gcc libc6-dev")
+    compiler = find_program("gcc", "gcc libc6-dev")
     folder = tmp_path_factory.mktemp("nvml")
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", "libnvidia-ml.so.1", str(HERE / "nvml_stub.c")]
     subprocess.run(command, cwd=folder, check=True, timeout=60)

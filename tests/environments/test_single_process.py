@@ -1,12 +1,9 @@
 """`srun -n2 noether evaluate RUN` is refused in words, and a lone process anywhere in a job works."""
 
-import os
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from processes import run_to_end
+from processes import mpirun
 from slurm_steps import batch_script, job_variables, step
 
 from noether.environments.process_facts import NOTHING_KNOWN
@@ -58,14 +55,9 @@ def test_one_process_works(environ: dict[str, str], host: str) -> None:
     refuse_several("evaluate", environ, host, NOTHING_KNOWN)
 
 
-@pytest.mark.skipif(
-    shutil.which("mpirun") is None and os.environ.get("CI") != "true", reason="no mpirun here (Debian: openmpi-bin)"
-)
 def test_mpirun_of_a_report_is_refused_and_writes_nothing(environ, tmp_path: Path) -> None:
-    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
     (tmp_path / "config.yaml").write_text("")
-    words = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether", "report", str(tmp_path)]
-    done = run_to_end(words, {**environ, **allow_root})
+    done = mpirun(["report", str(tmp_path)], environ)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "noether report runs in one process, but 2 were started" in done.stderr
     assert "mpirun -n 1 noether report …" in done.stderr

@@ -13,6 +13,7 @@ from noether.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture
 def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
     """Words and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""

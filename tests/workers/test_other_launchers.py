@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 from learned import PROOF, check_learned
-from processes import free_port, run_to_end
+from processes import free_port, mpirun, run_to_end
 
 from noether.runs.folder import RunFolder
 
@@ -83,13 +82,8 @@ def test_two_plain_nodes_need_no_file_system_in_common(by_one, environ, start_pr
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("mpirun") is None and os.environ.get("CI") != "true", reason="no mpirun here (Debian: openmpi-bin)"
-)
 def test_mpirun_ranks_join(by_one, environ, tmp_path) -> None:
-    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
-    mpirun = ["mpirun", "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
-    done = run_to_end([*mpirun, *train_words(tmp_path, "devices=null")], {**environ, **allow_root}, limit_s=LIMIT_S)
+    done = mpirun(train_words(tmp_path, "devices=null"), environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "mpirun gives each rank a terminal, and writes to a pipe itself"
     check_learned(RunFolder(tmp_path / "run"), "mpi", 2, by_one)

@@ -1,6 +1,5 @@
 """Meshes in the formats that other programs write, each written by one of them."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import meshio
 import numpy as np
 import pytest
 import pyvista
+from processes import find_program
 from simulated_cases import air
 
 from noether.data.cases.case_map import SetMap, parse_map
@@ -110,8 +110,7 @@ def test_the_mesh_of_nastran_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".msh", ".inp"])
 def test_the_mesh_of_a_deck_is_read(suffix: str, tmp_path: Path) -> None:
-    if shutil.which("gmsh") is None:
-        pytest.skip("no gmsh: apt-get install gmsh")
+    find_program("gmsh", "gmsh")
     (tmp_path / "box.geo").write_text('SetFactory("OpenCASCADE"); Box(1) = {0, 0, 0, 1, 2, 3};')
     subprocess.run(["gmsh", "-3", "-o", f"case{suffix}", "box.geo"], cwd=tmp_path, check=True, capture_output=True,
                    timeout=60)  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from processes import find_program
 
 from noether.data.cases.case_map import map_text, parse_map
 from noether.data.cases.dataset import open_cases
@@ -26,8 +27,7 @@ EXAMPLE = REPOSITORY / "examples" / "openfoam" / "make_cases.py"
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory) -> Path:
-    if shutil.which("simpleFoam") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no simpleFoam: apt-get install openfoam")
+    find_program("simpleFoam", "openfoam")
     out = tmp_path_factory.mktemp("openfoam") / "cases"
     words = [
         str(out),

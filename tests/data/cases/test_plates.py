@@ -1,8 +1,6 @@
 """Plates really solved by CalculiX: drafted as a solid, and their tensors are those of the solver."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 import pyvista
 from conftest import REPOSITORY
+from processes import find_program
 
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
@@ -23,8 +22,8 @@ EXAMPLE = REPOSITORY / "examples" / "plates" / "make_cases.py"
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory) -> Path:
-    if shutil.which("gmsh") is None or shutil.which("ccx") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("apt-get install gmsh calculix-ccx")
+    find_program("gmsh", "gmsh")
+    find_program("ccx", "calculix-ccx")
     pytest.importorskip("ccx2paraview")
     out = tmp_path_factory.mktemp("plates") / "cases"
     subprocess.run([sys.executable, str(EXAMPLE), str(out), "--cases", "4", "--size", "16"], timeout=300, check=True)
