@@ -106,10 +106,6 @@ def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progr
     return folder
 
 
-def _check_shapenet_car(dataset: ShapeNetCarDatasetConfig, root: Path | None) -> None:
-    check_shapenet_car(root, dataset.split)
-
-
 def _verify(dataset: CasesDatasetConfig | ShapeNetCarDatasetConfig, root: Path, progress: Progress) -> Path:
     verify_cases(root, read_metadata(root), progress, usable_cpus())
     return root
@@ -190,7 +186,7 @@ SOURCES: Mapping[str, DataSource] = {
         prepare=_prepare_ellipsoid,
     ),
     "shapenet_car": DataSource(
-        check=_check_shapenet_car,
+        check=lambda dataset, root: check_shapenet_car(root, dataset.split),
         open=lambda dataset, folder: Splits(*open_shapenet_car(folder, dataset.split)),
         prepare=_verify,
     ),

@@ -15,7 +15,7 @@ from noether.data.about import CAR_SPACE
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shared_work import Progress, cache_root, locked, silent
-from noether.data.surviving_pool import all_made, surviving_map
+from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
             path = folder / f"{split}.safetensors"
             write[split] = files.enter_context(packed_writer(path, specs, _order(dataset, split, size)))
         make = partial(_make_block, dataset.seed, *points)
-        for (split, block), arrays in all_made(surviving_map(make, blocks, workers if workers > 1 else 0)):
+        for (split, block), arrays in surviving_map(make, blocks, workers if workers > 1 else 0):
+            if isinstance(arrays, RequestError):
+                raise arrays
             write[split](block.start, arrays)
             done += len(block)
             progress(done, total)

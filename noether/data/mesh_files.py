@@ -204,20 +204,14 @@ def read_array(path: Path) -> np.ndarray:
     """Reads the array of a .npy file, without running code. RequestError: it cannot be read."""
     try:
         array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            raise ValueError(array.dtype if isinstance(array, np.ndarray) else "several arrays")
     # NumPy parses the header as Python: a broken one raises whatever its parser does.
     except (Exception, RecursionError, MemoryError) as error:
         raise RequestError(
             "mesh-parts-unreadable",
             f"{path} cannot be read",
             seen=one_line(error),
-            expected="an array saved by numpy.save",
-        ) from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-        kind = str(array.dtype) if isinstance(array, np.ndarray) else "several arrays"
-        raise RequestError(
-            "mesh-parts-unreadable",
-            f"{path} cannot be read",
-            seen=kind,
             expected="one array of numbers, saved by numpy.save",
-        )
+        ) from None
     return array

@@ -78,14 +78,6 @@ def _run(
         executor.shutdown(cancel_futures=True)
 
 
-def all_made(results: Iterable[tuple[Item, Any | RequestError]]) -> Iterator[tuple[Item, Any]]:
-    """Yields what `surviving_map` does, and raises the first refusal."""
-    for item, result in results:
-        if isinstance(result, RequestError):
-            raise result
-        yield item, result
-
-
 def _end_with_parent() -> None:
     """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer

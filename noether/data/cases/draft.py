@@ -1,6 +1,5 @@
 """A survey of a folder of cases → a draft of its map, commented, which `prepare` takes as it is or edited."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import get_args
 import numpy as np
 
 from noether.data.cases.case_map import LENGTHS, RESERVED, SetKind
-from noether.data.cases.draft_numbers import draft_numbers, numbers_of
+from noether.data.cases.draft_numbers import draft_numbers, keys, numbers_of
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.data.cases.tensors import TensorOrder
 from noether.data.cases.vocabulary import (
@@ -229,17 +228,13 @@ def field_name(array: ArrayFacts, physics: Physics) -> str:
 def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrder, is_kinematic: bool) -> list[str]:
     lines = [
         f"  {own.name}:",
-        f"    file: {json.dumps(own.template, ensure_ascii=False)}",
-        *(
-            [f"    values: {json.dumps(own.values, ensure_ascii=False)}      # a row for each of the {own.at}"]
-            if own.values
-            else []
-        ),
+        f"    {keys({'file': own.template})}",
+        *([f"    {keys({'values': own.values})}      # a row for each of the {own.at}"] if own.values else []),
         f"    kind: {own.kind}",
         f"    at: {own.at}",
     ]
     if own.patches:
-        lines.append(f"    patches: {json.dumps(own.patches, ensure_ascii=False)}")
+        lines.append(f"    {keys({'patches': own.patches})}")
     surface = next((other.name for other in sets if other.kind == "surface"), None)
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
@@ -248,9 +243,7 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         unit, why = meaning.unit(array)
         angle = period_of(array.name, array.low, array.high) if array.components == 1 else None
         unit = unit or (angle[0] if angle else "")
-        about = [
-            f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in (("array", array.name), ("unit", unit))
-        ]
+        about = [keys({"array": array.name, "unit": unit})]
         if array.components == TENSOR:
             about.append(f"tensor: {order}")
         else:  # said, so that a case with another number is refused as it is read

@@ -25,6 +25,11 @@ class Number(NamedTuple):
     row: str = ""
 
 
+def keys(texts: Mapping[str, object]) -> str:
+    """Returns keys with texts, or lists of texts, as YAML has them."""
+    return ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in texts.items())
+
+
 def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
     """The lines of parameters, and those of outputs."""
     parameters: dict[str, str] = {}
@@ -41,16 +46,14 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
             continue
         while name in peaks:
             name += "_2"
-        own = f", column: {json.dumps(column, ensure_ascii=False)}" if column != name else ""
-        unit = json.dumps(unit or FLOW_UNITS.get(name, ""), ensure_ascii=False)
-        places = {"file": file, "row": row} if row else {"file": file}
-        where = ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in places.items())
+        own = {"column": column} if column != name else {}
+        about = keys({"file": file} | ({"row": row} if row else {}) | own | {"unit": unit or FLOW_UNITS.get(name, "")})
         into = outputs if is_result(column) or file in of_results else parameters
         span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
         of = _determined_by(survey, values, seen) if into is parameters else ""
         seen[column] = values
         doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
-        into[name] = f"  {name}: {{{where}{own}, unit: {unit}}}      # {span}{doubt}"
+        into[name] = f"  {name}: {{{about}}}      # {span}{doubt}"
         peaks[name] = max(map(abs, values.values()))
     for name, line in outputs.items():
         if of := _negligible_beside(name, {other: peaks[other] for other in outputs}):
