@@ -18,7 +18,7 @@ from conftest import BROWSER_LIMIT_MS, TINY
 from sharing import in_every_push
 
 from watch.test_page import MARKUP, RUN, write_run
-from watch.watching import Page, kill, serve
+from watch.watching import Page, serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOOKS = {f"{size}-{scheme}": (width, scheme) for size, width in (("wide", 1400), ("narrow", 400))
@@ -78,9 +78,8 @@ def place(tmp_path_factory, train_in, environ) -> Iterator[SimpleNamespace]:
     """A folder with two real runs that have ended, and the page on it."""
     runs = tmp_path_factory.mktemp("runs")
     ended = [train_in(runs, name, f"seed={seed}") for name, seed in (("first", 1), ("second", 2))]
-    page = serve(environ, str(runs))
-    yield SimpleNamespace(runs=runs, page=page, ended=ended, environ=environ)
-    kill(page)
+    with serve(environ, str(runs)) as page:
+        yield SimpleNamespace(runs=runs, page=page, ended=ended, environ=environ)
 
 
 def expect(locator: Any) -> Any:
@@ -176,16 +175,13 @@ def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, opened
     shutil.copytree(place.ended[0].path, tmp_path / "first")
     (tmp_path / "young").mkdir()
     shutil.copy(place.ended[0].config, tmp_path / "young" / "config.yaml")
-    page = serve(place.environ, str(tmp_path))
-    try:
+    with serve(place.environ, str(tmp_path)) as page:
         shown = opened(page.address)
         shown.get_by_role("button", name=re.compile("^first")).click()
         expect(shown.locator("#log")).to_contain_text("evaluated in")
         shown.evaluate(CHOOSE_MEANWHILE)
         shown.get_by_label("Overlay young").check()  # Compared anew.
         expect(shown.locator("#log")).to_have_text("")
-    finally:
-        kill(page)
 
 
 @pytest.mark.parametrize(("width", "scheme"), in_every_push(LOOKS, "wide-light", "narrow-dark"))
@@ -281,16 +277,13 @@ WIDER = """() => [...document.querySelectorAll("main *")]
 def test_of_three_runs_nothing_is_cut_at_1280_pixels(place, opened, tmp_path) -> None:
     for number in (1, 2, 3):
         shutil.copytree(place.ended[0].path, tmp_path / f"ellipsoid-{number}")
-    page = serve(place.environ, str(tmp_path))
-    try:
+    with serve(place.environ, str(tmp_path)) as page:
         shown = opened(page.address, 1280)
         for number in (1, 2, 3):
             shown.get_by_label(f"Overlay ellipsoid-{number}").check()
         expect(shown.locator("#metric-tables th.run-2").first).to_be_visible()
         wait_until(shown, lambda: shown.locator('[data-curve="loss"] .at-cursor span').count() == 3)
         assert shown.evaluate(WIDER) == []
-    finally:
-        kill(page)
 
 
 def test_nothing_jumps_while_the_page_fills(place, opened) -> None:
@@ -302,23 +295,19 @@ def test_nothing_jumps_while_the_page_fills(place, opened) -> None:
 
 def test_the_page_says_that_the_program_has_ended(tmp_path: Path, opened, environ) -> None:
     write_run(tmp_path / "runs" / "one")
-    served = serve(environ, str(tmp_path / "runs"))
-    try:
+    with serve(environ, str(tmp_path / "runs")) as served:
         page = opened(served.address)
         served.end()
         page.wait_for_selector('#connection[data-state="gone"]')
         assert "ended" in page.locator("#connection").inner_text()
-    finally:
-        kill(served)
 
 
 @pytest.fixture
 def hostile(tmp_path: Path, environ) -> Iterator[Page]:
     for seed in (1, 2):
         write_run(tmp_path / "runs" / f"{RUN}{seed}{MARKUP.replace('/', '')}", seed)
-    served = serve(environ, *map(str, sorted((tmp_path / "runs").iterdir())))
-    yield served
-    kill(served)
+    with serve(environ, *map(str, sorted((tmp_path / "runs").iterdir()))) as served:
+        yield served
 
 
 def test_a_stranger_s_texts_stay_texts(hostile: Page, opened) -> None:

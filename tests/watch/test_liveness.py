@@ -52,16 +52,6 @@ def elsewhere_failed(folder: RunFolder) -> None:
     start(folder, "node7", exit_code=1)
 
 
-def elsewhere_done(folder: RunFolder) -> None:
-    start(folder, "node7", exit_code=0)
-    write_record(folder.result, {"metrics": {}})
-
-
-def elsewhere_stopped(folder: RunFolder) -> None:
-    start(folder, "node7", exit_code=75)
-    write_record(folder.stopped, {"reason": "SIGTERM"})
-
-
 def died_here(folder: RunFolder) -> None:
     start(folder, socket.gethostname())
 
@@ -77,8 +67,6 @@ def submitted(folder: RunFolder) -> None:
         (elsewhere, 5, "running", "node7"),
         (elsewhere, LEAST_PATIENCE_S + 5, "silent", "node7"),
         (elsewhere_failed, 5, "failed", "exit code 1"),
-        (elsewhere_done, 5, "done", "evaluated"),
-        (elsewhere_stopped, 5, "stopped", "SIGTERM"),
         (died_here, 5, "lost", "without a word"),
         (submitted, 5, "waiting", "job 17"),
     ],

@@ -14,7 +14,7 @@ from PIL import Image
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import row_line, write_record
-from watch.watching import kill, serve
+from watch.watching import serve
 
 SECRET = "not-for-the-page"
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -59,14 +59,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> 
     os.mkfifo(linked.logs / "rank-2.log")
     (linked.logs / "rank-1.log").unlink()
     (linked.logs / "rank-1.log").symlink_to(secret)
-    page = serve(environ, str(root / "runs"))
-    try:
+    with serve(environ, str(root / "runs")) as page:
         listed = {run["name"]: run["key"] for run in page.json("api/runs")["runs"]}
         yield SimpleNamespace(page=page, root=root, honest=honest, other=other, linked=linked, keys=listed)
         code, said = page.end()
         assert (code, "Traceback" in said) == (0, False), said
-    finally:
-        kill(page)
 
 
 @pytest.mark.parametrize(

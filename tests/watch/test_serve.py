@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from processes import run_to_end
 from test_readme import commands
 
-from watch.watching import kill, serve
+from watch.watching import serve
 
 
 @pytest.fixture
@@ -23,8 +23,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_ctrl_c_ends_it_cleanly_and_the_address_is_told(runs: Path, environ) -> None:
-    page = serve(environ, "runs/cars", cwd=runs)
-    try:
+    with serve(environ, "runs/cars", cwd=runs) as page:
         assert f"ssh -N -L {page.port}:127.0.0.1:{page.port}" in page.said
         assert len(page.path.strip("/")) >= 32
         assert page.ask("")[0] == 200
@@ -32,8 +31,6 @@ def test_ctrl_c_ends_it_cleanly_and_the_address_is_told(runs: Path, environ) -> 
         code, said = page.end()
         assert code == 0
         assert "Traceback" not in said
-    finally:
-        kill(page)
 
 
 def listening(port: int) -> set[str]:
@@ -50,13 +47,10 @@ def documented() -> list[str]:
 @pytest.mark.parametrize("line", documented())
 def test_the_documented_commands_serve(line: str, runs: Path, environ) -> None:
     words = re.sub(r" --port \d+", "", line).split()[2:]  # Another test may have that port.
-    page = serve(environ, *words, cwd=runs)
-    try:
+    with serve(environ, *words, cwd=runs) as page:
         listed = [run["name"] for run in page.json("api/runs")["runs"]]
         assert set(listed) == ({Path(word).name for word in words} or {"cars", "lorries"})
         assert page.end()[0] == 0
-    finally:
-        kill(page)
 
 
 @pytest.mark.parametrize(

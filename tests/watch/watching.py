@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ class Page:
         return self.process.returncode, said
 
 
-def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Page:
-    """Starts the page at any free port, and waits for its address."""
+@contextmanager
+def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Iterator[Page]:
+    """Starts the page at any free port, waits for its address, and kills what is left running of it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"],
         cwd=cwd,
@@ -73,19 +75,17 @@ def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -
         text=True,
         start_new_session=True,
     )
-    said = ""
-    assert process.stdout is not None
-    for line in process.stdout:
-        said += line
-        if "Ctrl-C" in line:
-            break
-    found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", said)
-    assert found, said
-    return Page(process, found[0], said)
-
-
-def kill(page: Page) -> None:
-    """Ends what a test has left running."""
-    if page.process.poll() is None:
-        os.killpg(page.process.pid, signal.SIGKILL)
-    page.process.communicate()
+    try:
+        said = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            if "Ctrl-C" in line:
+                break
+        found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", said)
+        assert found, said
+        yield Page(process, found[0], said)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
