@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ class Host:
 
     holder: subprocess.Popen[bytes]
     environ: dict[str, str]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, *command: str) -> None:
         subprocess.run(self.inside(*command), check=True, timeout=30)
@@ -57,10 +58,13 @@ class Host:
 
     def train(self, log: Path, *overrides: str, name: bool = True) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
+        return self.start(self.inside(sys.executable, *words, name=name), self.environ, log)
+
+    def start(self, command: list[str], environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+        """Starts a command, which is ended after the test."""
         with log.open("wb") as file:
-            return subprocess.Popen(
-                self.inside(sys.executable, *words, name=name), env=self.environ, stdout=file, stderr=file, cwd=OWN
-            )
+            self.started.append(subprocess.Popen(command, env=environ, stdout=file, stderr=file, cwd=OWN))
+        return self.started[-1]
 
 
 @pytest.fixture
@@ -71,15 +75,15 @@ def host(environ) -> Iterator[Host]:
     if os.geteuid() or not can:
         lacking("only root can mount a small disk here")
     holder = subprocess.Popen(["unshare", "--mount", "--uts", "sleep", "280"])
+    host = Host(holder, {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **PAUSE})
     try:
         wait_for("namespaces", lambda: other_namespace(holder.pid))
-        own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **PAUSE}
-        host = Host(holder, own)
         host.run("hostname", "n9")
         yield host
     finally:
-        holder.kill()  # The last process of its namespaces: mounts and name go with it.
-        holder.wait(timeout=10)
+        for process in (*host.started, holder):  # With the last process of its namespaces go mounts and name.
+            process.kill()
+            process.wait(timeout=10)
 
 
 def other_namespace(pid: int) -> bool:
@@ -231,18 +235,14 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     data = ("dataset.kind=impatient.Lines", "dataset.count=64", "dataset.validation_fraction=0.25")
     words = (*WIDE, *data, "devices=2", "trainer.evaluate_every=5 updates")
     process = host.train(log, *words, f"output_path={run.parent}", "run_id=run")
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
     try:
-        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
-        host.run("fsfreeze", "--freeze", str(run / "checkpoints"))
-        try:
-            wait_for("two skipped", lambda: log.read_text().count(" is skipped: that of update ") > 1)
-            assert process.poll() is None
-        finally:
-            host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
-        assert process.wait(120) == 0, log.read_text()
+        wait_for("two skipped", lambda: log.read_text().count(" is skipped: that of update ") > 1)
+        assert process.poll() is None
     finally:
-        process.kill()
-        process.wait()
+        host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
+    assert process.wait(120) == 0, log.read_text()
     assert rows(folder) == list(range(1, 61))
     saved = list_checkpoints(folder.checkpoints)
     best = json.loads((saved[-1].path / "state.json").read_text())["progress"]["best_metric"]
@@ -255,22 +255,15 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
 
 
 @pytest.mark.slow
-def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undisturbed, environ, tmp_path) -> None:
+def test_of_two_writers_the_newer_goes_on_and_the_older_ends_in_words(host, undisturbed, tmp_path) -> None:
     """As when a node that was only cut off from the network trains on while its job runs again on another."""
     folder, logs = RunFolder(tmp_path / "run"), (tmp_path / "older.log", tmp_path / "newer.log")
     words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *WIDE]
     words += [f"output_path={tmp_path}", "run_id=run"]
-    own = {**host.environ, "PAUSE_S": "0.4"}
-    with logs[0].open("wb") as file:
-        older = subprocess.Popen([sys.executable, *words], env=own, stdout=file, stderr=file, cwd=OWN)
-    try:
-        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
-        newer = host.train(logs[1], *WIDE, f"output_path={tmp_path}", "run_id=run")
-        assert older.wait(90) == 1, logs[0].read_text()
-    finally:
-        if older.poll() is None:
-            older.kill()
-            older.wait()
+    older = host.start([sys.executable, *words], {**host.environ, "PAUSE_S": "0.4"}, logs[0])
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    newer = host.train(logs[1], *WIDE, f"output_path={tmp_path}", "run_id=run")
+    assert older.wait(90) == 1, logs[0].read_text()
     said = logs[0].read_text()
     assert "another attempt at this run writes to its folder now; this one ends and leaves it alone" in said
     assert "attempt 2 on n9" in said
@@ -290,21 +283,17 @@ def test_a_start_that_lost_its_run_drops_the_rows_that_a_full_disk_made_it_hold_
     folder = host.small_disk(disk)
     words = (*WIDE, f"output_path={disk}", "run_id=run", "tracker.tensorboard=true")
     older = host.train(logs[0], *words, name=False)
-    try:
-        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
-        fill(host.seen(disk / "rest"))
-        wait_for("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
-        older.send_signal(signal.SIGSTOP)
-        host.seen(disk / "rest").unlink()
-        before = {path: path.read_bytes() for path in folder.tensorboard.iterdir()}
-        newer = host.train(logs[1], *words)
-        assert newer.wait(120) == 0, logs[1].read_text()
-        history = folder.metrics.read_bytes()
-        older.send_signal(signal.SIGCONT)
-        assert older.wait(60) == 1, logs[0].read_text()
-    finally:
-        older.kill()
-        older.wait()
+    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    fill(host.seen(disk / "rest"))
+    wait_for("both held back", lambda: logs[0].read_text().count("rows are held back") == 2)
+    older.send_signal(signal.SIGSTOP)
+    host.seen(disk / "rest").unlink()
+    before = {path: path.read_bytes() for path in folder.tensorboard.iterdir()}
+    newer = host.train(logs[1], *words)
+    assert newer.wait(120) == 0, logs[1].read_text()
+    history = folder.metrics.read_bytes()
+    older.send_signal(signal.SIGCONT)
+    assert older.wait(60) == 1, logs[0].read_text()
     assert "another attempt at this run writes to its folder now" in logs[0].read_text()
     assert {path: path.read_bytes() for path in before} == before, "events of a history that has been made anew"
     assert folder.metrics.read_bytes() == history

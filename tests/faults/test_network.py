@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ class Hosts:
 
     holders: list[subprocess.Popen[bytes]]
     environ: dict[str, str]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def on(self, host: int, *command: str) -> list[str]:
         return ["nsenter", f"--target={self.holders[host].pid}", "--net", "--uts", "--", *command]
@@ -57,6 +58,7 @@ class Hosts:
             with (folder / f"n{host + 1}.log").open("ab") as log:
                 command = self.on(host, sys.executable, *words, f"node_rank={rank}")
                 started.append(subprocess.Popen(command, env=self.environ, stdout=log, stderr=log, cwd=OWN))
+        self.started += started
         return started
 
 
@@ -82,9 +84,9 @@ def hosts(environ) -> Iterator[Hosts]:
             two.cable("up", host)
         yield two
     finally:
-        for holder in holders:
-            holder.kill()
-            holder.wait(timeout=10)
+        for process in (*two.started, *holders):
+            process.kill()
+            process.wait(timeout=10)
 
 
 @pytest.fixture(scope="module")
@@ -113,27 +115,20 @@ def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -
         return "\n".join(log.read_text() for log in logs)
 
     running = hosts.train(tmp_path, f"distributed.heartbeat_timeout_s={SILENCE_S}")
-    try:
-        wait_for(f"update {update}", lambda: update in updates_made(folder), 90, said)
-        hosts.cable("down", host)
-        codes = [one.wait(GONE_S) for one in running]
-        assert codes == [1, 1], said()
-        silent = f"has not been heard of for {SILENCE_S} s: its host is down, or"
-        assert f"noether: rank 1 on n2 {silent} cut off from this one" in logs[0].read_text()
-        assert f"rank 1 ends with the run: rank 0 on {ADDRESSES[0]} {silent} this one is cut off from it" in (
-            logs[1].read_text()
-        )
-        saved = list_checkpoints(folder.checkpoints)[-1].updates
-        assert saved >= 10, "at most the updates since the last checkpoint are lost"
-        hosts.cable("up", host)
-        running = hosts.train(tmp_path)
-        codes = [one.wait(120) for one in running]
-        assert codes == [0, 0], said()
-    finally:
-        for one in running:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+    wait_for(f"update {update}", lambda: update in updates_made(folder), 90, said)
+    hosts.cable("down", host)
+    codes = [one.wait(GONE_S) for one in running]
+    assert codes == [1, 1], said()
+    silent = f"has not been heard of for {SILENCE_S} s: its host is down, or"
+    assert f"noether: rank 1 on n2 {silent} cut off from this one" in logs[0].read_text()
+    assert f"rank 1 ends with the run: rank 0 on {ADDRESSES[0]} {silent} this one is cut off from it" in (
+        logs[1].read_text()
+    )
+    saved = list_checkpoints(folder.checkpoints)[-1].updates
+    assert saved >= 10, "at most the updates since the last checkpoint are lost"
+    hosts.cable("up", host)
+    codes = [one.wait(120) for one in hosts.train(tmp_path)]
+    assert codes == [0, 0], said()
     assert f"after update {saved}" in logs[0].read_text()
     assert "Traceback" not in said()
     assert final_hashes(folder) == undisturbed
@@ -145,15 +140,9 @@ def test_a_second_host_0_is_told_that_there_is_one(hosts, tmp_path) -> None:
     """The second was meant to be node 1, and ends at once; the first goes on to wait for it."""
     logs = [tmp_path / "n1.log", tmp_path / "n2.log"]
     own = ("resume=null", "run_id=null")
-    running = hosts.train(tmp_path, *own, ranks=[(0, 0)])
-    try:
-        wait_for("n1", lambda: "noether: rank 0 on n1 waits for rank 1 of 2" in logs[0].read_text(), 60)
-        running += hosts.train(tmp_path, *own, ranks=[(1, 0)])
-        assert running[1].wait(30) == 2
-        assert "[rank-twice]" in logs[1].read_text()
-        assert running[0].poll() is None
-    finally:
-        for one in running:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+    (first,) = hosts.train(tmp_path, *own, ranks=[(0, 0)])
+    wait_for("n1", lambda: "noether: rank 0 on n1 waits for rank 1 of 2" in logs[0].read_text(), 60)
+    (second,) = hosts.train(tmp_path, *own, ranks=[(1, 0)])
+    assert second.wait(30) == 2
+    assert "[rank-twice]" in logs[1].read_text()
+    assert first.poll() is None
