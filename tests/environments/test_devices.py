@@ -6,7 +6,7 @@ from noether.common.cpus import usable_cpus
 from noether.environments.devices import DeviceInventory, choose_devices, find_devices
 from noether.environments.driver import Gpu, nvml_gpus
 from noether.environments.placement import Device, LaunchRequest
-from noether.errors import RequestError
+from tests.refusal import refusal_with
 
 A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0000", "GPU-1f2e3d4c-b5a6"
 MIG_1, MIG_2 = "MIG-c6d4f1ef-42e4-5de3", "MIG-d9a47cfb-d1f2-d08c"
@@ -67,13 +67,9 @@ def test_visible_cuda_devices(mask: str | None, gpus: list[Gpu], names: list[str
     ],
 )
 def test_a_mask_that_cuda_would_cut_is_refused(mask: str, gpus: list[Gpu], words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
+    with refusal_with(*words) as caught:
         found(mask, gpus)
     assert f"CUDA_VISIBLE_DEVICES={mask}" in caught.value.seen
-    assert caught.value.expected
-    assert caught.value.fix
-    for word in words:
-        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +119,8 @@ def test_an_absent_accelerator_is_refused(
     accelerator: str, mask: str | None, gpus: list[Gpu] | None, system: str, words: list[str]
 ) -> None:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    with pytest.raises(RequestError) as caught:
+    with refusal_with(*words):
         find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
-    for word in words:
-        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +139,7 @@ def test_visible_devices_plans_for_another_machine(override: str, names: list[st
 
 @pytest.mark.parametrize("override", ["0,0", "0,x", "MIG-a,MIG-b"])
 def test_visible_devices_is_read_as_strictly_as_a_mask(override: str) -> None:
-    with pytest.raises(RequestError, match="--visible-devices"):
+    with refusal_with("--visible-devices"):
         find_devices(LaunchRequest(visible_devices=override), {}, untouchable)
 
 
@@ -210,11 +204,9 @@ def test_choose_devices(inventory: DeviceInventory, devices: str | None, indices
     ],
 )
 def test_a_choice_that_is_not_here_is_refused(inventory: DeviceInventory, devices: str, words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
+    with refusal_with(*words) as caught:
         choose_devices(inventory, devices)
     assert f"devices={devices}" in caught.value.seen
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_the_real_driver_answers_none_or_uuids() -> None:

@@ -5,14 +5,13 @@ import re
 import shlex
 
 import pytest
-from slurm_dumps import four_gpus, no_gpus
+from placing import place
 from slurm_steps import batch_script, step
 from test_mpi_placement import hydra, open_mpi
 from test_nodes_placement import place as place_on_nodes
 from test_torchrun_placement import by_hand, pods, torchrun
 
 from noether.environments.placement import LaunchRequest, Placement
-from noether.environments.resolve import resolve_placement
 from noether.errors import RequestError
 
 TWO_HOSTS = hydra(1, 1)[1]
@@ -55,8 +54,7 @@ PLACES = {"HOST": "n1"}
 
 
 def resolve(environ: dict[str, str], settings: dict[str, object], gpus: bool) -> Placement:
-    request = LaunchRequest(**settings)  # type: ignore[arg-type]
-    return resolve_placement(request, environ, "n1", four_gpus if gpus else no_gpus)
+    return place(environ, LaunchRequest(**settings), gpus, "n1")  # type: ignore[arg-type]
 
 
 def applied(fix: str, environ: dict[str, str], settings: dict[str, object]) -> tuple[dict[str, str], dict[str, object]]:

@@ -1,16 +1,14 @@
 """Several machines and no scheduler: nodes, node_rank and master_addr, together or not at all."""
 
+import placing
 import pytest
-from slurm_dumps import four_gpus, no_gpus
 from slurm_steps import check_one_world
 
 from noether.environments.placement import LaunchRequest, Placement
-from noether.environments.resolve import resolve_placement
 
 
 def place(host: str, gpus: bool = False, environ: dict[str, str] | None = None, **settings: object) -> Placement:
-    request = LaunchRequest(**settings)  # type: ignore[arg-type]
-    return resolve_placement(request, environ or {}, host, four_gpus if gpus else no_gpus)
+    return placing.place(environ or {}, LaunchRequest(**settings), gpus, host)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

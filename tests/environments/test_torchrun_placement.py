@@ -1,13 +1,12 @@
 """RANK and WORLD_SIZE: torchrun, a PyTorchJob's pods, ranks started by hand, each with its own trap."""
 
 import pytest
-from slurm_dumps import four_gpus, no_gpus
+from placing import place, shown
 from slurm_steps import batch_script, step
 
-from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.placement import LaunchRequest
 from noether.environments.process_facts import ProcessFacts
-from noether.environments.resolve import resolve_placement
-from noether.errors import RequestError
+from tests.refusal import refusal_with
 
 
 def torchrun(*counts: int, master: str = "n1", **extra: str) -> list[dict[str, str]]:
@@ -54,16 +53,6 @@ def pods(count: int, workers: int = 1, **extra: str) -> list[dict[str, str]]:
         }
         for pod in range(count)
     ]
-
-
-def place(
-    environ: dict[str, str], request: LaunchRequest | None = None, gpus: bool = False, host: str = "box"
-) -> Placement:
-    return resolve_placement(request or LaunchRequest(), environ, host, four_gpus if gpus else no_gpus)
-
-
-def shown(placement: Placement) -> str:
-    return " ".join(f"{w.rank}/{w.local_rank}/{w.node_rank} {w.device}" for w in placement.workers)
 
 
 @pytest.mark.parametrize("gpus", [False, True], ids=["cpu", "gpu"])
@@ -193,16 +182,13 @@ def test_ranks_by_hand() -> None:
 def test_is_refused_in_words(
     environ: dict[str, str], request_: LaunchRequest | None, gpus: bool, words: list[str]
 ) -> None:
-    with pytest.raises(RequestError) as caught:
+    with refusal_with(*words):
         place(environ, request_, gpus)
-    for word in words:
-        assert word in str(caught.value)
-    assert caught.value.fix
 
 
 def test_ranks_in_a_stripped_slurm_step_are_not_believed() -> None:
     facts = ProcessFacts(ancestors=("slurmstepd: [13.0]",))
-    with pytest.raises(RequestError, match="--cleanenv"):
-        resolve_placement(LaunchRequest(), by_hand(2)[0], "n1", no_gpus, facts)
+    with refusal_with("--cleanenv"):
+        place(by_hand(2)[0], facts=facts)
     # torchrun was started inside the container, and knows.
-    assert resolve_placement(LaunchRequest(), torchrun(2)[0], "n1", no_gpus, facts).launcher == "torchrun"
+    assert place(torchrun(2)[0], facts=facts).launcher == "torchrun"
