@@ -52,13 +52,16 @@ def test_settings_are_composed(overrides, holds, tmp_path: Path) -> None:
 def test_a_file_from_anywhere_finds_the_groups(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "mine.yaml"
     file.parent.mkdir()
-    file.write_text("defaults: [/train, _self_]\nseed: 7\ntrainer: {max_epochs: 2}\n")
+    file.write_text("defaults: [/train, _self_]\nseed: 7\ntrainer: {max_epochs: 2}\nmodel: upt\n")
+    assert load_config(hp=file).model.dim == 192
     config = load_config(["model.dim=48"], hp=file)
     assert (config.seed, config.trainer.max_epochs, config.model.dim) == (7, 2, 48)
 
 
 WITHOUT_DEFAULTS = {
     "empty": ("", lambda c: c == load_config()),
+    "a-group-s-option": ("model: upt\nseed: 3\n", lambda c: (c.model.dim, c.seed) == (192, 3)),
+    "a-name-that-is-a-number": ('run_id: "7"\n', lambda c: c.run_id == "7"),
     "a-setting": ("seed: 7\n", lambda c: (c.seed, c.trainer.max_epochs) == (7, 36)),
     "another-length": (
         "trainer: {max_updates: 5}\n",
@@ -94,7 +97,9 @@ def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None
 BROKEN_FILES = {
     "broken-yaml": ("a: 1\nb: [\nc", "mine.yaml:3 is not valid YAML"),
     "tabs": ("trainer:\n\tmax_epochs: 3\n", "mine.yaml:2 is not valid YAML"),
+    "a-bracket-that-stays-open": ("seed: [1\n", "mine.yaml:2 is not valid YAML"),
     "a-list": ("- 1\n- 2\n", "contains no settings"),
+    "a-number-for-a-name": ("run_id: 7\n", 'run_id: "7"'),
     "unknown-default": ("defaults: [/modl: upt]\n", "no configuration 'modl/upt'"),
 }
 
