@@ -4,7 +4,6 @@ They run last (tests/sharing.py): the images are made while the other tests run.
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,10 +111,3 @@ def work(tmp_path_factory: pytest.TempPathFactory, user: int) -> Path:
     os.chown(folder, user, -1)
     folder.chmod(0o755)
     return folder
-
-
-@pytest.fixture
-def apptainer(sif: Path, image_variables: dict[str, str]) -> list[str]:
-    """The command `apptainer`, which finds what it needs in the environment."""
-    assert sys.platform == "linux"
-    return ["apptainer"]

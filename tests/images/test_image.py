@@ -79,14 +79,14 @@ def test_docker_hands_over_every_word_as_it_is(program: str, containers, echo) -
 
 
 @pytest.mark.parametrize("program", ["run", "exec-verb", "exec-noether"])
-def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, apptainer, image_variables, echo) -> None:
+def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, image_variables, echo) -> None:
     words = {
         "run": ["run", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
         "exec-verb": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "train"],
         "exec-noether": ["exec", "--bind", f"{echo}:{INSIDE}", str(sif), "noether", "train"],
     }[program]
     done = subprocess.run(
-        [*apptainer, *words, *NASTY],
+        ["apptainer", *words, *NASTY],
         env={**os.environ, **image_variables},
         capture_output=True,
         text=True,
