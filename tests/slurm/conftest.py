@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,7 +63,10 @@ class Slurm:
         return subprocess.run(command, input=text, env=environ, capture_output=True, text=True, timeout=limit_s)
 
     def power(self, *arguments: str) -> None:
-        """Run a command of the cluster's that must succeed."""
+        """Run a command that must succeed: up, down; kill or boot a node; unplug its cable, or plug it in again.
+
+        `boot` returns when Slurm would give the node work; what runs on a node that is unplugged runs on.
+        """
         done = self.cluster(*arguments, limit_s=300)
         assert done.returncode == 0, done.stderr
 
@@ -112,6 +116,10 @@ class Slurm:
         path = Path(self.show(job)["StdOut"])
         return path.read_text() if path.exists() else ""
 
+    def explain(self, job: int) -> str:
+        """Return all that is known of a job, for a test that has waited in vain."""
+        return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
+
     def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
         """Return the state in which a job ended, or that in `until`, should it come first."""
         states = {*ENDED, until}
@@ -120,10 +128,7 @@ class Slurm:
             state = self.state(job)
             return state if state in states else None
 
-        def explain() -> str:
-            return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
-
-        return wait_for(f"job {job}: {until or 'its end'}", reached, limit_s, explain) or ""
+        return wait_for(f"job {job}: {until or 'its end'}", reached, limit_s, partial(self.explain, job)) or ""
 
     def wait_for_output(self, job: int, text: str, limit_s: float = 90) -> str:
         """Return a job's output once it holds `text`."""
@@ -132,30 +137,11 @@ class Slurm:
             output = self.output(job)
             return output if text in output else None
 
-        def explain() -> str:
-            return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
-
-        return wait_for(f"job {job}: {text!r} in its output", written, limit_s, explain) or ""
+        return wait_for(f"job {job}: {text!r} in its output", written, limit_s, partial(self.explain, job)) or ""
 
     def jobs(self) -> set[str]:
         """Return the ids of the jobs that have not ended."""
         return set(self.run("squeue", "-h", "-o", "%A").split())
-
-    def kill_node(self, node: str) -> None:
-        """Cut a node's power."""
-        self.power("kill", node)
-
-    def boot_node(self, node: str) -> None:
-        """Give it power, and return when Slurm would give it work."""
-        self.power("boot", node)
-
-    def unplug(self, node: str) -> None:
-        """Pull a node's network cable; what runs on it runs on."""
-        self.power("unplug", node)
-
-    def plug(self, node: str) -> None:
-        """Put the cable back."""
-        self.power("plug", node)
 
 
 @contextmanager

@@ -107,11 +107,11 @@ def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
     """Both sides end by themselves: the isolated one would compute on, and write, until someone noticed."""
     run = start(*WORDS, *WELL, "distributed.timeout_s=60")
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
-    slurm.unplug("n2")
+    slurm.power("unplug", "n2")
     try:
         wait_for("the end of every rank", lambda: not ranks(tmp_path), GONE_S, run.left)
     finally:
-        slurm.plug("n2")
+        slurm.power("plug", "n2")
     code, said = run.wait_gone(limit_s=90)
     assert code != 0
     assert "on n2 has not been heard of for 6 s: its host is down, or cut off" in said, said

@@ -113,7 +113,7 @@ class Scene:
         elif name.startswith("scontrol requeue"):
             self.slurm.run("scontrol", "requeue", str(outcome.job))
         elif name == "node lost":
-            self.slurm.kill_node("n4")
+            self.slurm.power("kill", "n4")
 
     def second_start(self, outcome: Outcome) -> bool:
         """Whether a start after the first has made an update; notes what was lost, and how long it took."""
@@ -190,7 +190,7 @@ def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[
         print(f"{name:<26} {CASES[name].ranks:>5} {outcome.lost:>13} {outcome.seconds:>18.1f}")
     yield found
     if "node lost" in names:
-        slurm.boot_node("n4")
+        slurm.power("boot", "n4")
 
 
 @pytest.fixture(scope="module")
