@@ -244,10 +244,3 @@ def shape_distance(
         for fitted, member in zip(known["members"], ensemble.members, strict=True)
     ]
     return float(np.mean(found))
-
-
-def share_nearer(ensemble: Ensemble, distance: float | None) -> float | None:
-    """Returns the share of the validation split's shapes that are nearer to the training shapes than `distance`."""
-    return (
-        None if distance is None else float(np.mean(np.asarray(ensemble.record["distance"]["validation"]) < distance))
-    )

@@ -12,7 +12,7 @@ from torch import Tensor
 from noether.common.console import Console
 from noether.data.cases.angles import as_arc
 from noether.evaluation.conformal import LEVELS
-from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance, share_nearer
+from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance
 from noether.evaluation.members import read_calibration, record_path
 from noether.evaluation.shape_input import FileAxes, Shape
 from noether.evaluation.start import ChosenModel
@@ -75,6 +75,7 @@ def predict_together(
     scalars = {label: mean_and_spread([np.array(own[label]) for own in labels]) for label in labels[0]}
     spreads = {name: own[1] for name, own in {**fields, **scalars}.items()}
     half_widths: dict[str, np.ndarray] = {}
+    nearer = None
     if calibration is not None:
         ensemble, level = calibration
         for label in (*members[0].task.fields, *scalars):
@@ -82,14 +83,14 @@ def predict_together(
                 spread = spreads[label]
                 columns = spread if spread.ndim == 2 else spread.reshape(-1, 1)
                 half_widths[label] = ensemble.half_width(label, columns, level).reshape(spread.shape)
+        if (distance := shape_distance(ensemble, shape, others, parameters)) is not None:
+            nearer = float(np.mean(np.asarray(ensemble.record["distance"]["validation"]) < distance))
     return Prediction(
         {name: own[0] for name, own in fields.items()},
         {label: float(own[0]) for label, own in scalars.items()},
         spreads,
         half_widths,
-        share_nearer(ensemble, shape_distance(ensemble, shape, others, parameters))
-        if calibration is not None
-        else None,
+        nearer,
     )
 
 
@@ -97,10 +98,10 @@ def calibrated(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
 ) -> Ensemble:
     """Returns the ensemble as it was calibrated before, or calibrates it and keeps that with the first run."""
-    path = record_path(chosen)
-    record = read_calibration(path)
+    record = read_calibration(chosen)
     if record is None:
         record = calibrate(members, chosen, data, console.say)
+        path = record_path(chosen)
         try:
             path.parent.mkdir(exist_ok=True)
             write_record(path, record)

@@ -14,7 +14,7 @@ from noether.data.build import prepare_data
 from noether.errors import RequestError
 from noether.evaluation.ensemble import Ensemble
 from noether.evaluation.intervals import calibrated, predict_together
-from noether.evaluation.members import check_members, named_runs, read_calibration, record_path
+from noether.evaluation.members import check_members, named_runs, read_calibration
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import WantedModel, choose_model
@@ -64,8 +64,7 @@ class LoadedRun:
     @cached_property
     def calibrated(self) -> Ensemble:
         """The runs with what the validation split says of their errors, which the first use finds out and keeps."""
-        known = read_calibration(record_path(self._members)) is not None
-        data = None if known else prepare_data(self.config)
+        data = prepare_data(self.config) if read_calibration(self._members) is None else None
         return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
 
     @property

@@ -36,10 +36,10 @@ def record_path(chosen: Sequence[ChosenModel]) -> Path:
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 
 
-def read_calibration(path: Path) -> dict[str, Any] | None:
-    """Returns what was calibrated before; None where there is nothing, or nothing that this version reads."""
+def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
+    """Returns what was calibrated of them before; None: nothing, or nothing that this version reads."""
     try:
-        record = parse_record(path)
+        record = parse_record(record_path(chosen))
     except (OSError, ValueError):
         return None
     return record if record.get("version") == VERSION else None

@@ -9,7 +9,7 @@ from noether.common.flags import number_of, one_of
 from noether.common.suggest import nearest
 from noether.data.build import prepare_data
 from noether.errors import RequestError
-from noether.evaluation.members import check_members, read_calibration, record_path
+from noether.evaluation.members import check_members, read_calibration
 from noether.evaluation.start import ChosenModel, WantedModel, choose_model, run_here
 from noether.evaluation.vtk_output import check_suffix
 
@@ -83,7 +83,7 @@ def predict_here(
     level = _level(interval, len(wanted))
     members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
     check_members(members)
-    calibrates = level is not None and read_calibration(record_path(members)) is None
+    calibrates = level is not None and read_calibration(members) is None
     data = prepare_data(members[0].config) if calibrates else None
     request = PredictRequest(shape, files[0], files[1], members, level, data)
     return run_here("noether.evaluation.predict.predict_worker", request)
