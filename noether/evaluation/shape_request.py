@@ -55,11 +55,6 @@ class PredictRequest:
     level: int | None
     data: Path | None
 
-    @property
-    def chosen(self) -> ChosenModel:
-        """The first model."""
-        return self.members[0]
-
 
 @dataclass(frozen=True)
 class SensitivityRequest:
@@ -83,16 +78,16 @@ def predict_here(
     level = _level(interval, len(wanted))
     members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
     check_members(members)
-    calibrates = level is not None and read_calibration(members) is None
-    data = prepare_data(members[0].config) if calibrates else None
+    config = members[0].config
+    data = prepare_data(config) if level is not None and read_calibration(members) is None else None
     request = PredictRequest(shape, files[0], files[1], members, level, data)
-    return run_here("noether.evaluation.predict.predict_worker", request)
+    return run_here(config, "noether.evaluation.predict.predict_worker", request)
 
 
 def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
     """Says what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
     request = SensitivityRequest(_shape(typed, f"noether sensitivity {wanted.run}"), of, choose_model(wanted))
-    return run_here("noether.evaluation.sensitivity_files.sensitivity_worker", request)
+    return run_here(request.chosen.config, "noether.evaluation.sensitivity_files.sensitivity_worker", request)
 
 
 def _level(interval: str | None, runs: int) -> int | None:

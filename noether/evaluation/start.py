@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from noether.checkpoints.format import META, CheckpointFolder
 from noether.checkpoints.named import named_checkpoint
@@ -37,14 +37,6 @@ class ChosenModel:
     code: Collection[str]
     checkpoint: CheckpointFolder
     weights: str
-
-
-class Request(Protocol):
-    """What a worker is asked, of a model."""
-
-    @property
-    def chosen(self) -> ChosenModel:
-        """The model, or the first of several."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
         )
     chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
-    return run_here("noether.evaluation.final.evaluate_worker", request)
+    return run_here(config, "noether.evaluation.final.evaluate_worker", request)
 
 
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
@@ -130,7 +122,8 @@ def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool
     _check_export_folder(wanted.run, target, overwrite)
     chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
-    return run_here("noether.evaluation.export.export_worker", ExportRequest(chosen, target, program))
+    request = ExportRequest(chosen, target, program)
+    return run_here(chosen.config, "noether.evaluation.export.export_worker", request)
 
 
 def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
@@ -179,11 +172,11 @@ def _for_one_device(config: RunConfig) -> RunConfig:
     return config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
 
 
-def run_here(target: str, request: Request) -> int:
+def run_here(config: RunConfig, target: str, request: Any) -> int:
     """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
     visible = {name: value for name, value in os.environ.items() if name in kept}
-    plan = plan_run(request.chosen.config, environ=visible, facts=NOTHING_KNOWN)
+    plan = plan_run(config, environ=visible, facts=NOTHING_KNOWN)
     # The run's own logs stay as they are, and its folder may be one that can only be read.
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         return run_placement(plan.placement, target, request, Path(scratch), RunInfo(logs_stay=False))
