@@ -148,9 +148,6 @@ class _Reader:
                 queue.pop(0)
         elif not name:
             self._unknown(word, typed, has_value + value, candidates)
-        elif self.table[name] == "nothing" and has_value:
-            message = f"--{name} takes no value, and {self.command} refuses {word!r}"
-            self.problem("unwanted-value", word, message, f"--{name}")
         elif takes_next and not queue:
             self.problem("missing-value", word, f"--{name} has no value")
         else:

@@ -53,7 +53,6 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "unknown-option": _option("--ntask-per-node=4", "--ntasks-per-node=4"),
     "site-option": _option("--image=docker:pytorch/pytorch", "--job-name=training"),
     "missing-value": _option("--partition", "--partition=gpu"),
-    "unwanted-value": _option("--requeue=yes --open-mode=append", "--requeue --open-mode=append"),
     "stray-word": _option("--nodes=2 two nodes", "--nodes=2 # two nodes"),
     "shebang-words": Example("#!/usr/bin/env bash -l\nhostname\n", "#!/usr/bin/env -S bash -l\nhostname\n"),
     "line-as-command": _body("srun hostname \\ \n  --fqdn", "srun hostname \\\n  --fqdn"),

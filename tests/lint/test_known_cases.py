@@ -32,6 +32,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "an-environment-that-is-told-first": ("#SBATCH -n1\n", "python -m torch.utils.collect_env\npython t.py"),
     "servers-beside-the-work": (G4, "ollama serve &\nserver=$!\npython t.py --tensorboard\ncode=$?\nkill $server\nexit $code"),
     "a-server-that-is-the-work": (G4, "vllm serve model --tensor-parallel-size 4"),
+    "lines-with-a-blank-that-are-off": ("#SBATCH -n1\n# NOTE: to activate an option, remove the whitespace\n# SBATCH --partition=gpu\n", "python t.py"),
     "mail-of-two-types": ("#SBATCH -n1 --time=1:00\n#SBATCH --mail-type=END\n#SBATCH --mail-type=FAIL --time=1:00\n", "python t.py"),
     "tail-that-ends-with-the-program": ("#SBATCH -n1\n", "python t.py > out.log &\npid=$!\ntail -f --pid=$pid out.log"),
     "log-of-a-file-that-is-read": ("#SBATCH -n1\n", "source helpers.sh\nlog start\ndate"),

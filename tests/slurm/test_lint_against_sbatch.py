@@ -25,7 +25,6 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "one-dash": ("-time=10", "Invalid --time", "unknown-option"),
     "short-with-equals": ("-N=2", "not a valid node count", "unknown-option"),
     "no-value": ("-N", "requires an argument", "missing-value"),
-    "value-of-a-switch": ("--requeue=yes", "doesn't allow an argument", "unwanted-value"),
     "stray-word": ("-n 4 four tasks", "Invalid directive", "stray-word"),
     "open-quote": ('--job-name="a b', "Unmatched", "stray-word"),
     "time": ("--time=2h", "Invalid --time", "bad-time"),
