@@ -19,8 +19,9 @@ _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _TOOLS = names_in(
     """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln log mail make
-    mamba my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd sacct sbatch scancel scontrol sed seff shopt
-    singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which zip"""
+    mamba my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd rmdir sacct sbatch scancel scontrol sed seff
+    shopt singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which
+    zip"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _SERVES = re.compile(r"vllm serve|\S*vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]"

@@ -172,7 +172,7 @@ def ignored(job: Job) -> Iterator[Finding]:
     live = {option.name for options in job.components for option in options.given}
     # A line with a blank is off on purpose where another says something else of the same.
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
-    decided |= _SHAPING if re.search(r"(?i)#.*\b(remove the (white)?space|uncomment)", job.script.text) else set()
+    decided |= _SHAPING if re.search(r"(?i)\b(remove the (white)?space|uncomment)", job.script.text) else set()
     spaced = Counter(o.name for i in job.script.ignored if not i.late and not i.typo for o in i.options.given)
     decided |= {name for name, times in spaced.items() if times > 1}
     if not (job.options.given or job.script.path.suffix in JOB_SUFFIXES or any(i.late for i in job.script.ignored)):

@@ -202,12 +202,14 @@ def mpi(job: Job) -> Iterator[Finding]:
 def devices(job: Job) -> Iterator[Finding]:
     """visible-devices: GPUs by numbers that the job does not have."""
     gpus = job.shape.gpus_per_node or 0
+    alone = len(job.launches) == 1 == job.shape.nodes
+    given = [word for launch in job.launches for _, word in launch.command.assignments]  # In front of the program.
     for name, word in job.script.assignments if gpus and len(job.components) == 1 else ():
         numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
         chosen = set(map(int, word.text.split(","))) if numbers else set()
         if max(chosen, default=0) >= gpus:
             message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0, and Slurm sets the variable to them"
             yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")
-        elif 0 < len(chosen) < gpus and len(job.launches) == 1 == job.shape.nodes and name in job.script.exported:
+        elif 0 < len(chosen) < gpus and alone and (word in given or name in job.script.exported):
             message = f"{gpus - len(chosen)} of the job's {counted(gpus, 'GPU')} stay idle"
             yield Finding(word.line, "visible-devices", message, f"ask for {counted(len(chosen), 'GPU')}, or use all")
