@@ -1,6 +1,7 @@
 """Reserves a port: the parent process binds it and listens on it, then hands the open socket to rank 0."""
 
 import errno
+import ipaddress
 import socket
 from dataclasses import dataclass, replace
 
@@ -39,8 +40,10 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     family, address = socket.AF_INET, "127.0.0.1"
     if endpoint.host == "::1":
         family, address = socket.AF_INET6, "::1"
-    elif endpoint.host not in LOOPBACK:
+    elif not is_loopback(endpoint.host):
         address = ""
+    elif is_address(endpoint.host):
+        address = endpoint.host  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
     try:
         dual = False
         if address == "" and socket.has_dualstack_ipv6():
@@ -59,7 +62,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
         expected, fix = "a port above 1023, which every user may bind", "master_port=29500      (on every host)"
     elif endpoint.asked_by == "MASTER_PORT":
         fix = "unset MASTER_PORT"
-    elif endpoint.asked_by and endpoint.host in LOOPBACK:
+    elif endpoint.asked_by and is_loopback(endpoint.host):
         fix = "master_port=0      (any free port)"
     else:
         # Ranks that were started separately cannot learn which port is free: all must be given the same number.
@@ -71,3 +74,17 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
         expected=expected,
         fix=fix,
     )
+
+
+def is_address(text: str) -> bool:
+    """Return whether the text is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
+    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)

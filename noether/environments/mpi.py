@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
+from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, PortSource
 from noether.environments.process_facts import ProcessFacts
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port, is_loopback
+from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port
 from noether.environments.slurm.step import job_id_of, number, restart_count
 from noether.errors import RequestError
 

@@ -9,9 +9,10 @@ Each machine starts a worker on each of its chosen devices; all must have the sa
 
 from noether.common.numbers import counted
 from noether.environments.devices import choose_devices
+from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
+from noether.environments.rendezvous import DEFAULT_PORT, asked_port
 from noether.errors import RequestError
 
 COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"

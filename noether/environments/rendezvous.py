@@ -1,9 +1,8 @@
 """Works out where separately started ranks meet: the host of rank 0, and a port that each rank derives by itself."""
 
-import ipaddress
 from collections.abc import Mapping
 
-from noether.environments.endpoint import LOOPBACK
+from noether.environments.endpoint import is_address, is_loopback
 from noether.environments.placement import PortSource
 from noether.errors import RequestError
 
@@ -93,17 +92,3 @@ def master_from_environment(environ: Mapping[str, str], first_host: str, source:
         expected=f"{first_host}, which is used if MASTER_ADDR is not set",
         fix="unset MASTER_ADDR      (or master_addr=HOST, if rank 0's host has another name)",
     )
-
-
-def is_address(text: str) -> bool:
-    """Return whether the text is an IP address, not a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
-    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from noether.common.numbers import counted
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
+from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port, is_loopback
+from noether.environments.rendezvous import DEFAULT_PORT, asked_port
 from noether.environments.slurm.step import SrunTask, job_id_of, number, restart_count, slurm_process
 from noether.errors import RequestError
 

@@ -8,7 +8,6 @@ import numpy as np
 from torch import nn
 from torch.utils.data import Subset
 
-from noether.checkpoints.format import newest_update
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
@@ -161,7 +160,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         about = {
             "weights": weights,
             "checkpoint": checkpoint.path.name,
-            "updates": newest_update(folder.checkpoints),
+            "updates": checkpoint.updates,
             "world_size": checkpoint.world_size,
         }
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)

@@ -15,6 +15,7 @@ from noether.errors import RequestError
 from noether.evaluation.ensemble import Ensemble
 from noether.evaluation.intervals import calibrated, predict_together
 from noether.evaluation.members import check_members, named_runs, read_calibration
+from noether.evaluation.predict import shape_warnings
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import WantedModel, choose_model
@@ -83,7 +84,16 @@ class LoadedRun:
                 expected="a run that has ended",
                 fix=f"noether evaluate {self._folder.path}",
             )
-        return read_result(self._folder.result)
+        result = read_result(self._folder.result)
+        if "metrics" not in result:
+            raise RequestError(
+                "result-unreadable",
+                f"{self._folder.result} is damaged",
+                seen="no metrics",
+                expected="what an evaluation wrote",
+                fix=f"noether evaluate {self._folder.path}",
+            )
+        return result
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -123,20 +133,25 @@ class LoadedRun:
 
         Returns:
             Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
-            predicted, `scalars` (what is derived, as text with units), and `outside` (parameters out of range).
+            predicted, `scalars` (what is derived, as text with units), and `outside` (in words: parameters out of
+            range, and what of the shape is unlike the training shapes).
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
         files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
-        own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
+        metres = files.metres if scale is None else scale
+        own = _as_shape(shape, metres, self.trained)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
+        source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
+        of_shape = {key: (source, at) for key, at in {self.trained.shape_set: turned.points, **others}.items()}
+        unlike = shape_warnings(of_shape, self.trained, turned, metres)
         calibration = None if interval is None else (self.calibrated, interval)
         words = self._ensemble, turned, others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
         answer: dict[str, Any] = {**files.back(found.fields), "points": own.points}
         answer["scalars"] = {name: scalar_text(self.trained.task, name, value) for name, value in found.scalars.items()}
-        answer["outside"] = outside_training(self.trained, parameters)
+        answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
         if calibration is not None:
             for name in self.trained.task.fields:
                 answer |= found.arrays(name, files)

@@ -1,7 +1,7 @@
 """Predicts fields on a user's own shape, at any resolution and with bounded memory, and writes VTK files."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from noether.evaluation.shape_input import (
 )
 from noether.evaluation.shape_request import PredictRequest, ShapeRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.values import scalar_text, shape_area
+from noether.evaluation.values import integrated, scalar_text, shape_area
 from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
@@ -56,7 +56,11 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         for name, value in found.scalars.items() if calibration is None else ():
             console.say(f"{name.replace('_', ' ')}: {scalar_text(trained.task, name, value)}")
         if opened.shape.faces is not None and trained.task.scalars:
-            console.say(f"  {_made_with(trained.task, opened.shape)}")
+            made = integrated(trained.task, found.fields)
+            if made:
+                console.say(f"  {_made_with(trained.task, made, opened.shape)}")
+            if left := [name for name in trained.task.scalars if name not in made]:
+                console.warn(f"not integrated, as the run has no field or parameter that they need: {', '.join(left)}")
         predicted = len(opened.shape.points) + sum(map(len, opened.others.values()))
         console.say(f"{predicted:,} points in {seconds:.2f} s, {asked.chunk_size:,} at a time, on {group.device}")
     return ExitCode.DONE
@@ -101,12 +105,12 @@ def open_shape(
         console.say(f"{asked.mesh}: {', '.join(said)}")
     of_files = {trained.shape_set: (asked.mesh, opened.shape.points)}
     of_files |= {name: (path, opened.others[name]) for name, path in paths.items()}
-    for words in _shape_warnings(of_files, trained, opened.shape, scale):
+    for words in shape_warnings(of_files, trained, opened.shape, scale):
         console.warn(words)
     return opened
 
 
-def _shape_warnings(
+def shape_warnings(
     given: Mapping[str, tuple[Path, np.ndarray]], trained: TrainedModel, shape: Shape, scale: float
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
@@ -191,20 +195,22 @@ def _write(
     return lines
 
 
-def _made_with(task: FieldsTask, shape: Shape) -> str:
-    """What the force coefficients are made with."""
-    scalars = list(task.scalars.values())
+def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape) -> str:
+    """What the force coefficients of these names are made with."""
+    scalars, area = [task.scalars[name] for name in names], shape_area(task, shape)
     pressures = {
         f"each case's {own.dynamic_pressure}"
         if isinstance(own.dynamic_pressure, str)
         else f"{own.dynamic_pressure:g} Pa"
         for own in scalars
     }
-    of = "of the pressure and the friction" if all(own.shear for own in scalars) else "of the pressure alone"
+    rubbed = [name for name in names if task.scalars[name].shear]
+    alone = "of the pressure alone" if not rubbed else f"of the pressure, and {', '.join(rubbed)} of the friction too"
+    of = "of the pressure and the friction" if len(rubbed) == len(names) else alone
     areas = {
         f"the {own.reference_area} that was given"
         if own.reference_area in task.parameters
-        else f"the frontal area of the mesh, {shape_area(task, shape):.4g} m²,"
+        else f"the frontal area of the mesh, {area:.4g} m²,"
         for own in scalars
     }
     return f"{of}, on {' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"

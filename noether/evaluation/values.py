@@ -26,9 +26,9 @@ def scalar_values(
     surface = {"points": shape.points, "normals": shape.normals, "areas": shape.areas}
     tensors = {name: torch.from_numpy(value) for name, value in {**fields, **surface}.items()}
     given = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in parameters.items()}
-    for name in integrated(task, fields):
-        found[name] = float(integrate(task, name, tensors, given, shape_area(task, shape)))
-    return found
+    names = integrated(task, fields)
+    area = shape_area(task, shape) if names else 0.0
+    return found | {name: float(integrate(task, name, tensors, given, area)) for name in names}
 
 
 def scalar_text(task: FieldsTask, label: str, value: float) -> str:
@@ -40,8 +40,14 @@ def scalar_text(task: FieldsTask, label: str, value: float) -> str:
 
 
 def integrated(task: FieldsTask, fields: Collection[str]) -> list[str]:
-    """Returns the scalars that can be integrated from these fields."""
-    return [name for name, own in task.scalars.items() if {own.pressure, own.shear or own.pressure} <= set(fields)]
+    """Returns the scalars that can be integrated from these fields and the parameters of a case."""
+    have = {*fields, *task.parameters}
+    speeds = {name: own.dynamic_pressure for name, own in task.scalars.items() if isinstance(own.dynamic_pressure, str)}
+    return [
+        name
+        for name, own in task.scalars.items()
+        if {own.pressure, own.shear or own.pressure, speeds.get(name, own.pressure)} <= have
+    ]
 
 
 def integrate(

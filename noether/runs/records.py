@@ -8,6 +8,7 @@ Everything that cannot be read is left out and named, with file and line.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any, TypeGuard
@@ -180,12 +181,14 @@ def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def mean_rate(rows: Iterable[Row]) -> float | None:
-    """Returns the samples per second of training rows together; None where no row says.
+    """Returns the samples per second of training rows together, in their order; None where no row says.
 
-    Rows cover equally many updates, so the mean time per sample is the mean of the inverse rates.
+    Each row counts by its updates, of which the last of a run has few; the first is taken for as long as the second.
     """
-    rates = [rate for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
-    return harmonic_mean(rates) if rates else None
+    known = [(row, rate) for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
+    covered = [last.get("update", 1) - first.get("update", 0) for (first, _), (last, _) in pairwise(known)]
+    weights = [max(updates, 1) for updates in (*covered[:1], *covered)] or [1]
+    return harmonic_mean([rate for _, rate in known], weights) if known else None
 
 
 def is_count(value: Any) -> TypeGuard[int]:

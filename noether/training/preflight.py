@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.resume import find_target
+from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
@@ -29,11 +29,16 @@ def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
     target = find_target(config)
     target.folder.check_writable()
-    if config.initial_weights is not None and target.checkpoint is None:
-        named_weights(config.initial_weights)
+    check_initial_weights(config, target)
     check_data(config)
     check_software(config, plan)
     _check_own_components(config)
+
+
+def check_initial_weights(config: RunConfig, target: ResumeTarget) -> None:
+    """Refuses weights to begin with that are not there, or damaged, where the run begins with them."""
+    if config.initial_weights is not None and target.checkpoint is None:
+        named_weights(config.initial_weights)
 
 
 def check_software(config: RunConfig, plan: RunPlan) -> None:

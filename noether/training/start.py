@@ -17,6 +17,7 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import Deadline, find_deadline
 from noether.environments.placement import Placement
+from noether.environments.slurm.step import restart_count
 from noether.errors import ExitCode, NoetherError, signal_code
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_stop
@@ -26,7 +27,7 @@ from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
-from noether.training.preflight import check_software
+from noether.training.preflight import check_initial_weights, check_software
 from noether.training.refusing import Start
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
@@ -45,6 +46,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
     target.folder.check_writable()
+    check_initial_weights(config, target)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
     # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
     if aside is not None:
@@ -108,7 +110,8 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
     folder.create()
     with refusals_told(folder.path):
         is_task = placement.launcher == "slurm"
-        lease = take_lease(folder, placement.restarts, is_task=is_task, after=target.attempts)
+        requeues, _ = restart_count(os.environ)  # Not what torchrun has restarted in the same job.
+        lease = take_lease(folder, requeues, is_task=is_task, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
         if target.checkpoint is None:

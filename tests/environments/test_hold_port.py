@@ -76,3 +76,13 @@ def test_a_port_that_needs_rights_is_refused_with_one_that_does_not(monkeypatch:
     with refusal("port-unusable") as caught:
         hold_port(dataclasses.replace(Endpoint("node7", 80), asked_by="master_port"))
     assert "master_port=29500" in caught.value.fix
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "LOCALHOST"])
+def test_a_port_of_the_machine_itself_is_open_to_it_alone(host: str) -> None:
+    held = hold_port(Endpoint(host, 0))
+    try:
+        bound = held.socket.getsockname()[0]
+    finally:
+        held.close()
+    assert bound == (host if host[0] == "1" else "127.0.0.1")

@@ -38,9 +38,14 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
     assert [row["update"] for row in run.history] == [1]
     with refusal("parameter-not-read"):
         run.predict(points, wind_speed=32)
+    with refusal("shape-size"):  # In mm, as the command says it too.
+        run.predict(1000 * points)
 
 
 def test_what_is_not_there_is_refused(run_folder: Path) -> None:
+    (run_folder / "result.json").write_text("{")
+    with refusal("result-unreadable"):
+        _ = package.load_run(run_folder).metrics
     (run_folder / "result.json").unlink()
     with refusal("run-not-evaluated"):
         _ = package.load_run(run_folder).tested

@@ -127,3 +127,9 @@ def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:
     """As the live page and result.json say it: 10 samples at 1 a second and 10 at 9 take 11.1 s."""
     assert mean_rate([{"samples_per_second": 1.0}, {"samples_per_second": 9.0}, {}]) == pytest.approx(1.8)
     assert mean_rate([{"samples_per_second": 0.0}]) is None
+
+
+def test_a_last_row_of_one_update_weighs_as_one() -> None:
+    """100 updates at 100 a second and one at 10 take 1.1 s."""
+    rows = [{"update": 100, "samples_per_second": 100.0}, {"update": 200, "samples_per_second": 100.0}]
+    assert mean_rate([*rows, {"update": 201, "samples_per_second": 10.0}]) == pytest.approx(201 / 2.1)
