@@ -46,7 +46,8 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
     target.folder.check_writable()
-    check_initial_weights(config, target)
+    if aside is not None:
+        check_initial_weights(config, target)  # The ranks do it too, and would find the old run gone.
     data, info = _prepare(config, plan, start, console, logs_stay=True)
     # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
     if aside is not None:
