@@ -111,5 +111,7 @@ def test_a_refused_port_leaves_no_run_behind_and_the_old_one_in_its_place(noethe
         for more in (["run_id=another"], ["--reset"]):
             refused = noether("train", *words, taken, *more, timeout=INIT_S)
             assert (refused.code, "[port-unusable]" in refused.err) == (2, True), refused.err
+    refused = noether("train", *words, "--reset", "initial_weights=typo", timeout=INIT_S)
+    assert (refused.code, "[no-weights-there]" in refused.err) == (2, True), refused.err
     assert [folder.name for folder in tmp_path.iterdir()] == ["run"]
     assert not list(tmp_path.glob("run/logs/*.error.json"))
