@@ -7,7 +7,7 @@ from os.path import isdir
 from pathlib import Path
 
 from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job, is_server
+from noether.lint.job import SERVES, Job, is_server
 from noether.lint.launch import SHELL_WORDS, Launch
 from noether.lint.options import names_in, signal_request
 from noether.lint.shell import REPEATED
@@ -24,8 +24,6 @@ _TOOLS = names_in(
     zip"""
 ).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
-_SERVES = re.compile(r"vllm serve|\S*vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]"
-                     r"|uvicorn|gunicorn|tensorboard|jupyter[ -](lab|notebook)$|mlflow (ui|server)")  # fmt: skip
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
     "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
@@ -144,9 +142,10 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     for last in (c for c in commands[-1:] if c.name == "tail" and c.parent_type == "program" and not c.in_background):
         if re.search(r"\s(-\w*[fF]\b|--follow)(?!.*--pid)", " ".join(last.texts)):
             yield Finding(last.line, "wait-for-server", "tail follows its file until the job is at its limit", "wait")
-    for at, launch in enumerate(job.launches[:-1]):
-        name, top = " ".join(word.text for word in launch.innermost.words[:2]), launch.command.parent_type == "program"
-        if top and not launch.command.in_background and _SERVES.match(name) and job.launches[at + 1].trains:
+    for at, launch in enumerate(job.launches):
+        name, ahead = " ".join(word.text for word in launch.innermost.words[:2]), job.launches[at + 1 :]
+        waits_for_it = launch.command.parent_type == "program" and not launch.command.in_background
+        if waits_for_it and SERVES.match(name) and any(later.trains for later in ahead):
             message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
             yield Finding(launch.line, "wait-for-server", message, "& at its end, and kill $! at the script's end")
     servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]

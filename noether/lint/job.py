@@ -16,10 +16,11 @@ _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|disbatch|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
+SERVES = re.compile(r"vllm serve|vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]|uvicorn|"
+                    r"gunicorn|tensorboard|jupyter[ -](lab|notebook)$|mlflow (ui|server)")  # fmt: skip
 _SERVER = re.compile(
-    r"vllm (serve|.*api_server)|vllm\.entrypoints|sglang[ .]launch_server|\bray start|ollama serve|spark-class|"
-    r"text-generation-launcher|start-(master|worker)|dask[- ](worker|scheduler)|jupyter|tensorboard|mongod\b|"
-    r"server|uvicorn|gunicorn|mlflow ui|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|watch |sleep "
+    rf"{SERVES.pattern}|vllm\.entrypoints|\bray start|spark-class|jupyter|text-generation-launcher|start-master|"
+    r"start-worker|dask[- ](worker|scheduler)|mongod\b|server|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|watch |sleep "
 )
 
 

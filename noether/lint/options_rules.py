@@ -112,8 +112,8 @@ def continued(job: Job) -> Iterator[Finding]:
         name = re.fullmatch(r"[A-Za-z_]\w*", first) if re.match("=(?!=)", "".join(command.texts[1:2])) else None
         if not name and first != "~" and not re.match(r"--?[A-Za-z]", first):
             continue
-        here, source = first in job.script.source(command.line), job.script.source(command.line)
-        above = job.script.source(command.line - 1).rstrip() if here and not command.assignments else ""
+        source = job.script.source(command.line)
+        above = job.script.source(command.line - 1).rstrip() if first in source and not command.assignments else ""
         fix, edit = "the line above is to end with a backslash, and nothing to stand between" if above else "", None
         if name:
             edit = Edit(command.line, (re.sub(rf"\b{first}\s+=\s*", f"{first}=", source, count=1),))

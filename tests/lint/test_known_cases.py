@@ -312,6 +312,7 @@ WRONG = {  # name: (options, body, the one finding)
     "code-lost-by-a-wait": (G4, "torchrun --standalone --nproc_per_node=4 t.py &\npid=$!\nwait $pid || true\nstatus=$?\necho $status", ("exit-code-lost", WARNS)),
     "code-lost-of-a-script-in-another-file": ("#SBATCH -n1\n", "bash collect.sh\nrsync -a out elsewhere", ("exit-code-lost", WARNS)),
     "server-in-front-of-the-work": (G4, "vllm serve model\npython t.py", ("wait-for-server", WARNS)),
+    "server-in-front-of-the-work-after-a-pause": (G4, "set -e\npython -m llava.serve.model_worker\nsleep 10\npython t.py", ("wait-for-server", WARNS)),
     "assignment-after-srun": ("#SBATCH -n1\n", "srun A=1 python t.py", ("shell-word", FAILS)),
     "assignment-after-nohup": ("#SBATCH -n1\n", "nohup A=1 python t.py &\nwait $!", ("shell-word", FAILS)),
     "words-to-fill-in-with-blanks": ("#SBATCH -n1\n", "module load <your cuda module>\npython t.py", ("placeholder", WARNS)),
