@@ -113,7 +113,7 @@ def prepare_here(
     """
     count = _read_workers(workers)
     source, folder, map_name = _folders_and_map(paths, map_name)
-    text, console = map_text(map_name, f"{source} {folder}"), Console(None, speaks=True)
+    text, console = map_text(map_name, shlex.join((str(source), str(folder)))), Console(None, speaks=True)
     about = parse_map(text, map_name)
     if dry_run and is_archive(source):
         console.say(f"{source}: its {source.stat().st_size / 1e9:.1f} GB would be unpacked to {folder} and prepared")

@@ -37,13 +37,10 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     Raises:
         RequestError: the port is taken, or this user may not bind it.
     """
-    family, address = socket.AF_INET, "127.0.0.1"
-    if endpoint.host == "::1":
-        family, address = socket.AF_INET6, "::1"
-    elif not is_loopback(endpoint.host):
-        address = ""
-    elif is_address(endpoint.host):
-        address = endpoint.host  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
+    address = ""
+    if is_loopback(endpoint.host):  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
+        address = endpoint.host if is_address(endpoint.host) else "127.0.0.1"
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         dual = False
         if address == "" and socket.has_dualstack_ipv6():

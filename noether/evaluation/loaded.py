@@ -15,7 +15,7 @@ from noether.errors import RequestError
 from noether.evaluation.ensemble import Ensemble
 from noether.evaluation.intervals import calibrated, predict_together
 from noether.evaluation.members import check_members, named_runs, read_calibration
-from noether.evaluation.predict import shape_warnings
+from noether.evaluation.predict import OpenedShape, shape_warnings
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import WantedModel, choose_model
@@ -138,18 +138,13 @@ class LoadedRun:
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
-        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
-        metres = files.metres if scale is None else scale
-        own = _as_shape(shape, metres, self.trained)
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
-        turned, others = files.shape(own), {name: files.points(np.asarray(at)) for name, at in asked.items()}
-        source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
-        of_shape = {key: (source, at) for key, at in {self.trained.shape_set: turned.points, **others}.items()}
-        unlike = shape_warnings(of_shape, self.trained, turned, metres)
+        opened, unlike = self._open(shape, scale, axes, {name: np.asarray(at) for name, at in asked.items()})
+        files = opened.files
         calibration = None if interval is None else (self.calibrated, interval)
-        words = self._ensemble, turned, others, parameters, chunk_size
+        words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
-        answer: dict[str, Any] = {**files.back(found.fields), "points": own.points}
+        answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}
         answer["scalars"] = {name: scalar_text(self.trained.task, name, value) for name, value in found.scalars.items()}
         answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
         if calibration is not None:
@@ -182,17 +177,27 @@ class LoadedRun:
             shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
             `parameters`, the gradient by each, (C,).
         """
-        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
-        own = _as_shape(shape, files.metres if scale is None else scale, self.trained)
-        found = sensitivity(self.trained, files.shape(own), of, parameters, chunk_size)
+        opened, _ = self._open(shape, scale, axes, {})
+        found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)
         return {
             "value": found.value,
             "unit": found.unit,
-            "points": own.points,
-            "gradient": files.back({"": found.points})[""],
+            "points": opened.given.points,
+            "gradient": opened.files.back({"": found.points})[""],
             "outwards": found.outwards,
             "parameters": found.parameters,
         }
+
+    def _open(
+        self, shape: Any, scale: float | None, axes: Axes, others: Mapping[str, np.ndarray]
+    ) -> tuple[OpenedShape, list[str]]:
+        """Returns a shape in the model's axes, and what of it is unlike those of training; as `open_shape`."""
+        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
+        metres = files.metres if scale is None else scale
+        opened = OpenedShape.of(files, _as_shape(shape, metres, self.trained), others)
+        source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
+        sources = dict.fromkeys((self.trained.shape_set, *others), source)
+        return opened, shape_warnings(opened, sources, self.trained, metres)
 
 
 def _as_shape(shape: Any, scale: float, trained: TrainedModel) -> Shape:

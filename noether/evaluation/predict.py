@@ -73,8 +73,13 @@ class OpenedShape:
     files: FileAxes
     given: Shape
     shape: Shape
-    given_others: dict[str, np.ndarray]
-    others: dict[str, np.ndarray]
+    given_others: Mapping[str, np.ndarray]
+    others: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, files: FileAxes, given: Shape, others: Mapping[str, np.ndarray]) -> "OpenedShape":
+        """Turns a shape and further sets of points, in m, into the model's axes."""
+        return cls(files, given, files.shape(given), others, {name: files.points(own) for name, own in others.items()})
 
 
 def open_shape(
@@ -92,9 +97,7 @@ def open_shape(
     given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
     paths = {f"{name}_points": path for name, path in (sets or {}).items()}
     others = {name: read_points(path, scale, trained.part_of(name)) for name, path in paths.items()}
-    opened = OpenedShape(
-        files, given, files.shape(given), others, {name: files.points(own) for name, own in others.items()}
-    )
+    opened = OpenedShape.of(files, given, others)
     said = []
     if files.words:
         words = f"{files.words}; --axes model: {axes_words(trained.task.space)}"
@@ -103,23 +106,22 @@ def open_shape(
         said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
     if said:
         console.say(f"{asked.mesh}: {', '.join(said)}")
-    of_files = {trained.shape_set: (asked.mesh, opened.shape.points)}
-    of_files |= {name: (path, opened.others[name]) for name, path in paths.items()}
-    for words in shape_warnings(of_files, trained, opened.shape, scale):
+    for words in shape_warnings(opened, {trained.shape_set: asked.mesh, **paths}, trained, scale):
         console.warn(words)
     return opened
 
 
-def shape_warnings(
-    given: Mapping[str, tuple[Path, np.ndarray]], trained: TrainedModel, shape: Shape, scale: float
-) -> list[str]:
-    """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused."""
-    warnings, axes = [], axes_words(trained.task.space)
+def shape_warnings(opened: OpenedShape, sources: Mapping[str, Path], trained: TrainedModel, scale: float) -> list[str]:
+    """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
+
+    sources: what each set of points is called in words.
+    """
+    warnings, shape, axes = [], opened.shape, axes_words(trained.task.space)
     boxes = {key: (np.array(seen["low"]), np.array(seen["high"])) for key, seen in trained.task.seen.points.items()}
-    for key, (path, points) in given.items():
+    for key, points in {trained.shape_set: shape.points, **opened.others}.items():
         if key in boxes:
-            warnings += check_range(path, points, *boxes[key], axes, scale=scale)
-    mesh = given[trained.shape_set][0]
+            warnings += check_range(sources[key], points, *boxes[key], axes, scale=scale)
+    mesh = sources[trained.shape_set]
     warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
     if is_thin and trained.part_of(trained.shape_set).at == "faces":
@@ -197,7 +199,7 @@ def _write(
 
 def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape) -> str:
     """What the force coefficients of these names are made with."""
-    scalars, area = [task.scalars[name] for name in names], shape_area(task, shape)
+    scalars = [task.scalars[name] for name in names]
     pressures = {
         f"each case's {own.dynamic_pressure}"
         if isinstance(own.dynamic_pressure, str)
@@ -210,7 +212,7 @@ def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape) -> str:
     areas = {
         f"the {own.reference_area} that was given"
         if own.reference_area in task.parameters
-        else f"the frontal area of the mesh, {area:.4g} m²,"
+        else f"the frontal area of the mesh, {shape_area(task, shape):.4g} m²,"
         for own in scalars
     }
     return f"{of}, on {' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"

@@ -20,6 +20,7 @@ from noether.data.surface_mesh import (
     SurfaceSamples,
     area_vectors,
     find_holes,
+    frontal_area,
     oriented,
     point_areas,
     sample_surface,
@@ -35,6 +36,7 @@ class Shape:
     """A surface as it was given: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
 
     values: arrays with a row per point that the file held; rows: which of the file's points were kept.
+    frontal: frontal areas that were computed, by the wind.
     """
 
     points: np.ndarray
@@ -43,6 +45,14 @@ class Shape:
     areas: np.ndarray
     values: dict[str, np.ndarray]
     rows: np.ndarray
+    frontal: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def frontal_area(self, wind: tuple[float, ...]) -> float:
+        """The area of a mesh's shadow along the wind, in m²; a large mesh takes half a second, once."""
+        assert self.faces is not None
+        if wind not in self.frontal:
+            self.frontal[wind] = frontal_area(self.points, self.faces, np.asarray(wind))
+        return self.frontal[wind]
 
     @classmethod
     def of_points(cls, points: np.ndarray) -> "Shape":

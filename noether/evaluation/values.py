@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noether.data.surface_mesh import frontal_area
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel
 from noether.tasks.fields import FieldsTask
@@ -26,9 +25,9 @@ def scalar_values(
     surface = {"points": shape.points, "normals": shape.normals, "areas": shape.areas}
     tensors = {name: torch.from_numpy(value) for name, value in {**fields, **surface}.items()}
     given = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in parameters.items()}
-    names = integrated(task, fields)
-    area = shape_area(task, shape) if names else 0.0
-    return found | {name: float(integrate(task, name, tensors, given, area)) for name in names}
+    for name in integrated(task, fields):
+        found[name] = float(integrate(task, name, tensors, given, shape_area(task, shape)))
+    return found
 
 
 def scalar_text(task: FieldsTask, label: str, value: float) -> str:
@@ -42,12 +41,8 @@ def scalar_text(task: FieldsTask, label: str, value: float) -> str:
 def integrated(task: FieldsTask, fields: Collection[str]) -> list[str]:
     """Returns the scalars that can be integrated from these fields and the parameters of a case."""
     have = {*fields, *task.parameters}
-    speeds = {name: own.dynamic_pressure for name, own in task.scalars.items() if isinstance(own.dynamic_pressure, str)}
-    return [
-        name
-        for name, own in task.scalars.items()
-        if {own.pressure, own.shear or own.pressure, speeds.get(name, own.pressure)} <= have
-    ]
+    needed = {name: (own.pressure, own.shear, own.dynamic_pressure) for name, own in task.scalars.items()}
+    return [name for name, keys in needed.items() if {key for key in keys if isinstance(key, str)} <= have]
 
 
 def integrate(
@@ -68,5 +63,4 @@ def integrate(
 
 def shape_area(task: FieldsTask, shape: Shape) -> float:
     """Returns the frontal area of a mesh in m², which coefficients refer to."""
-    assert shape.faces is not None
-    return frontal_area(shape.points, shape.faces, np.asarray(task.space.get("wind", (0.0, 0.0, 1.0))))
+    return shape.frontal_area(tuple(task.space.get("wind", (0.0, 0.0, 1.0))))

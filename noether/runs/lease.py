@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from noether.common.plain_file import NotPlainFile, refuse_strangers_link
 from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
+from noether.environments.slurm.step import restart_count
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import append_row, is_count, parse_record, read_rows, write_record
@@ -174,7 +175,6 @@ class _Claim(Publisher):
 
 def take_lease(
     folder: RunFolder,
-    restarts: int,
     environ: Mapping[str, str] = os.environ,
     *,
     is_task: bool = False,
@@ -200,7 +200,7 @@ def take_lease(
             id=name,
             job=job_of_task(environ),
             is_task=is_task,
-            restarts=restarts,
+            restarts=restart_count(environ)[0],
             **this_process(),
             began=round(time.time(), 3),
         )

@@ -17,7 +17,6 @@ from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import Deadline, find_deadline
 from noether.environments.placement import Placement
-from noether.environments.slurm.step import restart_count
 from noether.errors import ExitCode, NoetherError, signal_code
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_stop
@@ -111,8 +110,7 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
     folder.create()
     with refusals_told(folder.path):
         is_task = placement.launcher == "slurm"
-        requeues, _ = restart_count(os.environ)  # Not what torchrun has restarted in the same job.
-        lease = take_lease(folder, requeues, is_task=is_task, after=target.attempts)
+        lease = take_lease(folder, is_task=is_task, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
         if target.checkpoint is None:

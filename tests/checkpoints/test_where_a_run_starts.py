@@ -35,7 +35,7 @@ def save(folder: RunFolder, *updates: int) -> None:
 
 
 def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -> None:
-    take_lease(folder, 0, {}).release(1)
+    take_lease(folder, {}).release(1)
     folder.metrics.touch()
     assert start(folder).checkpoint is None
 
@@ -50,7 +50,7 @@ def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
     elif made == "result":
         write_record(folder.result, {"metrics": {}})
     else:
-        take_lease(folder, 0, {})
+        take_lease(folder, {})
     folder.config.unlink()
     with refusal("run-exists"):
         start(folder)

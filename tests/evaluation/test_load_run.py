@@ -40,6 +40,8 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
         run.predict(points, wind_speed=32)
     with refusal("shape-size"):  # In mm, as the command says it too.
         run.predict(1000 * points)
+    with refusal("shape-size"):
+        run.sensitivity(1000 * points, "mean surface_pressure")
 
 
 def test_what_is_not_there_is_refused(run_folder: Path) -> None:

@@ -140,7 +140,7 @@ class Records(Subject):
         super().__init__(folder)
         self.run_folder = RunFolder(folder / "run")
         self.run_folder.path.mkdir()
-        take_lease(self.run_folder, 0, {})
+        take_lease(self.run_folder, {})
         write_record(self.run_folder.result, {"metrics": {"loss": 1.0}, "split": "test", "scalars": {"lift": {}}})
         write_record(self.run_folder.plan, {"length": {"total_updates": 8}})
         write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4, "attempts_without_progress": 0})

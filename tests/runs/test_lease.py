@@ -33,10 +33,10 @@ def elsewhere(folder: RunFolder, **changes) -> None:
 
 
 def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
-    first = take_lease(folder, 0, JOB)
+    first = take_lease(folder, JOB)
     first.check()
     elsewhere(folder)
-    second = take_lease(folder, 1, JOB)
+    second = take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
     second.check()
     assert (first.own.number, second.own.number) == (1, 2)
     with pytest.raises(FencedError) as caught:
@@ -46,41 +46,41 @@ def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
 
 
 def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
-    take_lease(folder, 2, JOB)
+    take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "2"})
     elsewhere(folder)
     with refusal("stale-start"):
-        take_lease(folder, 1, JOB)
-    assert take_lease(folder, 0, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
+        take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
+    assert take_lease(folder, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
 
 
 def test_a_second_start_on_one_host_is_refused_while_the_first_lives(folder) -> None:
     script = (
         "import sys, pathlib\nfrom noether.runs.folder import RunFolder\nfrom noether.runs.lease import take_lease\n"
-        "take_lease(RunFolder(pathlib.Path(sys.argv[1])), 0, {})\nprint('taken', flush=True)\nsys.stdin.read()"
+        "take_lease(RunFolder(pathlib.Path(sys.argv[1])), {})\nprint('taken', flush=True)\nsys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(folder.path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "taken\n"
         with pytest.raises(RequestError) as caught:
-            take_lease(folder, 0, {})
+            take_lease(folder, {})
         assert f"kill -TERM {other.pid}" in str(caught.value)
     finally:
         other.kill()
         other.wait(timeout=10)
-    assert take_lease(folder, 0, {}).own.number == 2
+    assert take_lease(folder, {}).own.number == 2
 
 
 def test_the_same_process_may_start_again(folder) -> None:
-    take_lease(folder, 0, {})
-    assert take_lease(folder, 0, {}).own.pid == os.getpid()
+    take_lease(folder, {})
+    assert take_lease(folder, {}).own.pid == os.getpid()
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"number": 1}', "[]"], ids=["empty", "cut", "half", "other"])
 def test_a_damaged_fence_stops_nobody(folder, content) -> None:
     folder.attempt.write_text(content)
     assert read_attempt(folder) is None
-    take_lease(folder, 0, {}).check()
+    take_lease(folder, {}).check()
 
 
 def save(folder: RunFolder, updates: int) -> None:
@@ -146,7 +146,7 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
 
     def newer_takes(*given: object) -> None:
         monkeypatch.undo()
-        takers.append(take_lease(folder, 0, {}))
+        takers.append(take_lease(folder, {}))
         elsewhere(folder)
 
     def first_newer(act):
@@ -159,7 +159,7 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
     else:
         monkeypatch.setattr(lease_module, "write_record", first_newer(lease_module.write_record))
     with pytest.raises(FencedError, match="has begun while this one prepared"):
-        take_lease(folder, 0, {}, after=after)
+        take_lease(folder, {}, after=after)
     holder = read_attempt(folder)
     assert holder is not None
     assert holder.id == takers[0].own.id
@@ -170,12 +170,12 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
 @pytest.mark.parametrize("moment", ["before-it", "after-its-look"])
 def test_a_start_that_has_lost_the_run_changes_nothing(act, moment, folder, monkeypatch) -> None:
     """After its look: it was frozen there, while another start took the run and trained to the end."""
-    older = take_lease(folder, 0, JOB)
+    older = take_lease(folder, JOB)
     save(folder, 4)
     elsewhere(folder)
 
     def newer_trains() -> None:
-        newer = take_lease(folder, 1, JOB)
+        newer = take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
         write_record(folder.result, {"of": "the newer"}, newer)
         write_whole(folder.report, "the newer's", newer)
         file = MetricsFile(folder.metrics, 0, newer)
@@ -204,9 +204,9 @@ def test_a_start_that_has_lost_the_run_changes_nothing(act, moment, folder, monk
 
 
 def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder) -> None:
-    older = take_lease(folder, 0, JOB)
+    older = take_lease(folder, JOB)
     elsewhere(folder)
-    newer = take_lease(folder, 1, JOB)
+    newer = take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
     folder.attempt.write_bytes(b"\xff")
     with pytest.raises(FencedError):
         older.check()
@@ -222,7 +222,7 @@ def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder)
 def test_a_folder_that_was_moved_under_its_run_is_not_made_again(folder, tmp_path) -> None:
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
-    lease = take_lease(run, 0, {})
+    lease = take_lease(run, {})
     file = MetricsFile(run.metrics, 0, lease)
     run.path.rename(tmp_path / "moved")
     for act in (act for name, act in writes(lease, run).items() if name != "drop"):
@@ -237,7 +237,7 @@ def test_a_folder_that_was_moved_under_its_run_is_not_made_again(folder, tmp_pat
 
 
 def test_a_start_that_ended_leaves_nothing_of_its_own(folder) -> None:
-    lease = take_lease(folder, 0, {})
+    lease = take_lease(folder, {})
     write_record(folder.result, {}, lease)
     save(folder, 4)
     lease.drop(folder.checkpoints / "update-000000004")

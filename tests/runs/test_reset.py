@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_the_place_has_the_next_free_number(folder: RunFolder) -> None:
-    take_lease(folder, 0, {}).release(0)
+    take_lease(folder, {}).release(0)
     assert place_aside(folder, {}) == folder.path.with_name("cars.replaced-1")
     folder.path.with_name("cars.replaced-1").mkdir()
     place = place_aside(folder, {})
@@ -41,19 +41,19 @@ def test_what_has_made_nothing_is_not_kept(made: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "cars")
     if made != "nothing":
         run.create()
-        take_lease(run, 0, {}).release(1)
+        take_lease(run, {}).release(1)
     assert place_aside(run, {}) is None
 
 
 def test_a_start_that_is_alive_keeps_its_run(folder: RunFolder) -> None:
-    take_lease(folder, 0, {})
+    take_lease(folder, {})
     with pytest.raises(RequestError) as caught:
         place_aside(folder, {})
     assert caught.value.fix.startswith(f"noether cancel {folder.path}")
 
 
 def test_a_start_on_a_host_that_cannot_be_asked_keeps_its_run(folder: RunFolder) -> None:
-    own = take_lease(folder, 0, {}).own
+    own = take_lease(folder, {}).own
     write_record(folder.attempt, asdict(replace(own, host="elsewhere")))
     with pytest.raises(RequestError) as caught:
         place_aside(folder, {})
@@ -62,14 +62,14 @@ def test_a_start_on_a_host_that_cannot_be_asked_keeps_its_run(folder: RunFolder)
 
 
 def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: RunFolder, monkeypatch) -> None:
-    take_lease(folder, 0, {}).release(0)
+    take_lease(folder, {}).release(0)
     place = place_aside(folder, {})
     assert place is not None
     rename = Path.rename
 
     def another_start_first(self: Path, target: Path) -> Path:
         if self == folder.path:
-            take_lease(folder, 0, {})
+            take_lease(folder, {})
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", another_start_first)
@@ -86,7 +86,7 @@ def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: Run
 )
 def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, folder: RunFolder) -> None:
     """A job that was requeued before it trained still starts the earlier run over."""
-    take_lease(folder, 0, {"SLURM_JOB_ID": "7"}).release(75)
+    take_lease(folder, {"SLURM_JOB_ID": "7"}).release(75)
     assert is_own_attempt(folder, environ) is own
 
 

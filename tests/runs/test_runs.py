@@ -120,7 +120,7 @@ def test_the_newer_of_two_jobs_is_the_run_s(tmp_path: Path) -> None:
 
 def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"stopped.json": {}})
-    lease = take_lease(folder, 0, {})
+    lease = take_lease(folder, {})
     lease.drop(folder.stopped)
     assert not folder.stopped.exists()
     assert lease.own.alive()

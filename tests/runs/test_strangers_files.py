@@ -128,7 +128,7 @@ def test_the_name_before_the_name_cannot_be_guessed(tmp_path: Path) -> None:
 
 def test_a_lease_replaces_a_link_in_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    lease = take_lease(RunFolder(tmp_path / "run"), 0, {})
+    lease = take_lease(RunFolder(tmp_path / "run"), {})
     (tmp_path / "mine").write_text("precious")
     lease.partial(lease.folder.report).symlink_to(tmp_path / "mine")
     write_whole(lease.folder.report, "page", lease)

@@ -85,7 +85,7 @@ def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path)
         with code_granted([f"{__name__}.Mine"]):
             return open_services([f"{__name__}.Mine"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, lease)
 
-    own, newer = take_lease(RunFolder(tmp_path), 0, {}), take_lease(RunFolder(tmp_path), 0, {})
+    own, newer = take_lease(RunFolder(tmp_path), {}), take_lease(RunFolder(tmp_path), {})
     (tracker,) = mine(own)
     tracker.close()
     assert sessions(tmp_path) == {}
