@@ -18,18 +18,20 @@ LITTLE_DISK = GIB
 NO_DISK = 100 * MIB
 
 
-def check_shared_memory(facts: HostFacts, needed: bool) -> Diagnosis:
-    """Checks the size of /dev/shm, which loaders and NCCL use. `needed` is whether this run uses either of them."""
+def check_shared_memory(facts: HostFacts, gpu_ranks: int) -> Diagnosis:
+    """Checks that /dev/shm is large enough for NCCL between the GPUs of this host; the plan checks it for loaders."""
+    if gpu_ranks < 2:
+        return skipped("shared memory", "NCCL uses it, between two or more GPUs of a host")
     if facts.shared_memory is None:
         return skipped("shared memory", "/dev/shm cannot be read")
     seen = f"/dev/shm has {size_text(facts.shared_memory)}"
-    expected = f"{size_text(ENOUGH_SHARED_MEMORY)} or more: else loaders crash with 'Bus error', and NCCL cannot start"
+    expected = f"{size_text(ENOUGH_SHARED_MEMORY)} or more: else NCCL cannot start"
     fix = "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)"
     if facts.container in ("docker", "podman"):
         fix = f"{facts.container} run --shm-size=8g …      (or --ipc=host)"
     if facts.shared_memory >= ENOUGH_SHARED_MEMORY:
         return Diagnosis("shared memory", "ok", seen)
-    small = facts.shared_memory <= SMALL_SHARED_MEMORY and needed
+    small = facts.shared_memory <= SMALL_SHARED_MEMORY
     return Diagnosis("shared memory", "error" if small else "warning", seen, expected, fix)
 
 

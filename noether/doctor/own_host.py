@@ -5,10 +5,10 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from noether.common.json_lines import Unanswered
-from noether.common.limits import Limits, descriptors_of_a_rank, read_limits, why_too_large
 from noether.common.numbers import counted
 from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
@@ -19,7 +19,7 @@ from noether.environments.placement import Placement, Worker
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import RequestError
-from noether.planning.plan import launch_request
+from noether.planning.plan import HOST_CHECKS, launch_request
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
@@ -73,21 +73,18 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
     ranks = counted(placement.world_size, "rank")
     found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
     found += [Diagnosis("launch", "warning", text) for text in placement.warnings]
-    return placement, [*found, check_limits(placement, read_limits())]
+    return placement, [*found, *_refused_plan(config, placement)]
 
 
-LIMITS_LINE = "docker run --ulimit nofile=65536 …      (or nofile and nproc in /etc/security/limits.conf)"
-
-
-def check_limits(placement: Placement, limits: Limits) -> Diagnosis:
-    """Checks that this host allows enough file descriptors and processes for a run of this size."""
-    world, kind = placement.world_size, placement.workers[0].device.kind
-    too_large = why_too_large(world, placement.local_world_size, kind, limits)
-    if too_large:
-        return Diagnosis("limits", "error", "; ".join(too_large), "hard limits that allow this many ranks", LIMITS_LINE)
-    allowed = "any number of" if limits.descriptors is None else str(limits.descriptors)
-    needed = descriptors_of_a_rank(world, kind)
-    return Diagnosis("limits", "ok", f"{allowed} open files, rank 0 of {world} needs about {needed}")
+def _refused_plan(config: RunConfig, placement: Placement) -> list[Diagnosis]:
+    found = []
+    for name, check in HOST_CHECKS.items():
+        try:
+            check(config, placement)
+        except RequestError as error:
+            # A batch that these ranks cannot share says nothing of the machine: the settings may not be the run's.
+            found.append(replace(refused(name, error), level="warning" if name == "batch" else "error"))
+    return found
 
 
 class RankChildren:

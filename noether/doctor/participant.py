@@ -81,7 +81,6 @@ class Participant:
         if "error" not in torch:
             self.clock.step = "the devices"
             devices = self.children.ask_first({"do": "devices"}, self.clock.left(DEVICES_SECONDS))
-        needs_memory = self.config.num_workers > 0 or len(self.children.gpu_ranks) > 1
         return [
             check_versions(facts, torch),
             check_torch(torch, os.getloadavg()[0], usable_cpus()),
@@ -90,7 +89,7 @@ class Participant:
             *check_gpu_health(facts),
             check_imports(facts),
             check_container(facts),
-            check_shared_memory(facts, needs_memory),
+            check_shared_memory(facts, self.placement.local_world_size if self.children.gpu_ranks else 0),
             check_infiniband(facts),
             check_fabric(facts, os.environ),
             check_locked_memory(facts),

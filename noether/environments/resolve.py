@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from noether.common.cpus import read_cpus, share_cpus
+from noether.common.limits import read_limits, why_too_large
 from noether.environments.devices import GpuDriver, find_devices
 from noether.environments.driver import nvml_gpus
 from noether.environments.kubernetes import kubernetes_placement
@@ -60,15 +61,18 @@ def resolve_placement(
     for launcher in LAUNCHERS:
         placement = launcher(request, here)
         if placement is not None:
-            return placement if request.visible_devices is not None else _with_cpus(placement, environ)
+            return placement if request.visible_devices is not None else _on_this_host(placement, environ)
     raise AssertionError("the last launcher accepts every environment")
 
 
-def _with_cpus(placement: Placement, environ: Mapping[str, str]) -> Placement:
+def _on_this_host(placement: Placement, environ: Mapping[str, str]) -> Placement:
+    """Return the placement with its share of the CPUs here, and a warning of each limit that is too low for it."""
+    kind = placement.workers[0].device.kind
+    too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
     share = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
     each = " for each rank" if placement.world_size > 1 else ""
     reasons = {**placement.reasons, "threads": f"{share.threads}{each} ({share.reason})"}
-    return replace(placement, cpus=share, reasons=reasons)
+    return replace(placement, cpus=share, reasons=reasons, warnings=(*placement.warnings, *too_large))
 
 
 def resolve_or_on_cpus(

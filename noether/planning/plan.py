@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from noether import __version__
-from noether.common.limits import check_processes, most_processes, read_limits, why_too_large
+from noether.common.limits import check_processes, most_processes
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.model import MLPConfig
 from noether.config.recipe import WHY_THIS_WIDTH
@@ -91,6 +91,26 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
     )
 
 
+def _batch_limit(config: RunConfig) -> int | None:
+    # "auto" is determined by trying on the device; until then the plan assumes no limit.
+    limit = config.trainer.max_batch_size
+    return limit if isinstance(limit, int) else None
+
+
+def _batch(config: RunConfig, placement: Placement) -> BatchPlan:
+    return plan_batches(config.trainer.effective_batch_size, _batch_limit(config), placement.world_size)
+
+
+HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
+    "processes": lambda _, placement: check_processes(len(placement.workers), most_processes()),
+    "loaders": lambda config, placement: check_shared_memory(
+        config.num_workers, placement.local_world_size, shared_memory_size()
+    ),
+    "batch": _batch,
+}
+"""What a run that has been placed is refused for on its own host; `noether doctor` shows all of it."""
+
+
 def plan_run(
     config: RunConfig,
     *,
@@ -109,15 +129,9 @@ def plan_run(
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
     reasons = dict(placement.reasons)
     if visible_devices is None:
-        check_processes(len(placement.workers), most_processes())
-        check_shared_memory(config.num_workers, placement.local_world_size, shared_memory_size())
-        kind = placement.workers[0].device.kind
-        too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
-        placement = replace(placement, warnings=(*placement.warnings, *too_large))
-    trainer = config.trainer
-    # "auto" is determined by trying on the device; until then the plan assumes no limit.
-    limit = trainer.max_batch_size if isinstance(trainer.max_batch_size, int) else None
-    batch = plan_batches(trainer.effective_batch_size, limit, placement.world_size)
+        for check in HOST_CHECKS.values():
+            check(config, placement)
+    trainer, limit, batch = config.trainer, _batch_limit(config), _batch(config, placement)
     reason = "no trainer.max_batch_size: each rank processes its whole share at once"
     if trainer.max_batch_size == "auto":
         reason = "trainer.max_batch_size=auto: found at the start, the largest that fits beside the optimiser's state"

@@ -9,6 +9,8 @@ import pytest
 
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus
+from noether.common.limits import Limits
+from noether.config.compose import load_config
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import (
     Driver,
@@ -29,6 +31,7 @@ from noether.doctor.machine_checks import (
     check_user,
 )
 from noether.doctor.mounts import Mount, mount_of, read_mounts
+from noether.doctor.own_host import find_place
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
 from noether.environments.driver import Gpu
 
@@ -44,8 +47,8 @@ LATE = {"error": "no answer within 25 s", "late": True}
 USER = User(1000, "ann", "/home/ann", True)
 
 
-def shm(size: int | None, container: str = "", needed: bool = True) -> Diagnosis:
-    return check_shared_memory(HostFacts(shared_memory=size, container=container), needed)
+def shm(size: int | None, container: str = "", gpu_ranks: int = 2) -> Diagnosis:
+    return check_shared_memory(HostFacts(shared_memory=size, container=container), gpu_ranks)
 
 
 def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Diagnosis:
@@ -65,7 +68,7 @@ def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, w
 CASES: dict[str, tuple[Diagnosis, str, str]] = {
     # name: the finding, its level, words of its seen or fix
     "shm-docker-default": (shm(64 * MIB, "docker"), "error", "docker run --shm-size=8g …      (or --ipc=host)"),
-    "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", False), "warning", "64 MiB"),
+    "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", 1), "skipped", "two or more GPUs"),
     "shm-small": (shm(512 * MIB), "warning", "mount -o remount,size=8g /dev/shm"),
     "shm-large": (shm(8 * GIB), "ok", "8 GiB"),
     "shm-unknown": (shm(None), "skipped", "cannot be read"),
@@ -188,6 +191,22 @@ def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
     assert words in f"{finding.seen} {finding.fix}"
     if level == "error":
         assert finding.expected or finding.fix
+
+
+def test_what_a_plan_says_of_this_host_is_found(monkeypatch) -> None:
+    monkeypatch.setattr("noether.planning.plan.most_processes", lambda: 12)
+    monkeypatch.setattr("noether.planning.plan.shared_memory_size", lambda: 100 * MIB)
+    monkeypatch.setattr("noether.environments.resolve.read_limits", lambda: Limits(64, None))
+    _, found = find_place(load_config(["accelerator=cpu", "devices=3", "num_workers=1"]), HostFacts(host="box"))
+    said = {finding.check: (finding.level, finding.seen) for finding in found if finding.level != "ok"}
+    assert {check: level for check, (level, _) in said.items()} == {
+        "launch": "warning",
+        "processes": "error",
+        "loaders": "error",
+        "batch": "warning",
+    }
+    for check, words in (("launch", "open files"), ("loaders", "100 MiB"), ("batch", "3 ranks")):
+        assert words in said[check][1]
 
 
 MOUNTS = """\
