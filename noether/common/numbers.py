@@ -65,12 +65,12 @@ def nearly_one(score: float) -> str:
 
 
 def percent_text(share: Any, digits: int | None = None) -> str:
-    """A share of 1 in per cent: two decimals, and more where they would be zeros; or so many significant digits."""
+    """A share of 1 in per cent: two decimals, where they are neither zeros nor noise; or so many significant digits."""
     if finite(share) is None:
         return NONE
-    if digits is not None:
-        return f"{number_text(100 * share, digits)}%"
-    return f"{100 * share:.2f}%" if share == 0 or abs(share) >= 1e-4 else f"{100 * share:.3g}%"
+    if digits is None and (share == 0 or 1e-4 <= abs(share) < 1e4):
+        return f"{100 * share:.2f}%"
+    return f"{number_text(100 * share, digits or 3)}%"
 
 
 def size_text(count: float) -> str:

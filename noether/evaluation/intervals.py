@@ -17,7 +17,7 @@ from noether.evaluation.members import read_calibration, record_path
 from noether.evaluation.shape_input import FileAxes, Shape
 from noether.evaluation.start import ChosenModel
 from noether.evaluation.trained import TrainedModel, predict_shape, shape_batch
-from noether.evaluation.values import scalar_text, scalar_values
+from noether.evaluation.values import output_text, scalar_values
 from noether.runs.records import write_record
 
 
@@ -126,14 +126,13 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
         if label in found.scalars:
             mean = found.scalars[label]
             value, spread, low, high = (
-                scalar_text(trained.task, label, number)
+                output_text(trained.task, label, number)
                 for number in (mean, float(found.spreads[label]), mean - float(half), mean + float(half))
             )
             table.add_row(label.replace("_", " "), value, spread, f"{low} to {high}", covers)
         else:
-            unit, period = trained.task.fields[label].unit, trained.task.fields[label].period
-            both = (as_arc(own, period) for own in (found.spreads[label], half))
-            spread, reach = (f"{float(np.mean(own)):.3g} {unit}".rstrip() for own in both)
+            both = (as_arc(own, trained.task.fields[label].period) for own in (found.spreads[label], half))
+            spread, reach = (output_text(trained.task, label, float(np.mean(own))) for own in both)
             table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
     return table
 

@@ -20,7 +20,7 @@ from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.values import scalar_text
+from noether.evaluation.values import output_text
 from noether.runs.records import read_metrics
 from noether.runs.results import read_result
 
@@ -145,7 +145,7 @@ class LoadedRun:
         words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
         answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}
-        answer["scalars"] = {name: scalar_text(self.trained.task, name, value) for name, value in found.scalars.items()}
+        answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
         answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
         if calibration is not None:
             for name in self.trained.task.fields:

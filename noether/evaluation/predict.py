@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from noether.common.console import Console
+from noether.common.numbers import percent_text
 from noether.data.about import axes_words
 from noether.data.cases.angles import as_nearest
 from noether.data.mesh_files import read_array
@@ -24,8 +26,9 @@ from noether.evaluation.shape_input import (
 )
 from noether.evaluation.shape_request import PredictRequest, ShapeRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.values import integrated, scalar_text, shape_area
+from noether.evaluation.values import integrated, output_text, shape_area
 from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_shape
+from noether.tasks.field_errors import field_errors
 from noether.tasks.fields import FieldsTask
 from noether.workers.context import WorkerContext
 
@@ -54,7 +57,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
             if unlike := likeness_words(found, calibration[0]):
                 console.warn(unlike)
         for name, value in found.scalars.items() if calibration is None else ():
-            console.say(f"{name.replace('_', ' ')}: {scalar_text(trained.task, name, value)}")
+            console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
         if opened.shape.faces is not None and trained.task.scalars:
             made = integrated(trained.task, found.fields)
             if made:
@@ -185,8 +188,8 @@ def _write(
                 continue
             own = as_nearest(fields[name], true, task.fields[name].period)
             arrays |= field_arrays(name, own, true)
-            norm = np.linalg.norm(true)
-            relative = f"{np.linalg.norm(own - true) / norm:.2%}" if norm else "undefined, for 0 everywhere,"
+            error = field_errors(*(torch.from_numpy(values).reshape(1, len(values), -1) for values in (own, true)))
+            relative = percent_text(error["relative_l2"].item())
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
         if arrays and key == trained.shape_set:
             write_on_shape(path, mesh, shape, arrays, trained.part_of(key))

@@ -11,6 +11,7 @@ from noether.evaluation.sensitivity import Sensitivity, sensitivity, stretches
 from noether.evaluation.shape_request import SensitivityRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.vtk_output import write_on_shape
+from noether.runs.metrics import Metric
 from noether.workers.context import WorkerContext
 
 
@@ -29,7 +30,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
         arrays["sensitivity_outwards"] = found.outwards
     given = opened.given
     write_on_shape(asked.out, asked.mesh, given, arrays, trained.part_of(trained.shape_set))
-    console.say(f"{found.of}: {found.value:.5g} {found.unit}".rstrip())
+    console.say(f"{found.of}: {Metric(found.of, found.unit).text(found.value)}")
     up = opened.files.rotation.T @ np.asarray(trained.task.space.get("up", np.zeros(3)), np.float64)
     moved = float(np.einsum("nx,nx->", found.points, opened.shape.normals))
     console.say(changes_table(trained, found, stretches(gradient, given.points, up), moved))

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noether.common.numbers import shown_unit
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel
+from noether.runs.metrics import Metric
 from noether.tasks.fields import FieldsTask
 from noether.tasks.forces import force_coefficient
 
@@ -30,12 +32,11 @@ def scalar_values(
     return found
 
 
-def scalar_text(task: FieldsTask, label: str, value: float) -> str:
-    """Returns a coefficient, or an output of the case with its unit, as it is shown."""
-    if label in task.scalars:
-        return f"{value:.4f}"
-    unit = next(task.case_fields[name].unit for name in task.case_fields if label in task.case_labels(name))
-    return f"{value:.4g} {unit}".removesuffix(" 1").rstrip()
+def output_text(task: FieldsTask, label: str, value: float) -> str:
+    """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+    units = {name: field.unit for name, field in task.fields.items()}
+    units |= {own: field.unit for name, field in task.case_fields.items() for own in task.case_labels(name)}
+    return Metric(label, shown_unit(units.get(label, ""))).text(value)
 
 
 def integrated(task: FieldsTask, fields: Collection[str]) -> list[str]:

@@ -14,6 +14,7 @@ from noether.data.surface_mesh import frontal_area, point_areas
 from noether.evaluation.sensitivity import Sensitivity, areas_and_normals, sensitivity, spread_over_surface, stretches
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel
+from noether.evaluation.values import output_text
 from noether.learning.precision import Precision
 from noether.models.build import build_model
 from noether.tasks.fields import FieldsTask
@@ -119,6 +120,19 @@ def test_the_only_output_of_a_case_needs_no_name() -> None:
     assert found.of == "drag"
     named = sensitivity(trained, without_faces, "drag", {"wind_speed": 30.0}, 100)
     assert (found.value, found.unit) == (named.value, "N")
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "text"),
+    [
+        ("lift_coefficient", 1.234e-5, "1.234e-5"),
+        ("drag", 123456.7, "123,500 N"),
+        ("surface_pressure", 0.5, "0.5000 Pa"),
+    ],
+    ids=["small coefficient", "large force", "field"],
+)
+def test_an_output_is_written_as_metrics_are(label: str, value: float, text: str) -> None:
+    assert output_text(model_of("upt", 64).task, label, value) == text
 
 
 def test_areas_and_normals_are_those_of_the_mesh() -> None:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from conftest import BROWSER_LIMIT_MS, TINY
 from sharing import in_every_push
 
+from noether.runs.metrics import Metric
 from watch.test_page import MARKUP, RUN, write_run
 from watch.watching import Page, serve
 
@@ -300,6 +302,48 @@ def test_the_page_says_that_the_program_has_ended(tmp_path: Path, opened, enviro
         served.end()
         page.wait_for_selector('#connection[data-state="gone"]')
         assert "ended" in page.locator("#connection").inner_text()
+
+
+TEXTS = {
+    "zero": ("", 0.0, "0"),
+    "none": ("", None, "–"),
+    "small": ("", 1.234e-5, "1.234e-5"),
+    "nearly a thousandth": ("", 0.00099999, "0.001000"),
+    "rounds to a thousandth": ("", 0.00099996, "0.001000"),
+    "with its zeros": ("", 0.123, "0.1230"),
+    "negative": ("", -0.0051, "-0.005100"),
+    "thousands": ("", 123456.7, "123,500"),
+    "rounds to a million": ("", 999999.9, "1.000e6"),
+    "below a million": ("", 999949.0, "999,900"),
+    "a tie goes to the even digit": ("", 1234.5, "1,234"),
+    "a tie goes up to the even digit": ("", 1235.5, "1,236"),
+    "share": ("%", 0.0518, "5.18%"),
+    "share, a tie goes to the even digit": ("%", 97 / 800, "12.12%"),
+    "share of zero": ("%", 0.0, "0.00%"),
+    "share of none": ("%", None, "–"),
+    "small share": ("%", 5e-6, "5.00e-4%"),
+    "smaller than two decimals": ("%", 0.00005, "0.00500%"),
+    "share of a model that diverged": ("%", 1.2345e7, "1.23e9%"),
+    "score": ("score", 0.99994, "0.9999"),
+    "score that is nearly 1": ("score", 0.99996, "0.999960"),
+    "score that is as good as 1": ("score", 0.99999999, "0.999999"),
+    "score of 1": ("score", 1.0, "1.000"),
+}
+"""Unit, value and text of a metric, in Python and on the page."""
+PAGE_TEXTS = """async cases => {
+    const { valueText } = await import(new URL("static/format.js", location).href);
+    return cases.map(([metric, value]) => valueText(metric, value));
+}"""
+
+
+def test_numbers_are_written_as_everywhere(tmp_path: Path, opened, environ) -> None:
+    cases = [(Metric("", unit.replace("score", ""), score=unit == "score"), value) for unit, value, _ in TEXTS.values()]
+    wanted = {name: text for name, (_, _, text) in TEXTS.items()}
+    assert dict(zip(TEXTS, (metric.bare_text(value) for metric, value in cases), strict=True)) == wanted
+    write_run(tmp_path / "runs" / "one")
+    with serve(environ, str(tmp_path / "runs")) as served:
+        shown = opened(served.address).evaluate(PAGE_TEXTS, [[asdict(metric), value] for metric, value in cases])
+    assert {name: text.replace("\u202f%", "%") for name, text in zip(TEXTS, shown, strict=True)} == wanted
 
 
 @pytest.fixture

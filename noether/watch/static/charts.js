@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { count, number, percent, tickText, tickTime, titled, valueText } from "./format.js";
+import { brief, count, percent, tickText, tickTime, titled, valueText } from "./format.js";
 
 const HEIGHT = 208;
 const SYNC = "updates";
@@ -26,7 +26,7 @@ function axis(more) {
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
 const PLACES = {
   updates: { text: (at) => count(Math.round(at)), more: { values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) } },
-  epoch: { text: (at) => `epoch ${number(at, 4)}`, more: { values: (_, ticks) => ticks.map((tick) => number(tick, 4)) } },
+  epoch: { text: (at) => `epoch ${brief(at, 4)}`, more: { values: (_, ticks) => ticks.map((tick) => brief(tick, 4)) } },
   seconds: { text: (at) => tickTime(at), more: { incrs: TIMES, values: (_, ticks) => ticks.map(tickTime) } },
 };
 /** How places along the x axis are written, by what it shows. */

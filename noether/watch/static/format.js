@@ -3,41 +3,52 @@
 const EN_DASH = "–";
 const plain = new Intl.NumberFormat("en-GB");
 
-/** A number with so many significant digits, as `common/numbers.py` writes it; the zeros at its end left out beyond the `least`. */
-export function number(value, digits = 4, least = 1) {
-  if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-    const text = value.toExponential(digits - 1).replace("e+", "e");
-    return least < digits ? text.replace(/\.?0*e/, "e") : text;
-  }
-  return new Intl.NumberFormat("en-GB", { maximumSignificantDigits: digits, minimumSignificantDigits: least }).format(value);
+/** A value by `toFixed` or `toExponential`, but a tie goes to the even digit, as in Python. */
+function rounded(value, way, decimals) {
+  const [exact, power] = value[way](100).split("e");
+  const cut = exact.slice(0, exact.indexOf(".") + 1 + decimals);
+  return /^50*$/.test(exact.slice(cut.length)) && /[02468]$/.test(cut) ? [cut, power].join(power ? "e" : "") : value[way](decimals);
 }
+
+/** A number with so many significant digits, as `number_text` of `common/numbers.py` writes it. */
+export function number(value, digits = 4) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
+  const [mantissa, power] = rounded(value, "toExponential", digits - 1).split("e");
+  const exponent = Number(power);
+  if (Number(mantissa) === 0) return "0";
+  if (exponent <= -4 || exponent >= 6) return `${mantissa}e${exponent}`;
+  const decimals = Math.max(0, digits - 1 - exponent);
+  return Number(`${mantissa}e${power}`).toLocaleString("en-GB", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+/** A number without the zeros at its end, for ticks and shares. */
+export const brief = (value, digits = 3) => number(value, digits).replace(/(\.\d*?)0+(e|$)/, "$1$2").replace(/\.(e|$)/, "$1");
 
 export const count = (value) => (typeof value === "number" ? plain.format(value) : EN_DASH);
 
-export const percent = (value, digits = 3) => (typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, digits)}\u202f%` : EN_DASH);
+export const percent = (value, digits = 3) => (typeof value === "number" && Number.isFinite(value) ? `${brief(100 * value, digits)}\u202f%` : EN_DASH);
 
-/** A share of 1, with the two decimals that it has everywhere, and more where they would be zeros. */
-export function share(value) {
+/** A share of 1, as `percent_text` of `common/numbers.py` writes it. */
+function share(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
-  return `${value === 0 || Math.abs(value) >= 1e-4 ? (100 * value).toFixed(2) : number(100 * value, 3)}\u202f%`;
+  const size = Math.abs(value);
+  return `${value === 0 || (size >= 1e-4 && size < 1e4) ? rounded(100 * value, "toFixed", 2) : number(100 * value, 3)}\u202f%`;
 }
 
 /** A metric's value as precise as any other, without its unit but for the sign of a percentage; a score is never rounded up to 1. */
 export function valueText(metric, value) {
   if (metric.score && value >= 0.99995 && value < 1) return Math.min(value, 1 - 1e-6).toFixed(6);
-  return metric.unit === "%" ? share(value) : number(value, 4, 4);
+  return metric.unit === "%" ? share(value) : number(value);
 }
 
 /** A tick of a metric's axis. */
-export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : number(value, 3));
+export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : brief(value));
 
 /** A metric's title with its unit. */
 export const titled = (metric) => { const text = `${metric.title[0].toUpperCase()}${metric.title.slice(1)}`; return metric.unit && metric.unit !== "%" ? `${text}, ${metric.unit}` : text; };
 
 /** A stretch of time at an axis: 30 s, 5 min, 2 h. */
-export const tickTime = (seconds) => (seconds < 120 ? `${number(seconds, 3)} s` : seconds < 7200 ? `${number(seconds / 60, 3)} min` : `${number(seconds / 3600, 3)} h`);
+export const tickTime = (seconds) => (seconds < 120 ? `${brief(seconds)} s` : seconds < 7200 ? `${brief(seconds / 60)} min` : `${brief(seconds / 3600)} h`);
 
 export function duration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return EN_DASH;

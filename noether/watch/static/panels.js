@@ -1,7 +1,7 @@
 // What is known of one run: at a glance, ranks, attempts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
-import { ago, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
+import { ago, brief, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
 /** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
@@ -27,7 +27,7 @@ export function glance(run, several) {
   const left = run.seconds_left;
   put("progress-text", [
     run.update === null ? "no update yet" : `update ${count(run.update)}${run.total ? ` of ${count(run.total)}, ${percent(share, 3)}` : ""}`,
-    run.epoch === null ? null : `epoch ${number(run.epoch, 3)}${run.epochs ? ` of ${number(run.epochs, 3)}` : ""}`,
+    run.epoch === null ? null : `epoch ${brief(run.epoch)}${run.epochs ? ` of ${brief(run.epochs)}` : ""}`,
     typeof left === "number" ? `${duration(left)} left, until about ${clock(run.now + left)}` : null,
   ].filter(Boolean).join(" · "));
   tiles(run);
@@ -48,7 +48,7 @@ function tiles(run) {
   if (result) lines("tile-best", "tile-best-note", result.shown, result.weights ? weightsName(result.weights) : "");
   else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `at update ${count(run.best.update)}` : "");
   lines("tile-last", "tile-last-note", run.last?.shown, run.last ? `${run.last.split}, update ${count(run.last.update)}` : "no evaluation yet");
-  put("tile-pace", pace.samples_per_second === null ? "–" : `${number(pace.samples_per_second, 3)} /s`);
+  put("tile-pace", pace.samples_per_second === null ? "–" : `${brief(pace.samples_per_second)} /s`);
   put("tile-pace-note", `samples${pace.device_use === null ? "" : `, device busy ${percent(pace.device_use, 2)}`}`);
   const slow = pace.slowest ?? run.time?.slowest;
   put("tile-slowest", slow && slow.rank !== undefined ? `rank ${slow.rank}` : run.ranks.length === 1 ? "one rank" : "–");
@@ -84,7 +84,7 @@ export function checkpoints(run) {
   if (!run.checkpoints.length) return;
   fill("checkpoint-table", run.checkpoints, (rows) => table(
     ["checkpoint", { text: "epoch", kind: "n" }, { text: `validation ${run.selected_by.title}`, kind: "n" }, { text: "size", kind: "n" }, "saved", ""],
-    [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: number(row.epoch, 4), kind: "n" }, { text: valueText(run.selected_by, row.metric), kind: "n" },
+    [...rows].reverse().map((row) => [{ text: row.name, kind: "mono" }, { text: brief(row.epoch, 4), kind: "n" }, { text: valueText(run.selected_by, row.metric), kind: "n" },
       { text: row.size, kind: "n" }, clock(row.saved), [row.best ? "best" : "", row.latest ? "latest" : ""].filter(Boolean).join(", ")])));
 }
 
@@ -127,7 +127,7 @@ export function time(runs, colours) {
   const ended = runs.filter((run) => run.time);
   fill("time-table", ended.map((run) => [run.name, run.time]), () => ended.map((run) => {
     const parts = Object.keys(run.time.parts);
-    const seconds = (value) => ({ text: number(value, 3), kind: "n" });
+    const seconds = (value) => ({ text: brief(value), kind: "n" });
     const rows = [["mean", ...parts.map((part) => seconds(run.time.parts[part]))],
       ...run.time.ranks.map((rank, place) => [`rank ${place}`, ...parts.map((part) => seconds(rank?.[part]))])];
     return h("details", {}, h("summary", {}, `Seconds of the last attempt${runs.length > 1 ? ` of ${run.name}` : ""}: ${duration(run.time.seconds)}`),
