@@ -16,6 +16,7 @@ from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import WEIGHTS, CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
 from noether.runs.resuming import continue_line
 from noether.tasks.base import Task
@@ -116,7 +117,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     if weights not in checkpoint.weights:
         raise RequestError(
             "no-such-weights",
-            f"checkpoint {checkpoint.path.name} has no {weights} weights",
+            f"checkpoint {checkpoint.path.name} has no {weights_name(weights)}",
             seen=f"no {file} in {checkpoint.path}",
             expected="a run that has had EMA weights from its start",
             fix="trainer.ema_decay=null",

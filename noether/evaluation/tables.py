@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 from noether.common.numbers import counted, finite, listed
-from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics, described_in
+from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics, described_in, weights_name
 from noether.runs.records import mapping
 
 BASELINES = {
@@ -74,7 +74,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
         for label, kind, row in field_rows(result, described, name):
             style = {"own": "green", "baseline": "dim"}.get(kind, "")
-            table.add_row(style, f"  {label or result['weights'] + ' weights'}", *_cells(columns, row))
+            table.add_row(style, f"  {label or weights_name(result['weights'])}", *_cells(columns, row))
             is_undefined = finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
             undefined |= is_undefined and kind != "baseline"
     lines: list[Any] = [table]

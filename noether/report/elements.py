@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from noether.common.numbers import finite, listed
 from noether.report.numbers import count_text, duration_parts, number, percent, short_number, shown_score, value_text
-from noether.report.phrases import full_stop, heading, in_words, plural, weights_name
+from noether.report.phrases import full_stop, heading, in_words, plural
 from noether.report.run import ReportedRun
+from noether.runs.metrics import weights_name
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),

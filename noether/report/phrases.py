@@ -24,8 +24,3 @@ def full_stop(text: str) -> str:
 def plural(value: Any, one: str) -> str:
     """A count and its noun: "1 rank", "2 ranks"."""
     return f"{count_text(value)} {one if value == 1 else one + 's'}"
-
-
-def weights_name(kind: Any) -> str:
-    """What the page calls a kind of weights."""
-    return {"ema": "EMA weights", "raw": "raw weights"}.get(str(kind), f"{kind} weights")

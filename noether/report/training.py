@@ -8,8 +8,9 @@ from noether.common.numbers import listed
 from noether.report.charts import Series, can_draw, curves, time_strip
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.palette import BANDS, SERIES_COLOURS
-from noether.report.phrases import heading, in_words, weights_name
+from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun
+from noether.runs.metrics import weights_name
 
 TRAINING = ("training", "")
 """Split and weights of curves."""

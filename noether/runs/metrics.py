@@ -144,6 +144,11 @@ FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "m
 _DESCRIBED = TypeAdapter(list[Metric])
 
 
+def weights_name(kind: Any) -> str:
+    """Returns what readers call a kind of weights."""
+    return f"{'EMA' if kind == 'ema' else kind} weights"
+
+
 def described_in(*records: Mapping[str, Any]) -> Metrics:
     """Returns the loop's metrics and those that plan.json and result.json describe, the last record's word before all.
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from noether.common.console import Console
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import Metrics, weights_name
 from noether.runs.records import Row
 from noether.tracking.tracker import Tracker
 
@@ -51,7 +51,7 @@ class ConsoleTracker(Tracker):
         if row["kind"] == "training":
             self._log_training(row)
         elif row["kind"] == "evaluation":
-            place = f"update {row['update']:>7}  {row['split']} ({row['weights']} weights)"
+            place = f"update {row['update']:>7}  {row['split']} ({weights_name(row['weights'])})"
             self._console.say(f"{place}  {self._values(row['metrics'])}")
         elif row["kind"] == "epoch":
             place = f"epoch  {row['epoch']:>7.0f}/{self._total_epochs:.0f}  training"

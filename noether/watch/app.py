@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from noether.common.strict_json import strict_json
 from noether.report.palette import BANDS, COLOURS
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import Metrics, weights_name
 from noether.runs.records import finite_values
 from noether.watch.guard import Guard
 from noether.watch.settings import beside, differing
@@ -167,7 +167,9 @@ def _number(text: str | None, otherwise: float) -> float:
 
 def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     evaluations = [run.last_evaluation() for run in runs]
-    told = [f"{one.split} split, {one.weights} weights, update {one.update:,}" if one else "" for one in evaluations]
+    told = [
+        f"{one.split} split, {weights_name(one.weights)}, update {one.update:,}" if one else "" for one in evaluations
+    ]
     alike = len(set(told)) == 1
     of = told[:1] if alike else [f"{run.name}: {one}" for run, one in zip(runs, told, strict=True) if one]
     return {"of": of, "values": beside([finite_values(one.metrics) if one else {} for one in evaluations])}

@@ -17,7 +17,7 @@ from noether.report.history import Evaluation, History
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.logs import rank_logs
-from noether.runs.metrics import Metric, Metrics, described_in
+from noether.runs.metrics import Metric, Metrics, described_in, weights_name
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
 from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, mapping, number, read_record
 from noether.runs.results import as_now, newest_metrics
@@ -115,7 +115,7 @@ class WatchedRun:
                 "curves": [
                     {
                         "split": split,
-                        "weights": weights,
+                        "weights": weights and weights_name(weights),
                         "selected": weights == self._history.selected_weights.get(split, ""),
                         "metric": name,
                         "x": x,
@@ -262,8 +262,12 @@ class WatchedRun:
 
     def _final(self) -> dict[str, Any] | None:
         result = self._result()
-        shown = self._shown(mapping(result, "metrics"))
-        return {"split": result.get("split"), "weights": result.get("weights"), "shown": shown} if shown else None
+        shown, weights = self._shown(mapping(result, "metrics")), result.get("weights")
+        return (
+            {"split": result.get("split"), "weights": weights and weights_name(weights), "shown": shown}
+            if shown
+            else None
+        )
 
     def _environment(self) -> dict[str, str]:
         record = self._record(self.folder.environment)

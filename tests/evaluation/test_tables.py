@@ -17,7 +17,7 @@ def text_of(*, width: int = 160, **metrics: float) -> str:
     errors = {"p/relative_l2": 0.5, "p/mse": 2.0, "p/mae": 1.0, "p/max": 3.0}
     given = {f"p/{name}": value for name, value in metrics.items()}
     result: dict[str, Any] = {
-        "split": "test", "samples": 2, "weights": "raw", "parameters": 1, "updates": 1, "samples_per_second": None,
+        "split": "test", "samples": 2, "weights": "ema", "parameters": 1, "updates": 1, "samples_per_second": None,
         "world_size": 1, "metrics": {**errors, **given}, "fields": ["p"], "scalars": {},
         "baselines": {"mean_field": errors, "nearest_shape": errors},
         "described": DESCRIBED,

@@ -197,7 +197,7 @@ def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     lines = stream.getvalue().splitlines()
     assert lines == [
         "update       4/10  epoch   0.40  loss 1.000  lr 1.0e-03  80.0 samples/s  500 MiB",
-        "update       4  validation (ema weights)  loss 0.5000  surface_pressure 5.10%",
+        "update       4  validation (EMA weights)  loss 0.5000  surface_pressure 5.10%",
     ]
     assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
 

@@ -210,8 +210,10 @@ def test_runs_compared(place) -> None:
     assert [run["name"] for run in answer["runs"]] == [RUN, "other"]
     assert answer["settings"] == {"seed": ["1", "2"]}
     assert answer["final"]["loss"] == [0.25, 0.5]
+    assert answer["latest"]["of"][0] == f"{RUN}: validation split, EMA weights, update 50"
     curves = place.page.json(f"api/curves?runs={','.join(keys)}&buckets=10&low=10&high=20")["runs"]
     assert [run["key"] for run in curves] == keys
+    assert {one["weights"] for one in curves[0]["curves"]} == {"", "EMA weights"}
     assert next(one["x"] for one in curves[0]["curves"] if one["metric"] == "loss") == list(range(9, 22))
     same = f"api/curves?runs={keys[0]}&have={curves[0]['version']}"
     assert place.page.json(same)["runs"] == [{"key": keys[0], "version": curves[0]["version"]}]

@@ -2,7 +2,6 @@
 
 import { at, h } from "./dom.js";
 import { LineChart, RUN_COLOURS } from "./charts.js";
-import { weightsName } from "./format.js";
 
 const THEN = ["learning_rate", "samples_per_second", "gradient_norm"];
 const MACHINE = ["device_use", "cpu_cores", "memory_mib", "host_memory_mib"];
@@ -65,7 +64,7 @@ export class Curves {
         const one = runs.length === 1;
         const thin = isTraining && metric === "loss";
         const line = {
-          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weightsName(weights)}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
+          label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
           colour: one ? (thin ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
           faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
           dash: selected ? undefined : [5, 4], points: !isTraining && x.length < 60,
@@ -104,7 +103,7 @@ export class Curves {
   keys(runs, colours) {
     const one = runs.length === 1;
     const evaluated = one ? runs[0].curves.filter((curve) => curve.split !== "training" && curve.metric === "loss") : [];
-    const entries = one ? [["training", "muted", ""], ...evaluated.map(({ split, weights, selected }) => [evaluated.length > 1 ? `${split}, ${weightsName(weights)}` : split, selected ? "accent" : "second", selected ? "" : "dashed"])]
+    const entries = one ? [["training", "muted", ""], ...evaluated.map(({ split, weights, selected }) => [evaluated.length > 1 ? `${split}, ${weights}` : split, selected ? "accent" : "second", selected ? "" : "dashed"])]
       : runs.map((run) => [run.name, RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length], ""]);
     at("keys").replaceChildren(...entries.map(([text, colour, kind]) => {
       const swatch = h("i", { class: `swatch line ${kind}` });

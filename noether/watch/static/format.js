@@ -75,7 +75,4 @@ export function clock(seconds) {
   return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
 }
 
-/** What a kind of weights is called. */
-export const weightsName = (kind) => `${kind === "ema" ? "EMA" : kind} weights`;
-
 export const words = (name) => String(name).replaceAll("_", " ");

@@ -1,7 +1,7 @@
 // What is known of one run: at a glance, ranks, attempts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
-import { ago, brief, clock, count, duration, number, percent, valueText, weightsName, words } from "./format.js";
+import { ago, brief, clock, count, duration, number, percent, valueText, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
 /** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
@@ -45,7 +45,7 @@ function tiles(run) {
   put("tile-loss", number(pace.loss));
   put("tile-loss-note", pace.memory_mib === null ? "" : `peak memory ${count(Math.round(pace.memory_mib))} MiB`);
   put("tile-best-title", result ? `Final, ${result.split ?? "test"} split` : "Best so far");
-  if (result) lines("tile-best", "tile-best-note", result.shown, result.weights ? weightsName(result.weights) : "");
+  if (result) lines("tile-best", "tile-best-note", result.shown, result.weights);
   else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `at update ${count(run.best.update)}` : "");
   lines("tile-last", "tile-last-note", run.last?.shown, run.last ? `${run.last.split}, update ${count(run.last.update)}` : "no evaluation yet");
   put("tile-pace", pace.samples_per_second === null ? "–" : `${brief(pace.samples_per_second)} /s`);
