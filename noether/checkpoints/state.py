@@ -113,11 +113,11 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         RequestError: where the checkpoint was written by another model, or without EMA weights.
         DamagedCheckpoint: where the file is not as it was written.
     """
-    file = WEIGHTS[weights]
+    file, named = WEIGHTS[weights], weights_name(weights)
     if weights not in checkpoint.weights:
         raise RequestError(
             "no-such-weights",
-            f"checkpoint {checkpoint.path.name} has no {weights_name(weights)}",
+            f"checkpoint {checkpoint.path.name} has no {named}",
             seen=f"no {file} in {checkpoint.path}",
             expected="a run that has had EMA weights from its start",
             fix="trainer.ema_decay=null",
