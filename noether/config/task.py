@@ -169,7 +169,9 @@ class ClassificationTaskConfig(ComponentSection):
     classes: int = Field(10, gt=1, description="Number of classes.")
     label: str = Field("label", description="Key of the true class in the samples, an integer scalar.")
     names: tuple[str, ...] = Field((), description="Names of the classes; if empty, their numbers.")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target that is spread over all classes.")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Share of the target that is spread over all classes in training."
+    )
 
     @model_validator(mode="after")
     def _a_name_each(self) -> "ClassificationTaskConfig":

@@ -63,7 +63,7 @@ def training_section(run: ReportedRun) -> Markup:
     title = heading(listed(list(dict.fromkeys(metric.label or metric.title for metric in shares))))
     share = [chart(title, f"{split} Log scale." if falling else split, relative, log=falling, ratio=True)]
     shown = [
-        chart("Loss", f"{unit}Log scale.", losses, log=True),
+        chart(heading(run.described["loss"].title), f"{unit}Log scale.", losses, log=True),
         *(share if shares else ()),
         *(
             chart(heading(run.described[name].title), words, [line(TRAINING, name, "accent")])

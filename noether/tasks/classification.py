@@ -73,8 +73,10 @@ class ClassificationTask(Task):
         return {"accuracy": (logits.argmax(dim=1) == labels).sum()}
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Returns that the accuracy is a share."""
-        return (Metric("accuracy", "%", better="higher", label="accuracy", headline=True),)
+        """Yields that the accuracy is a share, and that only the loss of training has smoothed labels."""
+        yield Metric("accuracy", "%", better="higher", label="accuracy", headline=True)
+        if self.label_smoothing:
+            yield Metric("loss", better="lower", label="loss (smoothed labels in training)")
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the split's mean cross-entropy and accuracy."""

@@ -263,11 +263,8 @@ class WatchedRun:
     def _final(self) -> dict[str, Any] | None:
         result = self._result()
         shown, weights = self._shown(mapping(result, "metrics")), result.get("weights")
-        return (
-            {"split": result.get("split"), "weights": weights and weights_name(weights), "shown": shown}
-            if shown
-            else None
-        )
+        about = {"split": result.get("split"), "weights": weights and weights_name(weights)}
+        return {**about, "shown": shown} if shown else None
 
     def _environment(self) -> dict[str, str]:
         record = self._record(self.folder.environment)

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from noether.errors import RequestError
+from noether.runs.metrics import Metrics
 from noether.tasks.classification import ClassificationTask
 
 LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 3.0], [0.0, 1.0, 0.0], [0.5, 0.4, 0.0]], dtype=torch.float64)
@@ -37,6 +38,8 @@ def test_label_smoothing_is_in_the_training_loss_alone() -> None:
     task = ClassificationTask(3, label_smoothing=0.1)
     assert task.loss(PREDICTIONS, BATCH) == F.cross_entropy(LOGITS, LABELS, label_smoothing=0.1)
     assert np.mean(metrics(task)["loss"]) == pytest.approx(F.cross_entropy(LOGITS, LABELS).item())
+    assert Metrics.of(*task.describe_metrics())["loss"].title == "loss (smoothed labels in training)"
+    assert "loss" not in Metrics.of(*ClassificationTask(3).describe_metrics())
 
 
 def test_logits_in_half_precision_are_scored_in_single() -> None:
