@@ -51,7 +51,8 @@ class RunConfig(Section):
     )
     node_rank: int | None = Field(None, ge=0, description="Number of this machine among the nodes, from 0.")
     master_addr: str | None = Field(
-        None, description="Host at which the ranks meet; required with nodes, otherwise the launcher knows it."
+        None,
+        description="Host at which the ranks meet; required with nodes (or MASTER_ADDR), else the launcher knows it.",
     )
     dataset_root: Path | None = Field(
         None, description="Folder of the data; null: the data set's own cache, which is created if it is missing."

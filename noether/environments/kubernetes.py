@@ -12,6 +12,7 @@ from dataclasses import replace
 from noether.environments.launch_context import LaunchContext
 from noether.environments.nodes import agree_on_nodes, multinode_placement
 from noether.environments.placement import LaunchRequest, Placement
+from noether.environments.rendezvous import asked_address, port_of
 from noether.environments.slurm.step import number
 from noether.errors import RequestError
 
@@ -53,7 +54,7 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
         "launcher": f"a pod of Kubernetes' Indexed Job: {seen}",
         "nodes": f"nodes={request.nodes}; the Job names its pods by their index",
         "node_rank": f"{INDEX}={index}",
-        "endpoint": f"{source}; port {placed.endpoint.port}",
+        "endpoint": f"{source}; {port_of(request.master_port, here.environ)[2]}",
         "restarts": "Kubernetes does not number the starts of a Job's pods",
     }
     return replace(
@@ -65,12 +66,9 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
 
 
 def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) -> tuple[str, str]:
-    for name, address in (
-        (f"master_addr={request.master_addr}", request.master_addr),
-        (f"MASTER_ADDR={here.environ.get('MASTER_ADDR')}", here.environ.get("MASTER_ADDR")),
-    ):
-        if address:
-            return address, name
+    address, source = asked_address(request.master_addr, here.environ)
+    if address:
+        return address, f"{source}={address}"
     pod, _, domain = here.facts.full_name.partition(".")
     if domain and pod.endswith(f"-{index}"):
         return f"{pod.removesuffix(str(index))}0.{domain}", f"this pod is {here.facts.full_name} (/etc/hosts)"

@@ -6,7 +6,7 @@ from noether.common.numbers import counted
 from noether.environments.devices import DeviceInventory, choose_devices
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Device, Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.rendezvous import asked_port
+from noether.environments.rendezvous import port_of
 
 
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
@@ -83,9 +83,5 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
     Raises:
         RequestError: a value is not a port, or two different ports are asked for.
     """
-    asked = asked_port(master_port, environ)
-    if asked is None:
-        reason = "every rank is on this machine; this process reserves a free port at the start"
-        return Endpoint("127.0.0.1", 0), reason
-    port, source = asked
-    return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {source}={port}"
+    port, source, reason = port_of(master_port, environ, (0, "this process reserves a free port at the start"))
+    return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {reason}"

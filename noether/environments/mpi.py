@@ -21,9 +21,9 @@ from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
-from noether.environments.placement import Endpoint, LaunchRequest, Placement, PortSource
+from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port, derived_port
+from noether.environments.rendezvous import asked_address, derived, port_of
 from noether.environments.slurm.step import job_id_of, number, restart_count
 from noether.errors import RequestError
 
@@ -179,22 +179,12 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
     )
 
 
-def _port(
-    request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
-) -> tuple[int, str, PortSource]:
-    """Return the port, the reason for it, and the setting that asked for it."""
-    asked = asked_port(request.master_port, environ)
-    if asked is not None:
-        port, source = asked
-        return port, f"{source}={port}", source
+def _derived_port(process: MpiProcess, facts: ProcessFacts) -> tuple[int, str] | None:
+    """Return a port that every process derives alike, and the reason; None if there is nothing to derive it from."""
     if process.daemon is not None:
-        job = process.daemon.job
-        return derived_port(job, 0), f"port derived from mpirun's job {job}", ""
-    for line in facts.ancestors:
-        match = _HYDRA_PROXY.match(line)
-        if match and process.family == "Hydra":
-            return derived_port(int(match[1]), 0), f"port derived from mpiexec's control port {match[1]}", ""
-    return DEFAULT_PORT, f"port {DEFAULT_PORT}", ""
+        return derived(process.daemon.job, 0, f"mpirun's job {process.daemon.job}")
+    proxies = (_HYDRA_PROXY.match(line) for line in facts.ancestors if process.family == "Hydra")
+    return next((derived(int(found[1]), 0, f"mpiexec's control port {found[1]}") for found in proxies if found), None)
 
 
 def _endpoint(
@@ -202,20 +192,19 @@ def _endpoint(
 ) -> tuple[Endpoint, str]:
     if process.count == 1:
         return local_endpoint(request.master_port, environ)
-    port, port_reason, asked_by = _port(request, environ, process, facts)
-    if process.local_count == process.count and not request.master_addr:
+    address, source = asked_address(request.master_addr, environ)
+    port, asked_by, port_reason = port_of(request.master_port, environ, _derived_port(process, facts))
+    if process.local_count == process.count and source != "master_addr":
         return Endpoint("127.0.0.1", port, asked_by), f"every rank is on this machine; {port_reason}"
-    address = request.master_addr or environ.get("MASTER_ADDR", "")
     if address and not is_loopback(address):
-        source = f"master_addr={address}" if request.master_addr else f"MASTER_ADDR={address}"
-        return Endpoint(address, port, asked_by), f"{source}; {port_reason}"
+        return Endpoint(address, port, asked_by), f"{source}={address}; {port_reason}"
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
     daemon = process.daemon
     if daemon is None or not daemon.master or address:
         raise RequestError(
             "mpi-no-master",
             "there are ranks on several machines, but nothing says where rank 0 is",
-            seen=process.seen + (f", MASTER_ADDR={address}" if address else ", no MASTER_ADDR"),
+            seen=process.seen + (f", {source}={address}" if address else ", no MASTER_ADDR"),
             expected="the host of rank 0",
             fix=fix,
         )

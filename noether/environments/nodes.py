@@ -4,7 +4,8 @@
     hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
 
 Each machine starts a worker on each of its chosen devices; all must have the same number. The ranks meet at
-`master_addr`, on port `master_port`, else MASTER_PORT, else 29500; the port must be the same on every machine.
+`master_addr`, else MASTER_ADDR, on port `master_port`, else MASTER_PORT, else 29500; the port must be the same on every
+machine.
 """
 
 from noether.common.numbers import counted
@@ -12,7 +13,7 @@ from noether.environments.devices import choose_devices
 from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext
 from noether.environments.placement import Endpoint, LaunchRequest, Placement, Worker
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port
+from noether.environments.rendezvous import asked_address, port_of
 from noether.errors import RequestError
 
 COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"
@@ -27,14 +28,15 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
     if request.nodes is None or request.nodes == 1:
         _refuse_leftovers(request)
         return None
-    nodes, node_rank, master = _checked(request)
+    master, source = asked_address(request.master_addr, here.environ)
+    nodes, node_rank = _checked(request, master)
     devices = choose_devices(here.inventory, request.devices)
     each = len(devices)
-    port, source = asked_port(request.master_port, here.environ) or (DEFAULT_PORT, "")
+    port, asked_by, port_reason = port_of(request.master_port, here.environ)
     names = node_names(nodes, node_rank, here.host, master)
     warnings = []
     if is_loopback(master):
-        warnings.append(f"master_addr={master} means each machine itself: this works only with all {nodes} nodes here")
+        warnings.append(f"{source}={master} means each machine itself: this works only with all {nodes} nodes here")
     workers = f"{counted(each, 'device')} here and, presumably, on each of the other nodes"
     return Placement(
         launcher="multinode",
@@ -42,15 +44,15 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
         nodes=names,
         node_rank=node_rank,
         workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
-        endpoint=Endpoint(master, port, source),
+        endpoint=Endpoint(master, port, asked_by),
         restarts=0,
         reasons={
             "launcher": f"nodes={nodes}, and no launcher started this process",
             "world_size": f"{nodes} nodes × {counted(each, 'worker')}",
-            "nodes": f"nodes={nodes}, master_addr={master}",
+            "nodes": f"nodes={nodes}, {source}={master}",
             "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({here.inventory.evidence})",
-            "endpoint": f"master_addr={master}; {f'{source}={port}' if source else f'port {port}, the default'}",
+            "endpoint": f"{source}={master}; {port_reason}",
             "restarts": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",
         },
@@ -71,12 +73,12 @@ def _refuse_leftovers(request: LaunchRequest) -> None:
             )
 
 
-def _checked(request: LaunchRequest) -> tuple[int, int, str]:
-    nodes, node_rank, master = request.nodes, request.node_rank, request.master_addr
-    asked = (("nodes", nodes), ("node_rank", node_rank), ("master_addr", master))
+def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
+    nodes, node_rank = request.nodes, request.node_rank
+    asked = (("nodes", nodes), ("node_rank", node_rank), ("master_addr", master or None))
     seen = ", ".join(f"{name}={value}" for name, value in asked if value is not None)
     if nodes is None or node_rank is None or not master:
-        missing = " and ".join(name for name, value in asked if value in (None, ""))
+        missing = " and ".join(name for name, value in asked if value is None)
         raise RequestError(
             "nodes-without-setting", f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND
         )
@@ -88,7 +90,7 @@ def _checked(request: LaunchRequest) -> tuple[int, int, str]:
             expected=f"0 to {nodes - 1}, each on one machine",
             fix=f"--node-rank {nodes - 1}",
         )
-    return nodes, node_rank, master
+    return nodes, node_rank
 
 
 def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:

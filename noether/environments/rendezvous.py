@@ -16,13 +16,39 @@ DERIVED_PORTS = 9497  # A prime.
 STEPS_PER_JOB = 101
 
 
-def asked_port(
-    master_port: int | None, environ: Mapping[str, str], fix: str = "unset MASTER_PORT"
-) -> tuple[int, PortSource] | None:
-    """Return the port that `master_port` or MASTER_PORT asks for, and which of them does; None if neither.
+def asked_address(
+    master_addr: str | None, environ: Mapping[str, str], fix: str = "unset MASTER_ADDR"
+) -> tuple[str, str]:
+    """Return the host that `master_addr` or MASTER_ADDR asks for, and which of them does; "" and "" if neither.
 
-    0, None, MASTER_PORT=0 and an empty MASTER_PORT ask for no port. `fix` is shown if the two differ or MASTER_PORT is
-    not a port.
+    `fix` is shown if the two differ.
+
+    Raises:
+        RequestError: the two differ.
+    """
+    both = {"master_addr": master_addr, "MASTER_ADDR": environ.get("MASTER_ADDR")}
+    asked = {address: name for name, address in reversed(both.items()) if address}
+    if len(asked) > 1:
+        raise RequestError(
+            "two-masters",
+            "two different masters are asked for",
+            seen=", ".join(f"{name}={address}" for name, address in both.items()),
+            expected="one address",
+            fix=fix,
+        )
+    return next(iter(asked.items()), ("", ""))
+
+
+def port_of(
+    master_port: int | None,
+    environ: Mapping[str, str],
+    otherwise: tuple[int, str] | None = None,
+    fix: str = "unset MASTER_PORT",
+) -> tuple[int, PortSource, str]:
+    """Return where the ranks meet: the port that `master_port` or MASTER_PORT asks for, which of them does, the reason.
+
+    `otherwise` is the port if none is asked for, with its reason; None: the default. 0, None, MASTER_PORT=0 and an
+    empty MASTER_PORT ask for none. `fix` is shown if the two differ or MASTER_PORT is not a port.
 
     Raises:
         RequestError: a value is not a port, or the two differ.
@@ -41,7 +67,8 @@ def asked_port(
             fix=fix,
         )
     if not asked:
-        return None
+        port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
+        return port, "", reason
     source, text = next(iter(asked.items()))
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
         raise RequestError(
@@ -51,7 +78,7 @@ def asked_port(
             expected="1 to 65535, or 0 for any free port",
             fix="master_port=0" if source == "master_port" else fix,
         )
-    return int(text), source
+    return int(text), source, f"{source}={int(text)}"
 
 
 def derived_port(job_id: int, step_id: int) -> int:
@@ -64,8 +91,14 @@ def derived_port(job_id: int, step_id: int) -> int:
     return FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
 
 
-def master_from_environment(environ: Mapping[str, str], first_host: str, source: str) -> str | None:
-    """Return MASTER_ADDR if it can be the host of rank 0, or None if it is not set.
+def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
+    """Return `derived_port` and the reason for it, in which `named` says what the numbers are ("job 12 + step 0")."""
+    reason = f"port {FIRST_DERIVED_PORT} + ({STEPS_PER_JOB} × {named}) mod {DERIVED_PORTS}"
+    return derived_port(job_id, step_id), reason
+
+
+def refuse_other_master(address: str, first_host: str, source: str) -> None:
+    """Refuse a MASTER_ADDR that cannot be the host of rank 0.
 
     It may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or as an
     address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
@@ -76,19 +109,14 @@ def master_from_environment(environ: Mapping[str, str], first_host: str, source:
     Raises:
         RequestError: MASTER_ADDR is another host, or a loopback address.
     """
-    address = environ.get("MASTER_ADDR", "")
-    if not address:
-        return None
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
-    if is_address(address) and not is_loopback(address):
-        return address
-    if short == first or (short.startswith(first + "-") and not is_loopback(address)):
-        return address
+    if short == first or (not is_loopback(address) and (is_address(address) or short.startswith(first + "-"))):
+        return
     what = "means each node itself" if is_loopback(address) else f"is not {first_host}, where rank 0 runs"
     raise RequestError(
         "master-address",
         f"MASTER_ADDR={address} {what}",
         seen=f"MASTER_ADDR={address}, {source}",
         expected=f"{first_host}, which is used if MASTER_ADDR is not set",
-        fix="unset MASTER_ADDR      (or master_addr=HOST, if rank 0's host has another name)",
+        fix="unset MASTER_ADDR      (and master_addr=HOST, if rank 0's host has another name)",
     )

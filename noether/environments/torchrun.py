@@ -22,7 +22,7 @@ from noether.environments.launch_context import LaunchContext
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.rendezvous import DEFAULT_PORT, asked_port
+from noether.environments.rendezvous import asked_address, port_of
 from noether.environments.slurm.step import SrunTask, job_id_of, number, restart_count, slurm_process
 from noether.errors import RequestError
 
@@ -185,16 +185,8 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
 
 
 def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTask, host: str) -> tuple[Endpoint, str]:
-    address = environ.get("MASTER_ADDR", "")
-    if request.master_addr and address and request.master_addr != address:
-        raise RequestError(
-            "two-masters",
-            "two different masters are asked for",
-            seen=f"master_addr={request.master_addr}, MASTER_ADDR={address}",
-            expected="one address",
-            fix="leave master_addr out" if task.elastic else "unset MASTER_ADDR",
-        )
-    master = request.master_addr or address
+    leave_out = "leave master_addr out" if task.elastic else "unset MASTER_ADDR"
+    master, asked_by = asked_address(request.master_addr, environ, leave_out)
     if not master and task.world > 1:
         raise RequestError(
             "no-master-address",
@@ -203,17 +195,16 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
             expected="the host of rank 0",
             fix="MASTER_ADDR=HOST      (or master_addr=HOST)",
         )
+    reason = f"{asked_by}={master}" if master else "one rank, no MASTER_ADDR"
     master = master or "127.0.0.1"
-    port, source = asked_port(
-        request.master_port, environ, "leave master_port out" if request.master_port else "unset MASTER_PORT"
-    ) or (DEFAULT_PORT, "")
+    port, source, port_reason = port_of(
+        request.master_port, environ, fix="leave master_port out" if request.master_port else "unset MASTER_PORT"
+    )
     served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and task.elastic else ""
     if is_loopback(master) and task.nodes > 1 and task.node_rank == 0 and not served_by:
         # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
         master = host
-    port_reason = f"{source}={port}" if source else f"port {port}, no MASTER_PORT"
-    reason = f"MASTER_ADDR={address or 'not set'}, {port_reason}"
-    reason += "; served by torchrun's agent" if served_by else ""
+    reason += f"; {port_reason}" + ("; served by torchrun's agent" if served_by else "")
     return Endpoint(master, port, source, served_by), reason
 
 

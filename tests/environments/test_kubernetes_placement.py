@@ -50,6 +50,10 @@ def test_where_rank_0_is(made: dict, host: str, launcher: str) -> None:
     assert (placement.endpoint.host, placement.launcher) == (host, launcher)
 
 
+def test_who_asked_for_the_port_is_said() -> None:
+    assert place(1, nodes=2, environ={"MASTER_PORT": "1234"}).reasons["endpoint"].endswith("; MASTER_PORT=1234")
+
+
 @pytest.mark.parametrize(
     ("index", "made", "seen", "fix"),
     [

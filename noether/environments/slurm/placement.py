@@ -18,7 +18,7 @@ from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.rendezvous import asked_port, derived_port, master_from_environment
+from noether.environments.rendezvous import asked_address, derived, port_of, refuse_other_master
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
 from noether.environments.slurm.step import OutsideStep, SrunTask, job_id_of, restart_count, slurm_process
@@ -86,19 +86,18 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask
     if task.count == 1:
         return local_endpoint(request.master_port, variables)
     first = task.nodes[0]
-    asked = asked_port(request.master_port, variables)
-    port, source = asked or (derived_port(task.job_id, task.step_id), "")
-    derived = f"port 20000 + (101 × job {task.job_id} + step {task.step_id}) mod 9497{note}"
-    reason = f"{source}={port}" if source else derived
-    if request.master_addr:
-        return Endpoint(request.master_addr, port, source), f"master_addr={request.master_addr}; {reason}"
+    otherwise, why = derived(task.job_id, task.step_id, f"job {task.job_id} + step {task.step_id}")
+    port, source, reason = port_of(request.master_port, variables, (otherwise, why + note))
+    address, asked_by = asked_address(request.master_addr, variables)
+    if asked_by == "master_addr":
+        return Endpoint(address, port, source), f"master_addr={address}; {reason}"
     _refuse_other_first_node(environ, task)
     if len(task.nodes) == 1:
         # Always resolves, and nothing outside the node can reach it.
         return Endpoint("127.0.0.1", port, source), f"every rank is on {first}; {reason}"
     seen = f"{first} is the first of SLURM_STEP_NODELIST={task.node_list}"
-    address = master_from_environment(variables, first, seen)
     if address:
+        refuse_other_master(address, first, seen)
         return Endpoint(address, port, source), f"MASTER_ADDR={address}, {seen}; {reason}"
     return Endpoint(first, port, source), f"{seen}; {reason}"
 
