@@ -1,4 +1,4 @@
-"""Which samples make up each update, whatever the world size."""
+"""Which samples make up each update, whatever the world size, and which points show a shape that is not drawn anew."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,3 +84,11 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
 def share_evaluation(samples: int, rank: int, world_size: int) -> range:
     """Returns the samples that a rank evaluates: together the ranks count each sample exactly once."""
     return range(rank, samples, world_size)
+
+
+def fixed_rows(available: int, wanted: int) -> np.ndarray:
+    """Returns `wanted` of the rows 0 to `available`, or all, in an order that looks random and is always the same.
+
+    Strides would follow whatever order a mesh has.
+    """
+    return np.random.default_rng(available).permutation(available)[:wanted]

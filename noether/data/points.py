@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noether.data.order import SampleKey
+from noether.data.order import SampleKey, fixed_rows
 
 Sample = dict[str, Tensor]
 """One sample: arrays by key. Arrays of one prefix (`surface_…`) share their first axis, the points."""
@@ -107,9 +107,7 @@ class PointSampler:
     def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
         if self.shuffled:
             return slice(0, min(wanted or available, available))
-        # One fixed permutation: strides alone would follow whatever order a mesh has.
-        order = np.random.default_rng(available).permutation(available)
-        return torch.from_numpy(order[: min(wanted or available, available)])
+        return torch.from_numpy(fixed_rows(available, wanted or available))
 
 
 def shape_key(keys: Iterable[str]) -> str | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from noether.common.dotted_path import code_granted
 from noether.common.plain_file import open_plain, read_plain
+from noether.data.order import fixed_rows
 from noether.data.packed import check_digest
 from noether.errors import RequestError
 from noether.runs.records import parse_object
@@ -105,7 +106,7 @@ class ExportedModel:
         if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for an array of one.
             value = value.reshape(shape)
         if fixed > 0 and len(value) > fixed:
-            value = value[torch.from_numpy(np.random.default_rng(len(value)).permutation(len(value))[:fixed])]
+            value = value[torch.from_numpy(fixed_rows(len(value), fixed))]
         if list(value.shape[1:]) != shape[1:] or (shape and (len(value) != fixed if fixed > 0 else len(value) < 2)):
             raise RequestError(
                 "export-input-shape",

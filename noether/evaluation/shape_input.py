@@ -16,6 +16,7 @@ from noether.data.cases.case_map import turned
 from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES
 from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, whole_mesh
 from noether.data.mesh_files import MESH_SUFFIXES, MeshFile, mesh_file_of, read_array, read_mesh_apart
+from noether.data.order import fixed_rows
 from noether.data.surface_mesh import (
     SurfaceSamples,
     area_vectors,
@@ -264,10 +265,10 @@ def shown_by(shape: Shape, count: int) -> ShownBy:
     A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
     without faces are thinned, or taken all where they are fewer.
     """
-    if len(shape.points) == count:
-        return ShownBy(np.arange(count))
-    if shape.faces is None:
-        return ShownBy(np.random.default_rng(0).permutation(len(shape.points))[:count])
+    if shape.faces is None or len(shape.points) == count:
+        drawn = fixed_rows(len(shape.points), count)
+        # In such an order that those which evaluation draws of them are the first of all: what an export takes.
+        return ShownBy(drawn[np.argsort(fixed_rows(len(drawn), count))])
     places = sample_surface(shape.points, shape.faces, count)
     return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
 

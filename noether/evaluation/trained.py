@@ -15,7 +15,7 @@ from noether.config.schema import RunConfig
 from noether.data.cases.mesh_source import ShapePart
 from noether.data.layout import Layout
 from noether.data.loader import Batch, to_device
-from noether.data.order import SampleKey
+from noether.data.order import SampleKey, fixed_rows
 from noether.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
 from noether.errors import RequestError
 from noether.evaluation.evaluate import predict_batch
@@ -147,8 +147,9 @@ def shape_draws(
     learned = trained.points_learned
     every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
     shown, size = shape_tensors(trained, every), min(learned, len(every.points))
+    order = torch.from_numpy(fixed_rows(len(every.points), len(every.points)))
     for number in range(count):
-        rows = torch.arange(number * size, (number + 1) * size) % len(every.points)
+        rows = order[torch.arange(number * size, (number + 1) * size) % len(order)]
         context = {key: value[rows] for key, value in shown.items()}
         others_shown = _other_sets(trained, context[trained.shape_set], others)
         yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from noether import load_run
 from noether.checkpoints.named import named_weights
 from noether.errors import RequestError
 from noether.evaluation.exported import load_exported
@@ -68,6 +69,17 @@ def test_upt_is_exported(noether, tmp_path: Path) -> None:
         model({"geometry_points": arrays["geometry_points"]})
     refused = noether("export", str(SMALL_RUN), str(tmp_path))
     assert (refused.code, "is not an export" in refused.err) == (2, True)
+
+
+def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_path: Path) -> None:
+    assert noether("export", str(SMALL_RUN), str(tmp_path / "export"), "--weights-only").code == 0
+    model, run, rng = load_exported(tmp_path / "export"), load_run(SMALL_RUN), np.random.default_rng(0)
+    for count in (50, 64, 300):  # The model has learned from 64, of which it reads 32.
+        points = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (count, 3))
+        air = points + [0, 1.5, 0]
+        found = model({"geometry_points": points, "surface_points": points, "volume_points": air})
+        expected = run.predict(points, volume=air)["surface_pressure"]
+        np.testing.assert_allclose(found["surface_pressure"][:, 0], expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.nightly
