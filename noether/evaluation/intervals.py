@@ -36,13 +36,15 @@ class Prediction:
     half_widths: dict[str, np.ndarray]
     nearer: float | None
 
-    def arrays(self, name: str, files: FileAxes) -> dict[str, np.ndarray]:
-        """Returns what a file has of a field beside its prediction: spread, low and high, in the axes of the files."""
+    def arrays(self, name: str, mean: np.ndarray, files: FileAxes) -> dict[str, np.ndarray]:
+        """Returns what a file has of a field beside its prediction, the `mean`, in the axes of the files.
+
+        That is spread, low and high; of a field without an interval nothing.
+        """
         if name not in self.half_widths:
             return {}
         # Axes of files are the model's, exchanged and turned round: so is what stands beside a component.
         beside = replace(files, rotation=np.abs(files.rotation)).back
-        mean = files.back({name: self.fields[name]})[name]
         half, spread = (
             as_arc(beside({"": own[name]})[""], files.periods.get(name)) for own in (self.half_widths, self.spreads)
         )

@@ -149,7 +149,7 @@ class LoadedRun:
         answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
         if calibration is not None:
             for name in self.trained.task.fields:
-                answer |= found.arrays(name, files)
+                answer |= found.arrays(name, answer[name], files)
             reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
             middle = found.scalars
             answer["intervals"] = {name: (middle[name] - half, middle[name] + half) for name, half in reach.items()}

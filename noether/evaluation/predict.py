@@ -40,7 +40,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         members = tuple(load_trained(one, group.device) for one in request.members)
         trained, asked, level = members[0], request.shape, request.level
         opened = open_shape(asked, trained, console, {} if request.volume is None else {"volume": request.volume})
-        truth = _truth(request, opened.given, trained)
+        truth = _truth(request, opened.given, trained, console)
         for words in outside_training(trained, asked.parameters):
             console.warn(words)
         ensemble = None if level is None else calibrated(members, request.members, request.data, console)
@@ -135,33 +135,50 @@ def shape_warnings(opened: OpenedShape, sources: Mapping[str, Path], trained: Tr
     return warnings
 
 
-def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel) -> dict[str, np.ndarray]:
-    """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points."""
-    task, own = trained.task, trained.shape_set
-    found = {name: value for name, value in shape.values.items() if name in task.fields}
+def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console: Console) -> dict[str, np.ndarray]:
+    """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points.
+
+    An array of the mesh that has other components than its field is named and left out.
+    """
+    task, own, found = trained.task, trained.shape_set, {}
+    at_shape = {name: task.channels(name) for name, field in task.fields.items() if field.points == own}
+    for name in sorted(at_shape.keys() & shape.values.keys()):
+        if (values := _as_field(shape.values[name], at_shape[name])) is not None:
+            found[name] = values
+        else:
+            console.warn(
+                f"{request.shape.mesh}: the array {name} is not compared with the prediction: at each point it has shape "
+                f"{shape.values[name].shape[1:]}, the field {at_shape[name]} components"
+            )
     if request.truth is None:
         return found
-    values = np.asarray(read_array(request.truth), np.float64)
-    name = next((name for name, field in task.fields.items() if field.points == own), None)
-    if name is None:
+    given = np.asarray(read_array(request.truth), np.float64)
+    if not at_shape:
         raise RequestError(
             "truth-needs-surface-field",
             f"--truth needs a run that predicts a field at {own}",
             seen=", ".join(task.fields),
             expected=f"a field at {own}",
         )
-    channels, rows = task.channels(name), int(shape.rows.max(initial=0)) + 1
-    if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.shape[1:] != ((channels,) if channels > 1 else ()) or not values.ndim or len(values) < rows:
+    name, channels = next(iter(at_shape.items()))
+    rows = int(shape.rows.max(initial=0)) + 1
+    values = _as_field(given, channels)
+    if values is None or len(values) < rows:
         raise RequestError(
             "truth-does-not-fit",
             f"{request.truth} does not fit {request.shape.mesh}",
-            seen=f"shape {values.shape}",
+            seen=f"shape {given.shape}",
             expected=f"{name} at each point of the file: "
             + (f"({rows}, {channels})" if channels > 1 else f"({rows},)"),
         )
     return {**found, name: values[shape.rows]}
+
+
+def _as_field(values: np.ndarray, channels: int) -> np.ndarray | None:
+    """Returns values as a field of so many components has them, (n,) or (n, C); None: they have others."""
+    if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    return values if values.ndim and values.shape[1:] == ((channels,) if channels > 1 else ()) else None
 
 
 def _write(
@@ -181,13 +198,11 @@ def _write(
     for key, (path, points) in sets.items():
         arrays: dict[str, np.ndarray] = {}
         for name in (name for name, field in task.fields.items() if field.points == key):
-            arrays |= found.arrays(name, opened.files)
             true = truth.get(name) if key == trained.shape_set else None
-            if true is None or true.shape != fields[name].shape:
-                arrays |= field_arrays(name, fields[name])
+            own = fields[name] if true is None else as_nearest(fields[name], true, task.fields[name].period)
+            arrays |= {**found.arrays(name, own, opened.files), **field_arrays(name, own, true)}
+            if true is None:
                 continue
-            own = as_nearest(fields[name], true, task.fields[name].period)
-            arrays |= field_arrays(name, own, true)
             error = field_errors(*(torch.from_numpy(values).reshape(1, len(values), -1) for values in (own, true)))
             relative = percent_text(error["relative_l2"].item())
             lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")

@@ -55,10 +55,12 @@ def test_a_spread_of_cosine_and_sine_is_one_of_the_angle() -> None:
     pairs = as_pair(np.array([179.5, 10.0]), (-180, 180))
     off = as_pair(np.array([181.5, 12.0]), (-180, 180)) - pairs
     found = Prediction({"phase": pairs}, {}, {"phase": off / 2}, {"phase": off}, None)
-    own = found.arrays("phase", FileAxes.of({}, "files", {"phase": (-180.0, 180.0)}))
+    # A truth of -179 moves the first prediction, and its interval with it, by a whole turn.
+    mean = as_nearest(np.array([179.5, 10.0]), np.array([-179.0, 11.0]), (-180, 180))
+    own = found.arrays("phase", mean, FileAxes.of({}, "files", {"phase": (-180.0, 180.0)}))
     assert own["phase_spread"] == pytest.approx([1, 1], rel=1e-3)
-    assert own["phase_low"] == pytest.approx([177.5, 8], rel=1e-3)
-    assert own["phase_high"] == pytest.approx([181.5, 12], rel=1e-3)
+    assert own["phase_low"] == pytest.approx([-182.5, 8], rel=1e-3)
+    assert own["phase_high"] == pytest.approx([-178.5, 12], rel=1e-3)
 
 
 @pytest.mark.parametrize("field", ["period: [180, -180]", "period: [0, 360], components: 2"])
