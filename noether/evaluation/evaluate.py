@@ -101,7 +101,7 @@ class Evaluator:
 def predict_batch(
     model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
 ) -> Predictions:
-    """Returns a model's predictions of a batch in physical units, in its own units and in the precision of the run."""
+    """Returns what a model predicts, scaled, of a batch that is in physical units, in the precision of the run."""
     with precision.autocast():
         predictions = predict(model, task.prepare(batch), chunk_size)
     return to_device(predictions, device, precision.weights)

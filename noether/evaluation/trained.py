@@ -44,7 +44,7 @@ class TrainedModel:
     precision: Precision
 
     def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
-        """Predictions of a batch in physical units, in the model's own."""
+        """What the model predicts, scaled, of a batch that is in physical units."""
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     @property
