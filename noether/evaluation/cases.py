@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from noether.common.whole_file import UNFENCED, Publisher, written_whole
+from noether.data.cases.angles import in_units
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
 from noether.evaluation.evaluate import SplitMetrics
 from noether.evaluation.vtk_output import field_arrays, write_fields
-from noether.tasks.angles import in_units
 from noether.tasks.base import Predictions, Task
 from noether.tasks.field_errors import by_channel
 

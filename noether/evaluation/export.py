@@ -18,6 +18,7 @@ from noether import __version__
 from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
 from noether.common.whole_file import UNFENCED
+from noether.data.cases.angles import as_pair
 from noether.data.layout import CASE
 from noether.data.packed import digest_of, write_digest
 from noether.data.points import KNOWN
@@ -27,7 +28,6 @@ from noether.evaluation.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, Exporte
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.start import ExportRequest
 from noether.evaluation.trained import TrainedModel, load_trained, shape_batch
-from noether.tasks.angles import as_pair
 from noether.workers.context import WorkerContext
 
 COUNTS = (64, 1000, 3586)
@@ -143,7 +143,7 @@ def check_program(loaded: ExportedModel, trained: TrainedModel, physical: Physic
         for name, one, other in zip(physical.outputs, expected, found, strict=True):
             scaling = trained.task.statistics[name]
             if period := trained.task.periods.get(name):
-                one, other = as_pair(one, period), as_pair(other, period)
+                one, other = as_pair(one[..., 0], period), as_pair(other[..., 0], period)
             worst = max(worst, float((scaling.forward(other) - scaling.forward(one)).abs().max()))
     if not worst <= TOLERANCE:
         raise NoetherError(

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from noether.common.dotted_path import code_granted
 from noether.common.plain_file import open_plain, read_plain
+from noether.data.cases.angles import as_angle
 from noether.data.order import fixed_rows
 from noether.data.packed import check_digest
 from noether.errors import RequestError
 from noether.runs.records import parse_object
-from noether.tasks.angles import as_angle
 
 ABOUT, WEIGHTS, PROGRAM = "model.json", "model.safetensors", "model.pt2"
 FORMAT = 3
@@ -41,7 +41,7 @@ class PhysicalModel(nn.Module):
         """Arguments (B, N, C) and parameters (B, C) in physical units to fields (B, N, C) and outputs of the case."""
         prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
         physical = self.task.to_physical(self.model(prepared))
-        angles = {name: as_angle(physical[name], period) for name, period in self.task.periods.items()}
+        angles = {name: as_angle(physical[name], period)[..., None] for name, period in self.task.periods.items()}
         return tuple({**physical, **angles}[name] for name in self.outputs)
 
 

@@ -147,8 +147,8 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
             found[name] = values
         else:
             console.warn(
-                f"{request.shape.mesh}: the array {name} is not compared with the prediction: at each point it has shape "
-                f"{shape.values[name].shape[1:]}, the field {at_shape[name]} components"
+                f"{request.shape.mesh}: the array {name} is not compared with the prediction: "
+                f"at each point it has shape {shape.values[name].shape[1:]}, the field {at_shape[name]} components"
             )
     if request.truth is None:
         return found

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from noether.data.cases.angles import in_units
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
-from noether.tasks.angles import in_units
 from noether.tasks.base import Predictions, SampleMetrics
 from noether.tasks.field_errors import (
     by_channel,

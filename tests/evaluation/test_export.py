@@ -76,7 +76,7 @@ def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_p
     model, run, rng = load_exported(tmp_path / "export"), load_run(SMALL_RUN), np.random.default_rng(0)
     for count in (50, 64, 300):  # The model has learned from 64, of which it reads 32.
         points = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (count, 3))
-        air = points + [0, 1.5, 0]
+        air = points + np.array([0, 1.5, 0])
         found = model({"geometry_points": points, "surface_points": points, "volume_points": air})
         expected = run.predict(points, volume=air)["surface_pressure"]
         np.testing.assert_allclose(found["surface_pressure"][:, 0], expected, rtol=1e-4, atol=1e-3)

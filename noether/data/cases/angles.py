@@ -1,34 +1,62 @@
-"""Angles that jump, as a phase does at ±180: stored and learned as cosine and sine, which do not."""
+"""Angles that jump, as a phase does at ±180: stored and learned as cosine and sine, which do not.
+
+Arrays and tensors alike; errors are taken modulo the period.
+"""
+
+from math import pi
+from typing import Any
 
 import numpy as np
+
+from noether.config.task import FieldConfig
 
 Period = tuple[float, float]
 """The range in which files have the angle, such as (-180, 180); it jumps from one end to the other."""
 
 
-def as_pair(angles: np.ndarray, period: Period) -> np.ndarray:
-    """Returns angles (n,) as cosine and sine (n, 2) of their share of the period."""
-    turns = 2 * np.pi * np.asarray(angles, np.float64) / (period[1] - period[0])
-    return np.stack([np.cos(turns), np.sin(turns)], axis=-1)
+def as_pair(angles: Any, period: Period) -> Any:
+    """Returns angles (…) as cosine and sine (…, 2) of their share of the period."""
+    library, turns = _library(angles), 2 * pi * angles / (period[1] - period[0])
+    return library.stack([library.cos(turns), library.sin(turns)], -1)
 
 
-def as_nearest(angles: np.ndarray, truth: np.ndarray, period: Period | None) -> np.ndarray:
+def as_angle(pairs: Any, period: Period) -> Any:
+    """Returns cosine and sine (…, 2), of any length, as angles (…) in the range."""
+    low, length = period[0], period[1] - period[0]
+    turns = _library(pairs).arctan2(pairs[..., 1], pairs[..., 0]) / (2 * pi)
+    return low + (turns * length - low) % length
+
+
+def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
     """Returns angles moved by whole periods to where they are nearest to the truth; other fields as they are."""
     if period is None:
         return angles
     length = period[1] - period[0]
-    return np.asarray(angles - length * np.round((angles - truth) / length))
+    return angles - length * _library(angles).round((angles - truth) / length)
+
+
+def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]:
+    """Returns prediction and truth (…, C) as users have them; of an angle (…, 1), the prediction nearest to the truth.
+
+    It may lie beyond the range by up to half a period, so that a difference is the error modulo the period.
+    """
+    if field.period is None:
+        return prediction, truth
+    angle, own = (as_angle(values, field.period)[..., None] for values in (prediction, truth))
+    return as_nearest(angle, own, field.period), own
 
 
 def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
     """Returns how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…); others as given."""
     if period is None:
         return beside
-    return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * np.pi))
+    return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * pi))
 
 
-def as_angle(pairs: np.ndarray, period: Period) -> np.ndarray:
-    """Returns cosine and sine (…, 2), of any length, as angles (…) in the range."""
-    low, length = period[0], period[1] - period[0]
-    turns = np.arctan2(pairs[..., 1], pairs[..., 0]) / (2 * np.pi)
-    return np.asarray(low + (turns * length - low) % length)
+def _library(values: Any) -> Any:
+    """NumPy or torch, whose functions have the same names here."""
+    if isinstance(values, np.ndarray):
+        return np
+    import torch
+
+    return torch

@@ -171,7 +171,8 @@ def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[st
 
 
 def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
-    return as_pair(factor * block, period)
+    pair: np.ndarray = as_pair(np.asarray(factor * block, np.float64), period)
+    return pair
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:

@@ -9,7 +9,7 @@ import pyvista
 import torch
 
 from noether.config.task import FieldConfig
-from noether.data.cases.angles import as_angle, as_nearest, as_pair
+from noether.data.cases.angles import as_angle, as_nearest, as_pair, in_units
 from noether.data.cases.case_map import parse_map
 from noether.data.cases.dataset import open_cases
 from noether.data.cases.draft import draft_map
@@ -19,7 +19,6 @@ from noether.data.cases.vocabulary import period_of
 from noether.evaluation.exported import load_exported
 from noether.evaluation.intervals import Prediction
 from noether.evaluation.shape_input import FileAxes
-from noether.tasks.angles import in_units
 from tests.refusal import refusal
 
 NAMES = {
