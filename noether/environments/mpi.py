@@ -24,7 +24,7 @@ from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.rendezvous import asked_address, derived, port_of
-from noether.environments.slurm.step import job_id_of, number, restart_count
+from noether.environments.slurm.step import number, restart_count
 from noether.errors import RequestError
 
 # Each family's variables: rank, size, local rank, local size.
@@ -76,7 +76,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     names = OPEN_MPI if environ.get(OPEN_MPI[0]) else HYDRA
     if not environ.get(names[0]):
         return None
-    if names is HYDRA and not environ.get(HYDRA[2]) and job_id_of(environ):
+    if names is HYDRA and not environ.get(HYDRA[2]) and environ.get("SLURM_JOB_ID"):
         return None
     family = "Open MPI" if names is OPEN_MPI else "Hydra"
     missing = [name for name in names if not environ.get(name)]

@@ -23,7 +23,7 @@ from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import asked_address, port_of
-from noether.environments.slurm.step import SrunTask, job_id_of, number, restart_count, slurm_process
+from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
 from noether.errors import RequestError
 
 
@@ -53,7 +53,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
         return None
     if not environ.get("RANK"):
         # In a job of Slurm, its variables decide.
-        if environ.get("WORLD_SIZE", "") not in ("", "1") and not job_id_of(environ):
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not environ.get("SLURM_JOB_ID"):
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
     if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):

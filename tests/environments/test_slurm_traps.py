@@ -151,6 +151,8 @@ REFUSED = [
     Refused("--cleanenv: a task, by its cgroup", {}, (*STRIPPED, "job_13/step_0"), IN_CGROUP),
     Refused("--cleanenv: in a batch script", {}, (*STRIPPED, "[13.batch]"), STEP_BATCH),
     Refused("--cleanenv, and a variable passed by hand", {"SLURM_PROCID": "1"}, ("SLURM_JOB_ID", "every SLURM_*")),
+    Refused("a job by its old name alone", {**without(TASK, "SLURM_JOB_ID"), "SLURM_JOBID": "13"},
+        ("SLURM_JOB_ID is not", "every SLURM_*")),
     Refused("a container that passes some", without(TASK_3, "SLURM_STEP_NUM_TASKS"),
         ("SLURM_PROCID=3", "every SLURM_*")),
     Refused("a container that passes others", without(TASK_3, "SLURM_NODEID"), ("no SLURM_NODEID", "every SLURM_*")),

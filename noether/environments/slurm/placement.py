@@ -21,7 +21,7 @@ from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import asked_address, derived, port_of, refuse_other_master
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
-from noether.environments.slurm.step import OutsideStep, SrunTask, job_id_of, restart_count, slurm_process
+from noether.environments.slurm.step import OutsideStep, SrunTask, restart_count, slurm_process
 from noether.errors import RequestError
 
 
@@ -32,7 +32,7 @@ def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | 
         RequestError: the variables contradict each other, the tasks do not match the devices, or this process would
             train on only a part of the job although nobody asked for that.
     """
-    if request.nodes == 1 and not job_id_of(here.environ):
+    if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
         return None  # With a stripped environment, nodes=1 asks for this node only.
     process = slurm_process(here.environ, here.facts)
     if process is None:

@@ -71,7 +71,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
             case each of the step's tasks would silently train alone.
     """
     seen = step_seen(facts)
-    job_id = job_id_of(environ)
+    job_id = environ.get("SLURM_JOB_ID", "")
     if not job_id:
         _refuse_stripped(environ, seen)
         return None
@@ -85,7 +85,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     if not environ.get("SLURM_STEP_NUM_TASKS"):
         rank = environ.get("SLURM_PROCID", "")
         if rank not in ("", "0"):
-            return _read_task(environ, job_id)  # A task of srun; this names the variables that are missing.
+            return _read_task(environ)  # A task of srun; this names the variables that are missing.
         if rank or environ.get("SLURMD_NODENAME"):
             return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
         evidence = "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID"
@@ -108,7 +108,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
         # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
         process = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
         return replace(process, srun="srun --overlap noether train …")
-    return _read_task(environ, job_id)
+    return _read_task(environ)
 
 
 def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
@@ -212,7 +212,7 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
     return OutsideStep(job_id, where, evidence, nodes, tasks, said, on_node=on_node)
 
 
-def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
+def _read_task(environ: Mapping[str, str]) -> SrunTask:
     """Read a task's variables, and refuse them if they contradict each other."""
     missing = [name for name in STEP_VARIABLES if not environ.get(name)]
     if missing:
@@ -261,16 +261,11 @@ def _read_task(environ: Mapping[str, str], job_id: str) -> SrunTask:
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
         bound=int(on_node) >= local_count if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ,
-        job_id=number({"SLURM_JOB_ID": job_id}, "SLURM_JOB_ID"),
+        job_id=number(environ, "SLURM_JOB_ID"),
         step_id=step_id,
         nodes=nodes,
         node_list=_cut(environ["SLURM_STEP_NODELIST"]),
     )
-
-
-def job_id_of(environ: Mapping[str, str]) -> str:
-    """Return the id of the Slurm job that this process is in, or ""."""
-    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
