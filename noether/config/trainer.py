@@ -58,7 +58,7 @@ class TrainerConfig(Section):
         "loss",
         min_length=1,
         description="Metric of the validation split that selects the best checkpoint, such as accuracy or "
-        "surface_pressure/relative_l2; with a minus before it, higher values are better.",
+        "surface_pressure/relative_l2. If it says no direction, lower is better, or higher with a minus before it.",
     )
     stop_after: int | None = Field(
         None,

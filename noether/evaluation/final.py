@@ -25,7 +25,7 @@ from noether.learning.precision import choose_precision
 from noether.learning.setup import build_problem
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import described_by
 from noether.runs.records import mean_rate, number, read_metrics, read_record, write_record
 from noether.runs.results import VERSION
 from noether.tasks.base import Predictions, SampleMetrics
@@ -74,7 +74,7 @@ class RunEvaluation:
             "samples": len(indices),
             **self.about,
             "metrics": metrics,
-            "described": Metrics.of(*task.describe_metrics()).records(),
+            "described": described_by(task.describe_metrics(), self.evaluator.config.trainer.select_by).records(),
             "parameters": count_parameters(model),
             **mean_pace(self.folder),
             "report_parts": list(task.report_parts),

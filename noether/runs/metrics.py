@@ -4,7 +4,7 @@ The task describes its metrics, and the loop its own. plan.json and result.json 
 console, `status`, sweeps, the report, the live page and the trackers write a value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -86,16 +86,17 @@ class Metrics(dict[str, Metric]):
         return cls({metric.name: metric for metric in described})
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the metrics as records hold them, without what is not known of one."""
-        return [{key: value for key, value in asdict(metric).items() if value} for metric in self.values()]
+        """Returns the metrics as records hold them, without what is not known of one, and those of the loop."""
+        own = (metric for metric in self.values() if metric not in OF_THE_LOOP)
+        return [{key: value for key, value in asdict(metric).items() if value} for metric in own]
 
     def selected_by(self, select_by: str) -> Metric:
         """Returns the metric that `trainer.select_by` names.
 
-        Which way is better it says itself, or the user by a minus before its name; else lower is.
+        Which way is better it says itself; else higher is by a minus before its name, and lower without.
         """
         found = self[select_by.removeprefix("-")]
-        return replace(found, better="higher" if found.name != select_by else found.better or "lower")
+        return replace(found, better=found.better or ("lower" if found.name == select_by else "higher"))
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
         """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
@@ -147,6 +148,13 @@ _DESCRIBED = TypeAdapter(list[Metric])
 def weights_name(kind: Any) -> str:
     """Returns what readers call a kind of weights."""
     return f"{'EMA' if kind == 'ema' else kind} weights"
+
+
+def described_by(told: Iterable[Metric], select_by: str) -> Metrics:
+    """Returns the loop's metrics and those that a task has told, that of `trainer.select_by` with a direction."""
+    known = Metrics.of(*OF_THE_LOOP, *told)
+    selected = known.selected_by(select_by)
+    return Metrics({**known, selected.name: selected})
 
 
 def described_in(*records: Mapping[str, Any]) -> Metrics:

@@ -24,7 +24,7 @@ from noether.learning.setup import Problem, build_problem
 from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_length
-from noether.runs.metrics import OF_THE_LOOP, Metric, Metrics
+from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.schedules import Schedule, build_schedule
@@ -66,7 +66,7 @@ class Run:
     @property
     def described(self) -> Metrics:
         """What is known of the metrics that the run logs."""
-        return Metrics.of(*OF_THE_LOOP, *self.problem.task.describe_metrics())
+        return described_by(self.problem.task.describe_metrics(), self.config.trainer.select_by)
 
     @property
     def selected_by(self) -> Metric:
@@ -89,7 +89,7 @@ class Run:
                 "test": len(problem.splits.test),
             },
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
-            "described": Metrics.of(*problem.task.describe_metrics()).records(),
+            "described": self.described.records(),
         }
 
     def summary(self, about: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
     """
     name, asked = run.selected_by.name, run.config.trainer.select_by
     if name not in summary:
-        near, sign = nearest(name, summary), asked.removesuffix(name)  # The user's minus, if any.
+        near = nearest(name, summary)
+        sign = "" if run.described[near or ""].better else asked.removesuffix(name)  # The user's minus, if any.
         raise RequestError(
             "no-such-metric",
             f"no metric {name} to select checkpoints by",
@@ -32,7 +33,7 @@ def check_selection(run: Run) -> None:
     Every rank calls it, before a state is resumed: the evaluation may draw random numbers.
 
     Raises:
-        RequestError: no validation split to stop a run by, or no such metric.
+        RequestError: no validation split to stop a run by, no such metric, or a minus that contradicts it.
     """
     trainer, validation = run.config.trainer, run.problem.validation_indices
     if trainer.stop_after is not None and not validation:
@@ -42,6 +43,14 @@ def check_selection(run: Run) -> None:
             seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
             expected="dataset.validation_fraction above 0",
             fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)",
+        )
+    if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
+        raise RequestError(
+            "select-by-direction",
+            "a minus says that higher is better, and of this metric lower is",
+            seen=f"trainer.select_by={trainer.select_by}",
+            expected=run.selected_by.in_words,
+            fix=f"trainer.select_by={run.selected_by.name}",
         )
     if trainer.select_by == "loss" or not validation:
         return

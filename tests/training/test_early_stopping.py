@@ -10,11 +10,14 @@ from conftest import REPOSITORY, final_hashes
 from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode
 from noether.runs.folder import RunFolder
-from noether.runs.records import read_metrics
+from noether.runs.metrics import described_in
+from noether.runs.records import read_metrics, read_record
 
 TINY = str(REPOSITORY / "tests" / "tiny.yaml")
+FIXED = "lift_coefficient/floor_r2"
+"""Of the true field, so that it stays the same and the first evaluation is the best; it says no direction."""
 WORSE = (
-    *("optimizer.learning_rate=1e-6", "trainer.select_by=-loss"),  # The loss falls slowly, so the first is the best.
+    *("optimizer.learning_rate=1e-6", f"trainer.select_by=-{FIXED}"),
     *("trainer.evaluate_every=1 updates", "trainer.checkpoint_every=1 updates"),
 )
 METRIC = "volume_velocity/relative_l2"
@@ -38,6 +41,8 @@ def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train
     done, calm = train("calm", *patient)
     assert done.code == 0, done.out + done.err
     assert (last_update(calm), calm.result.is_file()) == (3, True)
+    for record in (calm.plan, calm.result):
+        assert described_in(read_record(record))[FIXED].better == "higher"
     hashes = final_hashes(calm)
 
     broken = RunFolder(calm.path.with_name("broken"))
@@ -54,13 +59,13 @@ def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train
     assert last_update(calm) == 5
 
 
-@pytest.mark.parametrize(("select_by", "best", "devices"), [(METRIC, min, "2"), (f"-{METRIC}", max, "1")])
+@pytest.mark.parametrize(("select_by", "best", "devices"), [(METRIC, min, "2"), ("lift_coefficient/r2", max, "1")])
 def test_any_figure_selects_the_best_checkpoint(select_by, best, devices, train) -> None:
     done, folder = train("run", f"trainer.select_by={select_by}", f"devices={devices}")
     assert done.code == 0, done.out + done.err
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "evaluation" and row["selected"]]
     assert {row["weights"] for row in rows} == {"ema"}
-    metrics = {row["update"]: row["metrics"][METRIC] for row in rows}
+    metrics = {row["update"]: row["metrics"][select_by] for row in rows}
     saved = {one.updates: one.meta()["metric"] for one in list_checkpoints(folder.checkpoints)}
     assert len(metrics) > 1
     assert saved == metrics
@@ -74,15 +79,16 @@ def test_any_figure_selects_the_best_checkpoint(select_by, best, devices, train)
         (
             ("trainer.select_by=-volume_velocity/relativ_l2", "devices=2"),
             "no-such-metric",
-            "trainer.select_by=-volume_velocity/relative_l2",
+            "trainer.select_by=volume_velocity/relative_l2",
         ),
+        (("trainer.select_by=-loss",), "select-by-direction", "trainer.select_by=loss"),
         (
             ("trainer.stop_after=2", "dataset.validation_fraction=0"),
             "stop-without-validation",
             "trainer.stop_after=null",
         ),
     ],
-    ids=["unknown-figure", "nothing-to-validate-on"],
+    ids=["unknown-figure", "minus-of-the-loss", "nothing-to-validate-on"],
 )
 def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(overrides, code, fix, train) -> None:
     done, folder = train("run", *overrides)
