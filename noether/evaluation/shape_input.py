@@ -12,7 +12,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.data.cases.angles import Period, as_angle
-from noether.data.cases.case_map import turned
+from noether.data.cases.case_map import LENGTHS, turned
 from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES
 from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, whole_mesh
 from noether.data.mesh_files import MESH_SUFFIXES, MeshFile, mesh_file_of, read_array, read_mesh_apart
@@ -194,15 +194,14 @@ def check_range(
     box = f"({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     expected = f"positions in m, within about {box}"
     if not trained / 4 <= size <= trained * 4:
-        factor = min(
-            (1e-3, 1e-2, 0.0254, 0.3048, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained))
-        )
-        unit = {1e-3: "mm", 1e-2: "cm", 0.0254: "inches", 0.3048: "feet"}.get(factor, "another unit")
+        units = {metres: unit for unit, metres in LENGTHS.items()}
+        factor = min((*units, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained)))
+        unit = units.get(factor, "another one")
         fits = trained / 4 <= size * factor <= trained * 4
         raise RequestError(
             "shape-size",
             f"{path} is {size / trained:.3g} times as large as what the model was trained on"
-            + (f": is it in {unit}?" if fits else ""),
+            + (f": is its unit of length {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
             fix=f"--scale {factor * scale:g}" if fits else "use a shape of the size of the training shapes, or --scale",

@@ -8,13 +8,11 @@ from pathlib import Path
 from noether.common.flags import number_of, one_of
 from noether.common.suggest import nearest
 from noether.data.build import prepare_data
+from noether.data.cases.case_map import LENGTHS
 from noether.errors import RequestError
 from noether.evaluation.members import check_members, read_calibration
 from noether.evaluation.start import ChosenModel, WantedModel, choose_model, run_here
 from noether.evaluation.vtk_output import check_suffix
-
-METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
-"""The scale of a mesh in such a unit, for a model in metres."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _shape(typed: TypedShape, command: str) -> ShapeRequest:
 def _scale(text: str | None) -> float | None:
     if text is None:
         return None
-    fix = f"--scale {METRES[text]}" if text in METRES else "leave --scale out"
+    fix = f"--scale {LENGTHS[text]}" if text in LENGTHS else "leave --scale out"
     return number_of("scale", text, float, 1e-9, 1e9, fix)
 
 

@@ -13,6 +13,7 @@ from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
 from noether.config.compose import load_config
+from noether.data.cases.case_map import LENGTHS
 from noether.data.cases.mesh_source import FACES, ShapePart
 from noether.data.mesh_files import read_mesh
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
@@ -158,8 +159,8 @@ BOX = np.array(np.meshgrid([-0.9, 0.9], [0, 1.4], [-1.9, 1.9])).reshape(3, -1).T
 
 @pytest.mark.parametrize(
     ("factor", "shift", "fix"),
-    [(1000, 0, "--scale 0.001"), (100, 0, "--scale 0.01"), (39.37, 0, "--scale 0.0254"), (1e-3, 0, "--scale 1000"),
-     (1, 10, "move and rotate"), (0.2, 0, "a shape of the size")],
+    [*((1 / LENGTHS[unit], 0, f"--scale {LENGTHS[unit]:g}") for unit in ("mm", "cm", "in")),
+     (1e-3, 0, "--scale 1000"), (1, 10, "move and rotate"), (0.2, 0, "a shape of the size")],
     ids=["mm", "cm", "inches", "km", "elsewhere", "a-fifth-which-no-unit-explains"],
 )  # fmt: skip
 def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:
