@@ -1,10 +1,6 @@
 """Points, faces and values of a mesh file, read through pyvista (VTK), or refused in words; and NumPy's own files."""
 
-import pickle
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,37 +49,6 @@ def import_pyvista() -> ModuleType:
     return pyvista
 
 
-def read_mesh_apart(path: Path, *, at_cells: bool = False) -> MeshFile:
-    """Reads a mesh as `read_mesh` does, in a process of its own: VTK's readers crash on some broken files.
-
-    RequestError as `read_mesh`, and where the reader crashed.
-    """
-    with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
-        result = Path(folder) / "mesh.pickle"
-        child = [sys.executable, "-c", "import sys; from noether.data.mesh_files import main; main(*sys.argv[1:])"]
-        words = [str(path), str(result), *(["cells"] if at_cells else [])]
-        ended = subprocess.run([*child, *words], capture_output=True, text=True, errors="replace")
-        if ended.returncode or not result.is_file():
-            said = " ".join(ended.stderr.split())[-120:]
-            raise _unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
-        with result.open("rb") as file:
-            read: MeshFile | RequestError = pickle.load(file)
-    if isinstance(read, RequestError):
-        raise read
-    return read
-
-
-def main(path: str, result: str, at: str = "points") -> None:
-    """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
-    read: MeshFile | RequestError
-    try:
-        read = read_mesh(Path(path), at_cells=at == "cells")
-    except RequestError as error:
-        read = error
-    with open(result, "wb") as file:
-        pickle.dump(read, file)
-
-
 def read_mesh(path: Path, *, at_cells: bool = False) -> MeshFile:
     """Reads the points, faces and values at points of a mesh: .vtk, .vtu, .vtp, .stl, .ply or .obj.
 
@@ -99,13 +64,13 @@ def read_mesh(path: Path, *, at_cells: bool = False) -> MeshFile:
         )
     pyvista = import_pyvista()
     if path.suffix.lower() not in MESH_SUFFIXES:
-        raise _unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
+        raise unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
     try:
         mesh = output_of(pyvista.get_reader(path))
         if not isinstance(mesh, pyvista.PolyData | pyvista.UnstructuredGrid):
             mesh = mesh.cast_to_unstructured_grid()
     except Exception as error:  # whatever a parser raises on bytes that are not its format
-        raise _unreadable(path, one_line(error)) from None
+        raise unreadable(path, one_line(error)) from None
     return mesh_file_of(path, mesh, at_cells=at_cells)
 
 
@@ -119,7 +84,7 @@ def mesh_file_of(path: Path, mesh: Any, *, at_cells: bool = False) -> MeshFile:
             points = np.asarray(mesh.points, np.float64)
         values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
     except (ValueError, IndexError, TypeError) as error:  # offsets or indices that fit nothing in the file
-        raise _unreadable(path, one_line(error)) from None
+        raise unreadable(path, one_line(error)) from None
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):
         raise RequestError(
             "mesh-without-points", f"{path} holds no points in space", seen=f"points {points.shape}", expected="(N, 3)"
@@ -156,7 +121,8 @@ def output_of(reader: Any, time: float | None = None) -> Any:
     return import_pyvista().wrap(reader.reader.GetOutputDataObject(0))
 
 
-def _unreadable(path: Path, seen: str) -> RequestError:
+def unreadable(path: Path, seen: str) -> RequestError:
+    """Returns the refusal of a file that is no mesh, or a broken one."""
     return RequestError(
         "mesh-unreadable",
         f"{path} cannot be read as a mesh",

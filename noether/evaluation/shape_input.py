@@ -13,9 +13,8 @@ from scipy.spatial import cKDTree
 
 from noether.data.cases.angles import Period, as_angle
 from noether.data.cases.case_map import LENGTHS, turned
-from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES
-from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, whole_mesh
-from noether.data.mesh_files import MESH_SUFFIXES, MeshFile, mesh_file_of, read_array, read_mesh_apart
+from noether.data.cases.mesh_source import FACES, POINTS, ShapePart, read_mesh_apart
+from noether.data.mesh_files import read_array
 from noether.data.order import fixed_rows
 from noether.data.surface_mesh import (
     SurfaceSamples,
@@ -130,7 +129,7 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
     """
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
-    mesh = _read(path, part, at_cells=part.at == "cells")
+    mesh = read_mesh_apart(path, part)
     if part.at == "cells":
         return Shape.of_points(mesh.points * scale)
     if part.at == "points":
@@ -152,16 +151,9 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
 def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.ndarray:
     """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
     if path.suffix != ".npy":
-        return _read(path, part).points * scale
+        nodes = part._replace(at="points") if part.at == "cells" else part
+        return read_mesh_apart(path, nodes).points * scale
     return checked_points(read_array(path), str(path)) * scale
-
-
-def _read(path: Path, part: ShapePart, *, at_cells: bool = False) -> MeshFile:
-    suffix = path.suffix.lower()
-    is_of_cases = suffix in (*SUFFIXES, *BY_CONTENT) and suffix not in MESH_SUFFIXES
-    if is_of_cases:
-        return mesh_file_of(path, whole_mesh(path, part), at_cells=at_cells)
-    return read_mesh_apart(path, at_cells=at_cells)
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:

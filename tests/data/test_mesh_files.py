@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import gzip
 import pickle
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 import pyvista
 
-from noether.data.mesh_files import main, read_array, read_mesh, read_mesh_apart
+from noether.data.cases.mesh_source import main, read_mesh_apart
+from noether.data.mesh_files import read_array, read_mesh
 from noether.errors import RequestError
+from noether.evaluation.shape_input import read_shape
+from tests.refusal import refusal
 
 SPHERE = pyvista.Sphere(theta_resolution=8, phi_resolution=8)
 SPHERE.point_data["pressure"] = SPHERE.points[:, 0]
@@ -66,7 +70,7 @@ def mutated(content: bytes, rng: np.random.Generator) -> bytes:
 
 def read_quietly(path: Path, result: Path) -> None:
     faulthandler.disable()
-    main(str(path), str(result))
+    main(str(path), str(result), "faces")
 
 
 def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
@@ -89,6 +93,15 @@ def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
                 refused += isinstance(read, RequestError) and str(tmp_path / name) in str(read)
     assert crashed > 0
     assert refused > 5
+
+
+def test_a_shape_whose_reader_ends_its_process_is_refused(tmp_path: Path) -> None:
+    content = bytearray(gzip.decompress((Path(__file__).parent / "cases" / "steps.cgns.gz").read_bytes()))
+    content[4312] = 87  # The library of CGNS then calls exit().
+    (tmp_path / "shape.cgns").write_bytes(content)
+    with refusal("mesh-unreadable") as refused:
+        read_shape(tmp_path / "shape.cgns")
+    assert "crashed (exit code" in refused.value.seen
 
 
 def test_mutated_arrays_are_read_or_refused(tmp_path: Path) -> None:

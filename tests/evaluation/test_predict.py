@@ -14,8 +14,7 @@ from shapenet_car_files import surface_mesh, write_car
 
 from noether.config.compose import load_config
 from noether.data.cases.case_map import LENGTHS
-from noether.data.cases.mesh_source import FACES, ShapePart
-from noether.data.mesh_files import read_mesh
+from noether.data.cases.mesh_source import FACES, ShapePart, read_part
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
 from noether.evaluation.shape_input import (
@@ -41,7 +40,7 @@ SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 @pytest.fixture
 def read_here(monkeypatch) -> None:
     """Meshes are read in this process: tests/data/test_mesh_files.py reads them in one of their own."""
-    monkeypatch.setattr("noether.evaluation.shape_input.read_mesh_apart", read_mesh)
+    monkeypatch.setattr("noether.evaluation.shape_input.read_mesh_apart", read_part)
 
 
 def plain_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
@@ -289,6 +288,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     assert not (run / "logs").exists(), "the logs of its training are left alone"
 
 
+@pytest.mark.usefixtures("read_here")
 def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_path: Path) -> None:
     grid = pyvista.ImageData(dimensions=(4, 3, 2), spacing=(1, 2, 3))
     grid.save(tmp_path / "box.vti")

@@ -1,5 +1,9 @@
 """One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
 
+import pickle
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -10,8 +14,16 @@ import numpy as np
 
 from noether.data.cases.beside import add_values
 from noether.data.cases.case_map import FieldMap, SetMap, Step
-from noether.data.cases.mesh_blocks import Block, is_surface, read_blocks
-from noether.data.mesh_files import MESH_SUFFIXES, import_pyvista, to_numpy
+from noether.data.cases.mesh_blocks import BY_CONTENT, SUFFIXES, Block, is_surface, read_blocks
+from noether.data.mesh_files import (
+    MESH_SUFFIXES,
+    MeshFile,
+    import_pyvista,
+    mesh_file_of,
+    read_mesh,
+    to_numpy,
+    unreadable,
+)
 from noether.data.surface_mesh import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.errors import RequestError
 
@@ -82,6 +94,45 @@ def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None
     if whole.normals is not None and _turn_over(path, whole, about):
         whole.normals = -whole.normals
     return whole
+
+
+def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
+    """Reads what of a mesh shows a shape, in a process of its own: VTK's readers crash on some broken files.
+
+    RequestError as `read_part`, and where the reader crashed.
+    """
+    with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
+        result = Path(folder) / "mesh.pickle"
+        code = "import sys; from noether.data.cases.mesh_source import main; main(*sys.argv[1:])"
+        words = [str(path), str(result), part.at, *part.patches]
+        ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, errors="replace")
+        if ended.returncode or not result.is_file():
+            said = " ".join(ended.stderr.split())[-120:]
+            raise unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
+        with result.open("rb") as file:
+            read: MeshFile | RequestError = pickle.load(file)
+    if isinstance(read, RequestError):
+        raise read
+    return read
+
+
+def main(path: str, result: str, at: str, *patches: str) -> None:
+    """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
+    read: MeshFile | RequestError
+    try:
+        read = read_part(Path(path), ShapePart(at, patches))
+    except RequestError as error:
+        read = error
+    with open(result, "wb") as file:
+        pickle.dump(read, file)
+
+
+def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
+    """Reads what of a mesh of any format shows a shape, at its last step. RequestError as `read_mesh`, `whole_mesh`."""
+    suffix, at_cells = path.suffix.lower(), part.at == "cells"
+    if suffix in (*SUFFIXES, *BY_CONTENT) and suffix not in MESH_SUFFIXES:
+        return mesh_file_of(path, whole_mesh(path, part), at_cells=at_cells)
+    return read_mesh(path, at_cells=at_cells)
 
 
 def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
