@@ -51,8 +51,8 @@ def curves(
         if log:
             log_ticks(axes, values, ratio=ratio)
         else:
-            top = float(values.max())
-            axes.set_ylim(0, top * 1.08 if top > 0 else 1)
+            low, top = min(0.0, float(values.min())), max(0.0, float(values.max()))
+            axes.set_ylim(low * 1.08, top * 1.08 if top > low else 1)
             round_ticks(axes.yaxis, 5, ratio=ratio)
         axes.set_xlim(-0.012 * last_update, 1.012 * last_update)
         round_ticks(axes.xaxis, 6, whole=True)

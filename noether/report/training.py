@@ -38,33 +38,36 @@ def training_section(run: ReportedRun) -> Markup:
         own = whose == chosen
         label = f"validation, {weights_name(whose[1])}"
         losses.append(line(whose, "loss", "accent" if own else "second", label, points=own))
-    shares = [metric for metric in run.described.values() if metric.headline and metric.unit == "%"]
-    relative = []
-    for k, metric in enumerate(shares):
-        again, colour = divmod(k, len(SERIES_COLOURS))
-        name = in_words(metric.of or metric.name)
-        relative.append(line(chosen, metric.name, SERIES_COLOURS[colour], name, points=True, dashed=bool(again)))
-    falling = all(metric.better == "lower" for metric in shares)
+    headlines = [metric for metric in run.described.values() if metric.headline]
     last = float(max(history.curve(*whose, "loss")[0][-1] for whose in losses_of))
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or history.updates_per_epoch()
 
-    def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, ratio: bool = False) -> Chart:
+    def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, unit: str | None = None) -> Chart:
         shown = [line for line in series if can_draw(line, log=log)]
         if not shown:
-            why = "no validation split was evaluated" if not evaluated and ratio else "no finite value was logged"
+            unevaluated = unit is not None and not evaluated
+            why = "no validation split was evaluated" if unevaluated else "no finite value was logged"
             return Chart(title, f"Not drawn: {why}.")
         name = f"curve-{title.replace(' ', '-')}"
-        svg = curves(name, shown, log=log, ratio=ratio, last_update=last, updates_per_epoch=per_epoch)
+        svg = curves(name, shown, log=log, ratio=unit == "%", last_update=last, updates_per_epoch=per_epoch)
         keys = [(line.label, line.colour, "dashed" if line.dashed else "") for line in shown if line.label]
         return Chart(title, words, svg, keys)
 
-    unit = "Weighted mean squared error in standardised units. " if run.fields else ""
-    split = f"Validation split, {weights_name(chosen[1])}."
-    title = heading(listed(list(dict.fromkeys(metric.label or metric.title for metric in shares))))
-    share = [chart(title, f"{split} Log scale." if falling else split, relative, log=falling, ratio=True)]
+    def of_validation(unit: str) -> Chart:
+        metrics, series = [metric for metric in headlines if metric.unit == unit], []
+        for k, metric in enumerate(metrics):
+            again, colour = divmod(k, len(SERIES_COLOURS))
+            name = in_words(metric.of or metric.name)
+            series.append(line(chosen, metric.name, SERIES_COLOURS[colour], name, points=True, dashed=bool(again)))
+        falling = all(metric.better == "lower" for metric in metrics)
+        title = heading(listed(list(dict.fromkeys(metric.label or metric.title for metric in metrics))))
+        words = f"Validation split, {weights_name(chosen[1])}." + " Log scale." * falling
+        return chart(", ".join(filter(None, (title, unit.strip("%")))), words, series, log=falling, unit=unit)
+
+    of_fields = "Weighted mean squared error in standardised units. " if run.fields else ""
     shown = [
-        chart(heading(run.described["loss"].title), f"{unit}Log scale.", losses, log=True),
-        *(share if shares else ()),
+        chart(heading(run.described["loss"].title), f"{of_fields}Log scale.", losses, log=True),
+        *map(of_validation, dict.fromkeys(metric.unit for metric in headlines)),  # One axis has one unit.
         *(
             chart(heading(run.described[name].title), words, [line(TRAINING, name, "accent")])
             for name, words in OF_TRAINING

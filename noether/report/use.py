@@ -47,11 +47,9 @@ def use_section(run: ReportedRun) -> Markup:
 
 def _spread(run: ReportedRun) -> list[tuple[str, str]]:
     """The headline metrics over runs that differ by seed: mean, standard deviation and how many."""
-    there = [run.described[name] for name in run.spread]
-    shown = [metric for metric in there if metric.headline] or there
     return [
         (metric.title, f"{value_text(own['mean'], metric)} ± {value_text(own['std'], metric)} ({own['n']} seeds)")
-        for metric in shown
+        for metric in run.described.foremost(run.spread)
         if (own := run.spread[metric.name])
     ]
 

@@ -53,6 +53,11 @@ class Metric:
         return f"{of}: {self.label}" if of else self.label
 
     @property
+    def brief(self) -> str:
+        """What it is of, where there is little room; of a score also that it is one."""
+        return f"{self.of} {self.label}" if self.of and self.score else self.of or self.name
+
+    @property
     def in_words(self) -> str:
         """Its title, unit and direction: "surface pressure: MAE, Pa, lower is better"."""
         unit = "a share of 1" if self.unit == "%" else self.unit
@@ -103,13 +108,13 @@ class Metrics(dict[str, Metric]):
 
         A score says that it is one: drag_coefficient R², 0.98.
         """
-        there = [name for name in values if finite(values[name]) is not None]
-        shown = [name for name in there if self[name].headline] or there
-        return [(self._brief(name), self[name].text(values[name])) for name in shown[:most]]
+        there = (name for name in values if finite(values[name]) is not None)
+        return [(metric.brief, metric.text(values[metric.name])) for metric in self.foremost(there)[:most]]
 
-    def _brief(self, name: str) -> str:
-        metric = self[name]
-        return f"{metric.of} {metric.label}" if metric.of and metric.score else metric.of or name
+    def foremost(self, names: Iterable[str]) -> list[Metric]:
+        """Returns those of some metrics that say most, the headlines; all where there are none."""
+        known = [self[name] for name in names]
+        return [metric for metric in known if metric.headline] or known
 
     def find(self, of: str, measure: str) -> Metric:
         """Returns the metric of a whole thing by its measure; one without a name where nobody has described it."""

@@ -64,10 +64,9 @@ class ConsoleTracker(Tracker):
             (self._console.say if row.get("asked_for") else self._console.warn)(row["text"])
 
     def _values(self, values: Mapping[str, float]) -> str:
-        """The loss, and the shares of 1 that say most beside it."""
-        about = {name: self._described[name] for name in values}
-        own = {name: values[name] for name, metric in about.items() if metric.headline and metric.unit == "%"}
-        return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(own) if own else ())])
+        """The loss, and what says most beside it."""
+        beside = {name: value for name, value in values.items() if name != "loss"}
+        return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(beside))])
 
     def _loss(self, values: Mapping[str, float]) -> list[str]:
         """The loss in words; nothing of a task whose metrics have none."""

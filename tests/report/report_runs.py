@@ -229,6 +229,7 @@ def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
             loss = factor * (level + 0.003)
             metrics = {
                 "loss": loss,
+                "lift_coefficient/r2": 1 - 3 * loss,
                 **{f"{name}/relative_l2": 0.5 * loss**0.5 / (1 + k) for k, name in enumerate(UNITS)},
             }
             kind = {"kind": "evaluation", "split": "validation", "weights": weights, "selected": factor == 1.0}

@@ -191,18 +191,21 @@ def test_a_surface_has_any_name(run: ReportedRun) -> None:
     assert (found.on_surface, found.quantity) == (True, "magnitude")
 
 
-def test_a_share_without_a_label_has_a_chart_by_its_name(run: ReportedRun) -> None:
-    described = Metrics.of(Metric("top_5", "%", "higher", headline=True)).records()
+def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun) -> None:
+    score = Metric("drag/r2", "", "higher", "R²", "drag", headline=True, score=True)
+    described = Metrics.of(Metric("top_5", "%", "higher", headline=True), score).records()
     row = {
         "kind": "evaluation",
         "split": "validation",
         "update": 9,
         "weights": "raw",
         "selected": True,
-        "metrics": {"loss": 1, "top_5": 0.9},
+        "metrics": {"loss": 1, "top_5": 0.9, "drag/r2": -0.5},
     }
     other = replace(classification(run), plan={**run.plan, "described": described}, rows=[*run.rows[:2], row])
-    assert "Top 5Validation split, raw weights." in Page(render_report(other)).texts["curves"]
+    curves = Page(render_report(other)).texts["curves"]
+    assert "Top 5Validation split, raw weights." in curves
+    assert "R²Validation split, raw weights." in curves
 
 
 @pytest.mark.parametrize(

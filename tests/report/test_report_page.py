@@ -25,7 +25,7 @@ def test_page_has_every_section_in_order(page: str) -> None:
     assert all(read.texts[section].strip() for section in SECTIONS)
     assert "absent" not in [attributes.get("class") for _, attributes in read.tags]
     assert read.count("img") == 5 * 2 * 3  # cases, fields, columns
-    assert read.count("svg") == 1 + 2 * 2 + 4 + 1  # parity, two distributions of each field, curves, time
+    assert read.count("svg") == 1 + 2 * 2 + 5 + 1  # parity, two distributions of each field, curves, time
 
 
 def test_page_loads_nothing(page: str) -> None:

@@ -187,17 +187,21 @@ def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp
 def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     stream = io.StringIO()
     console = Console(tmp_path / "rank-0.log", speaks=True, stream=stream)
-    tracker = ConsoleTracker(console, described=METRICS, start_update=0, total_updates=10, total_epochs=1.0)
+    score = Metric("drag/r2", "", "higher", "R²", "drag", headline=True, score=True)
+    known = Metrics.of(*METRICS.values(), score)
+    tracker = ConsoleTracker(console, described=known, start_update=0, total_updates=10, total_epochs=1.0)
     for update in range(1, 5):
         tracker.advance(update)
     tracker.log(training(4))
     tracker.log(EVALUATION)
+    tracker.log({**EVALUATION, "metrics": {"loss": 0.5, "drag/r2": 0.99996}})
     tracker.log({"kind": "checkpoint", "update": 4, "path": "runs/x/checkpoints/update-000000004"})
     tracker.close()
     lines = stream.getvalue().splitlines()
     assert lines == [
         "update       4/10  epoch   0.40  loss 1.000  lr 1.0e-03  80.0 samples/s  500 MiB",
         "update       4  validation (EMA weights)  loss 0.5000  surface_pressure 5.10%",
+        "update       4  validation (EMA weights)  loss 0.5000  drag R² 0.999960",
     ]
     assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
 
