@@ -9,11 +9,10 @@ Source: Kubernetes' documentation, "Job" (completion mode) and "DNS for Services
 
 from dataclasses import replace
 
-from noether.environments.launch_context import LaunchContext
+from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.nodes import agree_on_nodes, multinode_placement
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.rendezvous import asked_address, port_of
-from noether.environments.slurm.step import number
 from noether.errors import RequestError
 
 INDEX = "JOB_COMPLETION_INDEX"
@@ -28,7 +27,7 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
     """
     if not here.environ.get(INDEX) or request.nodes == 1:
         return None
-    index, seen = number(here.environ, INDEX), f"{INDEX}={here.environ[INDEX]}, pod {here.host}"
+    index, seen = whole_number(here.environ, INDEX), f"{INDEX}={here.environ[INDEX]}, pod {here.host}"
     if request.nodes is None:
         raise RequestError(
             "pods-not-counted",

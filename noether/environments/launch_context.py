@@ -1,10 +1,11 @@
-"""What a launcher is told of the place where this process was started."""
+"""What a launcher is told of the place where this process was started, and how it reads a number of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.devices import DeviceInventory
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -15,3 +16,21 @@ class LaunchContext:
     inventory: DeviceInventory
     host: str
     facts: ProcessFacts = NOTHING_KNOWN
+
+
+def whole_number(environ: Mapping[str, str], name: str) -> int:
+    """Return the value of a launcher's variable that must be a number.
+
+    Raises:
+        RequestError: it is not a number.
+    """
+    text = environ[name]
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    raise RequestError(
+        "variable-not-a-number",
+        f"{name} is not a number",
+        seen=f"{name}={text}",
+        expected="a number",
+        fix=f"unset {name}",
+    )

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
 from noether.environments.endpoint import is_loopback
-from noether.environments.launch_context import LaunchContext
+from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
 from noether.environments.rendezvous import asked_address, derived, port_of
-from noether.environments.slurm.step import number, restart_count
+from noether.environments.slurm.step import restart_count
 from noether.errors import RequestError
 
 # Each family's variables: rank, size, local rank, local size.
@@ -88,7 +88,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
             expected=", ".join(names),
             fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable into the container",
         )
-    rank, count, local_rank, local_count = (number(environ, name) for name in names)
+    rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError(
             "mpi-variables-contradict",
@@ -100,7 +100,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     daemon, nodes = None, None
     if names is OPEN_MPI:
         daemon = _daemon(environ)
-        nodes = number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
+        nodes = whole_number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
     if local_count == count:
         node_rank, nodes = 0, 1
     else:

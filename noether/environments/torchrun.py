@@ -18,12 +18,12 @@ from noether.common.numbers import counted
 from noether.environments.binding import Binding, LaunchedTask, bind_devices
 from noether.environments.devices import DeviceInventory
 from noether.environments.endpoint import is_loopback
-from noether.environments.launch_context import LaunchContext
+from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.rendezvous import asked_address, port_of
-from noether.environments.slurm.step import SrunTask, number, restart_count, slurm_process
+from noether.environments.slurm.step import SrunTask, restart_count, slurm_process
 from noether.errors import RequestError
 
 
@@ -107,9 +107,9 @@ def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
         raise _half_set(environ, "RANK", "WORLD_SIZE")
 
     def read(*names: str) -> int | None:
-        return next((number(environ, name) for name in names if environ.get(name)), None)
+        return next((whole_number(environ, name) for name in names if environ.get(name)), None)
 
-    rank, world = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    rank, world = whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
     local_rank = read("LOCAL_RANK")
     pods = _count_pods(environ, world) if local_rank is None else None
     local_count = read("LOCAL_WORLD_SIZE")
@@ -153,7 +153,7 @@ def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
 def _count_pods(environ: Mapping[str, str], world: int) -> int | None:
     """Return the number of pods, or None if the PyTorchJob operator did not start this process."""
     if environ.get("PET_NNODES", "").isdigit():
-        return number(environ, "PET_NNODES")
+        return whole_number(environ, "PET_NNODES")
     # Older operators set only WORLD_SIZE, and set it to the number of pods.
     return world if environ.get("KUBERNETES_SERVICE_HOST") else None
 
@@ -212,8 +212,8 @@ def _restarts(environ: Mapping[str, str]) -> tuple[int, str]:
     requeues, reason = restart_count(environ)
     if not environ.get("TORCHELASTIC_RESTART_COUNT"):
         return requeues, reason if requeues else "nothing counts how often this run was started"
-    restarts = number(environ, "TORCHELASTIC_RESTART_COUNT")
-    most = number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
+    restarts = whole_number(environ, "TORCHELASTIC_RESTART_COUNT")
+    most = whole_number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
     # After a requeue torchrun counts from 0 again, but our count must be higher than all earlier ones.
     return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

@@ -1,6 +1,7 @@
 """A pod of Kubernetes' Indexed Job: its index, the number of pods, and where rank 0 is."""
 
 import pytest
+from refusal import refusal
 from slurm_dumps import four_gpus, no_gpus
 
 from noether.environments.placement import LaunchRequest, Placement
@@ -67,7 +68,6 @@ def test_who_asked_for_the_port_is_said() -> None:
         ),
         pytest.param(2, {"nodes": 2}, "JOB_COMPLETION_INDEX=2", "nodes=3", id="more pods than nodes"),
         pytest.param(1, {"nodes": 2, "node_rank": 0}, "node_rank=0", "leave node_rank out", id="another node_rank"),
-        pytest.param("one", {"nodes": 2}, "JOB_COMPLETION_INDEX=one", "", id="no number"),
     ],
 )
 def test_a_pod_that_would_train_alone_is_refused(index: object, made: dict, seen: str, fix: str) -> None:
@@ -75,6 +75,12 @@ def test_a_pod_that_would_train_alone_is_refused(index: object, made: dict, seen
         place(index, **made)
     assert seen in caught.value.seen
     assert fix in caught.value.fix
+
+
+def test_an_index_that_is_no_number_is_no_matter_of_slurm() -> None:
+    with refusal("variable-not-a-number") as caught:
+        place("one", nodes=2)
+    assert (caught.value.seen, caught.value.fix) == ("JOB_COMPLETION_INDEX=one", "unset JOB_COMPLETION_INDEX")
 
 
 HOSTS = """\

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from noether.common.numbers import first_of
 from noether.environments.binding import LaunchedTask
+from noether.environments.launch_context import whole_number
 from noether.environments.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
 from noether.environments.slurm.nodelist import parse_nodelist, parse_task_counts
 from noether.errors import RequestError
@@ -225,8 +226,8 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
         )
     nodes = parse_nodelist(environ["SLURM_STEP_NODELIST"], "SLURM_STEP_NODELIST")
     counts = parse_task_counts(environ["SLURM_STEP_TASKS_PER_NODE"], "SLURM_STEP_TASKS_PER_NODE")
-    step_id, count = number(environ, "SLURM_STEP_ID"), number(environ, "SLURM_STEP_NUM_TASKS")
-    rank, local_rank, node_rank = (number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
+    step_id, count = whole_number(environ, "SLURM_STEP_ID"), whole_number(environ, "SLURM_STEP_NUM_TASKS")
+    rank, local_rank, node_rank = (whole_number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
     local_count = counts[node_rank] if node_rank < len(counts) else 0
     # SLURM_GTIDS lists this node's ranks by local rank.
     listed = environ.get("SLURM_GTIDS", "").split(",")[local_rank : local_rank + 1]
@@ -261,28 +262,10 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
         bound=int(on_node) >= local_count if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ,
-        job_id=number(environ, "SLURM_JOB_ID"),
+        job_id=whole_number(environ, "SLURM_JOB_ID"),
         step_id=step_id,
         nodes=nodes,
         node_list=_cut(environ["SLURM_STEP_NODELIST"]),
-    )
-
-
-def number(environ: Mapping[str, str], name: str) -> int:
-    """Return the value of a variable that must be a number.
-
-    Raises:
-        RequestError: it is not a number.
-    """
-    text = environ[name]
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return int(text)
-    raise RequestError(
-        "step-variable-not-a-number",
-        f"{name} is not a number",
-        seen=f"{name}={text}",
-        expected="a number",
-        fix=f"unset {name}",
     )
 
 
@@ -293,7 +276,7 @@ def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
         RequestError: SLURM_RESTART_COUNT is not a number.
     """
     if environ.get("SLURM_RESTART_COUNT"):
-        count = number(environ, "SLURM_RESTART_COUNT")
+        count = whole_number(environ, "SLURM_RESTART_COUNT")
         return count, f"SLURM_RESTART_COUNT={count}"
     return 0, "the job was not requeued"
 
