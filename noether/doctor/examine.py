@@ -20,7 +20,9 @@ from noether.doctor.leader import lead
 from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
+from noether.environments.endpoint import LOOPBACK
 from noether.environments.placement import Device, Endpoint, Placement, Worker
+from noether.environments.resolve import RANK_VARIABLES
 from noether.errors import ExitCode, RequestError
 from noether.planning.plan import run_info
 from noether.training.refusing import other_hosts_told
@@ -30,7 +32,6 @@ from noether.workers.ports import RunPorts, hold_ports
 from noether.workers.run import open_link
 from noether.workers.spoke import Spoke
 
-LOOPBACK = "127.0.0.1"
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
 JOIN_SHARE = 0.44
@@ -40,7 +41,6 @@ WATCHDOG_SECONDS = 5.0
 """If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
 SILENCE_S = 3600.0
 """No process counts as lost because it is silent: each waits for its own children, and every question has a limit."""
-RANK_VARIABLES = ("SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) -> int:
@@ -137,10 +137,10 @@ def _alone(placement: Placement | None, host: str) -> Placement:
     """Returns the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
-        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK, 0), restarts=0, reasons={})
+        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK[0], 0), restarts=0, reasons={})
     endpoint = placement.endpoint
     port = 0 if endpoint.served_by else endpoint.port
-    return replace(placement, endpoint=replace(endpoint, host=LOOPBACK, port=port, served_by=""))
+    return replace(placement, endpoint=replace(endpoint, host=LOOPBACK[0], port=port, served_by=""))
 
 
 def read_seconds(text: str | None) -> float:

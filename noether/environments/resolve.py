@@ -8,10 +8,10 @@ from noether.common.cpus import read_cpus, share_cpus
 from noether.common.limits import read_limits, why_too_large
 from noether.environments.devices import GpuDriver, find_devices
 from noether.environments.driver import nvml_gpus
-from noether.environments.kubernetes import kubernetes_placement
+from noether.environments.kubernetes import INDEX, kubernetes_placement
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
-from noether.environments.mpi import mpi_placement
+from noether.environments.mpi import HYDRA, OPEN_MPI, mpi_placement
 from noether.environments.nodes import multinode_placement
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import NOTHING_KNOWN, ProcessFacts
@@ -35,6 +35,9 @@ LAUNCHERS: tuple[Launcher, ...] = (
     multinode_placement,
     local_placement,
 )
+
+RANK_VARIABLES = ("SLURM_PROCID", "RANK", OPEN_MPI[0], HYDRA[0], INDEX)
+"""In which the launchers number their processes from 0; for a process whose place cannot be found."""
 
 
 def resolve_placement(

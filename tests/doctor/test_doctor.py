@@ -216,6 +216,13 @@ def test_a_refused_launch_does_not_end_the_examination(noether) -> None:
 
 
 @pytest.mark.slow
+def test_a_refused_process_that_is_not_the_first_says_its_own_problems_alone(noether) -> None:
+    done = noether("doctor", "--json", "accelerator=cpu", JOB_COMPLETION_INDEX="1")
+    assert (done.code, done.out) == (1, "")
+    assert "nothing says how many pods train together" in " ".join(done.err.split())
+
+
+@pytest.mark.slow
 def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
     """As a configuration does that lies on a dead file system."""
     script = (
