@@ -20,7 +20,7 @@ from typing import Any
 from noether.checkpoints import format_2
 from noether.common.plain_file import create_plain, open_plain, read_plain
 from noether.common.stamped_file import StampedFile, stamped
-from noether.common.whole_file import REPLACED, UNFENCED, Publisher, flush, say_if_forbidden
+from noether.common.whole_file import ASIDE, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number, parse_object, read_metrics
@@ -315,7 +315,7 @@ def write_checkpoint(
 
 def recover_replaced(folder: Path) -> None:
     """Gives a checkpoint its name back that was put aside for a new one which then never came."""
-    for old in [*folder.glob(f".{PREFIX}*{REPLACED}"), *folder.glob(f".attempt-*/.{PREFIX}*{REPLACED}")]:
+    for old in [*folder.glob(f".{PREFIX}*{ASIDE}"), *folder.glob(f".attempt-*/.{PREFIX}*{ASIDE}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
             old.rename(final)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from noether.common.plain_file import create_plain, refuse_strangers_link
 from noether.common.strict_json import strict_json
 
-REPLACED = ".replaced"
+ASIDE = ".replaced"
 """Ends the name of a folder that was put aside for a new one; `Publisher.publish` says when."""
 
 
@@ -33,7 +33,7 @@ class Publisher:
     def publish(self, partial: Path, path: Path) -> None:
         """Renames `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
 
-        Between the two renames of a replaced folder a kill leaves it under another name, which ends with REPLACED.
+        Between the two renames of a replaced folder a kill leaves it under another name, which ends with ASIDE.
 
         Raises:
             OSError: where the disk refuses; `path` is as it was.
@@ -41,7 +41,7 @@ class Publisher:
         if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
             return
-        aside = _beside(partial.with_name(path.name), REPLACED)
+        aside = _beside(partial.with_name(path.name), ASIDE)
         path.rename(aside)
         try:
             partial.rename(path)

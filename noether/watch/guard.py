@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = ("GET", "HEAD")
-LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
+LOOPBACK_HEADER = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
 """Any port: a tunnel's end may have another than ours."""
 HEADERS = {
     "Content-Security-Policy": (
@@ -54,7 +54,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or not LOOPBACK.fullmatch(hosts[0]):
+        if len(hosts) != 1 or not LOOPBACK_HEADER.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
         # A target need not be a path: OPTIONS has *, CONNECT a host.
         given = scope["path"].partition("/")[2].partition("/")[0].encode(errors="replace")
