@@ -4,6 +4,7 @@ import codecs
 import errno
 import locale
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from noether.common.container import as_typed_here, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.common.shown import shown_text
 from noether.common.signals import leave_when_told
-from noether.errors import ExitCode, NoetherError, RequestError, shown
+from noether.errors import ExitCode, NoetherError, RequestError, shown, signal_code
 
 UTF8_MODE = "PYTHONUTF8"
 ASKS_FOR_HELP = ("--help", "-h", "help")
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = error.exit_code
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
-        code = 130
+        code = signal_code(signal.SIGINT)
     except BrokenPipeError:
         # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
         sys.stderr.close()

@@ -14,7 +14,7 @@ from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import NoetherError
 from noether.planning.plan import launch_request, run_info
-from noether.workers.connector import TELLING_S, Connector
+from noether.workers.connector import Connector
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.ports import RunPorts, hold_ports, listener_endpoint
 from noether.workers.worker import failure_report
@@ -92,7 +92,7 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo, por
     listener = ports.listener
     if listener is None and placement.workers[0].rank == 0:
         return None  # It has no port at which they could ask.
-    endpoint, limit_s = placement.endpoint, min(info.distributed.init_timeout_s, TELLING_S)
+    endpoint, limit_s = placement.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in placement.workers)
     report = failure_report(error, ranks[0], placement.host)
     if endpoint.served_by:
@@ -101,7 +101,7 @@ def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo, por
         port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)
     if listener is not None:
-        return listener.refuse_all(report, len(ranks), limit_s)
+        return listener.refuse_all(report, len(ranks))
     connector = Connector(endpoint, placement.host, ranks, info)
     connector.own_refusal, connector.deadline = report, time.monotonic() + limit_s
     connector.run()

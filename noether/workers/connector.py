@@ -41,9 +41,6 @@ PUBLISHING_S = 10.0
 QUIET_S = 10.0
 """A parent process that waits longer than this says what it waits for."""
 
-TELLING_S = 120.0
-"""The longest that a parent process stays to refuse a run to hosts that come late; some may never come."""
-
 TELLING_QUIET_S = 2.0
 """Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
 

@@ -13,6 +13,8 @@ from noether.environments.placement import Endpoint, Worker
 from noether.errors import RequestError
 from noether.workers.rank_state import BEFORE_ALL, ParentLink, RankPosition
 
+TELLING_S = 120.0
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -36,6 +38,11 @@ class RunInfo:
     listener_port: int = 0
     start_key: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def telling_s(self) -> float:
+        """How many seconds a parent process stays to refuse the run to hosts that come late; some may never come."""
+        return min(self.distributed.init_timeout_s, TELLING_S)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Hub(Link):
     def tell_late(self, failure: WorkerReport) -> None:
         """Tells the parent processes that have not come yet why there is no run to join."""
         if self._listener is not None and not self.is_settled:
-            self._listener.refuse_all(failure, len(self.own_ranks), self.run_info.distributed.init_timeout_s)
+            self._listener.refuse_all(failure, len(self.own_ranks))
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "arrived" in message:

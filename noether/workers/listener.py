@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 
 from noether.common.json_lines import LONGEST_LINE, JsonLines
 from noether.environments.endpoint import HeldPort
-from noether.workers.connector import TELLING_QUIET_S, TELLING_S, say_telling
+from noether.workers.connector import TELLING_QUIET_S, say_telling
 from noether.workers.context import RunInfo, WorkerReport
 from noether.workers.handshake import (
     LONGEST_IDENTITY,
@@ -148,13 +148,13 @@ class RunListener:
         candidate.caller = caller
         return caller.identity != own or max(caller.ranks) < own.world_size
 
-    def refuse_all(self, report: WorkerReport, own: int, limit_s: float) -> WorkerReport:
+    def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
         """Tells all other parent processes of this start, as they come, why there is no run to join; returns why.
 
         That is `report`, or that a host has other settings. Returns once all have been told, which have as many ranks
-        each as the `own`, or after `limit_s` seconds.
+        each as the `own`, or after `RunInfo.telling_s`.
         """
-        limit_s, self._own_refusal = min(limit_s, TELLING_S), report
+        limit_s, self._own_refusal = self._run_info.telling_s, report
         began, quiet_s = time.monotonic(), TELLING_QUIET_S
         while (waited_s := time.monotonic() - began) < limit_s:
             if len(self.came) >= math.ceil(self._fewest_ranks / own) - 1 and not self.unproven:

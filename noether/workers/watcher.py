@@ -228,7 +228,7 @@ class _Watch:
         link = self._link
         if self.interrupted:
             rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
-            failure = WorkerReport(rank, host, "interrupted", "was interrupted", 130)
+            failure = WorkerReport(rank, host, "interrupted", "was interrupted", signal_code(signal.SIGINT))
             if isinstance(link, Spoke):
                 link.tell(failure)
         if isinstance(link, Hub) and failure is not None:

@@ -203,7 +203,7 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
     links = Links(tmp_path, known)
     spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
     refusal = WorkerReport(0, "n1", "refused", "no data\x1b[2J", 2, code="no-data", seen="\x1b[2J")
-    links.hub._listener.refuse_all(refusal, own, LIMIT_S)
+    links.hub._listener.refuse_all(refusal, own)
     links.until(lambda: all(spoke.failure for spoke in spokes), *spokes)
     for spoke in spokes:
         assert (spoke.failure.rank, spoke.failure.code, spoke.failure.exit_code) == (0, "no-data", 2)
