@@ -29,7 +29,7 @@ class RunFacts:
 
     `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
     `described` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`. `weights` are those that
-    are evaluated, the selected first: there is a group `validation (ema)` of each.
+    are evaluated, the selected first: there is a group of each, `group_name("validation", "ema")`.
     """
 
     run_id: str

@@ -8,12 +8,17 @@ from noether.errors import NoetherError
 from noether.runs.records import Row, metrics_of_row
 
 
+def group_name(split: str, weights: str) -> str:
+    """Returns the group of what some weights, or none, had on a split: training, validation (ema)."""
+    return f"{split} ({weights})" if weights else split
+
+
 def logged(row: Row) -> list[tuple[str, str, float]]:
-    """Returns the group, name and value of each metric of a row: training, validation (ema), …; nothing of others."""
+    """Returns the group, name and value of each metric of a row; nothing of other rows."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
     split, weights, values = metrics_of_row(row)
-    group = f"{split} ({weights})" if weights else split
+    group = group_name(split, weights)
     return [(group, name, float(value)) for name, value in values.items() if value is not None]
 
 

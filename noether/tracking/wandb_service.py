@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import wandb
 
 from noether.tracking.services import RunFacts
+from noether.tracking.tracker import group_name
 
 
 class WandbService:
@@ -27,7 +28,7 @@ class WandbService:
         best = {"lower": "min", "higher": "max"}
         for metric in facts.described.values():  # The table of runs shows the best evaluation, not the last.
             for weights in facts.weights if metric.better else ():
-                name = f"validation ({weights})/{metric.name}"
+                name = f"{group_name('validation', weights)}/{metric.name}"
                 self._run.define_metric(name, step_metric="update", summary=best[metric.better])
         return str(self._run.id)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import REPOSITORY, TINY
@@ -14,9 +15,9 @@ from noether.common.dotted_path import code_granted
 from noether.common.whole_file import UNFENCED
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease, take_lease
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import Metric, Metrics
 from noether.tracking.services import RunFacts, ServiceTracker, open_services, sessions
-from noether.tracking.tracker import Tracker
+from noether.tracking.tracker import Tracker, logged
 
 ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
 
@@ -94,6 +95,19 @@ def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path)
     tracker.close()
     assert sessions(tmp_path) == {f"{__name__}.Mine": "session-1"}
     assert len(warned) == 1
+
+
+def test_the_best_of_each_metric_is_told_of_the_groups_that_are_logged(tmp_path: Path, monkeypatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    from noether.tracking.wandb_service import WandbService
+
+    best: dict[str, str] = {}
+    run = SimpleNamespace(id="1", define_metric=lambda name, summary=None, **_: best.update({name: summary}))
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    WandbService().open(RunFacts("run", tmp_path, {}, Metrics.of(Metric("accuracy", better="higher")), ("ema", "raw")))
+    row = {"kind": "evaluation", "update": 3, "split": "validation", "metrics": {"accuracy": 0.5}}
+    groups = {f"{group}/{name}" for weights in ("ema", "raw") for group, name, _ in logged({**row, "weights": weights})}
+    assert best == {"*": None, **dict.fromkeys(groups, "max")}
 
 
 def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
