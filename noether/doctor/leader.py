@@ -101,7 +101,7 @@ def _collect(answers: list[dict[str, Any]], report: DoctorReport) -> list[str]:
 
 
 def _compare(answers: list[dict[str, Any]], hub: Hub) -> list[Diagnosis]:
-    """Checks that the hosts agree in versions and configuration, in their names and in their clocks."""
+    """Checks that the hosts agree in versions and devices, in their names and in their clocks."""
     told = [answer for answer in answers if "lost" not in answer]
     versions: dict[str, dict[str, str]] = {}
     boots: dict[int, tuple[str, str]] = {}

@@ -4,11 +4,9 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 from noether.common.cpus import usable_cpus
-from noether.config.compose import dump_config
 from noether.config.schema import RunConfig
 from noether.doctor.chain import MARGIN_SECONDS
 from noether.doctor.diagnosis import Diagnosis
@@ -102,19 +100,15 @@ class Participant:
         return self.children.wait_for_torch(self.clock.share(TORCH_SHARE))
 
     def _versions(self) -> dict[str, str]:
-        """The versions and the configuration's digest, by name, that should be the same on every host."""
-        text, torch = dump_config(self.config.model_copy(update={"node_rank": None})), self.children.versions
+        """The versions and the kind of device, by name, that should be the same on every host."""
+        torch = self.children.versions
         built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
         image = image_record()
         if image is not None:  # Docker's own digest is not known inside; revision and lock are.
             built["image"] = (
                 image["digest"] or f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             )
-        own = {
-            "devices": self.placement.workers[0].device.kind,
-            "configuration": sha256(text.encode()).hexdigest()[:12],
-        }
-        return {**self.facts.versions, **built, **own}
+        return {**self.facts.versions, **built, "devices": self.placement.workers[0].device.kind}
 
     def exchange_listener(self, port: int = 0) -> int:
         """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there; returns it.

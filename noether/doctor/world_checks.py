@@ -1,4 +1,4 @@
-"""Checks that all ranks are present and that the hosts agree in versions, configuration and time. Pure functions."""
+"""Checks that all ranks are present and that the hosts agree in versions, devices and time. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,8 @@ CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
-"""Besides the settings that must agree: the link refuses ranks that differ in them."""
+"""A run cannot work on hosts that differ in them: its link refuses another noether, torch or kind of device, and other
+settings; another CUDA or NCCL, which the link does not compare, fails later."""
 
 
 def check_presence(
@@ -33,7 +34,7 @@ def check_presence(
 
 
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
-    """Checks that all hosts have the same versions and configuration; `versions` has those of each host, by name."""
+    """Checks that all hosts have the same versions and devices; `versions` has those of each host, by name."""
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
         for host, found in versions.items():
@@ -43,12 +44,10 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
             level: Level = "error" if name in MUST_AGREE else "warning"
             expected = "one image or environment on every host"
             fix = "start every rank from one image, by its digest, or from one shared environment"
-            if name == "configuration":
-                expected, fix = "the same settings on all", "start every rank with the same command line and files"
-            elif name == "devices":
+            if name == "devices":
                 expected, fix = "the same kind on all", "accelerator=cpu      (or see launch, driver and devices)"
             return Diagnosis("agreement", level, seen, expected, fix)
-    return Diagnosis("agreement", "ok", f"the same versions and configuration on {counted(len({*versions}), 'host')}")
+    return Diagnosis("agreement", "ok", f"the same versions on {counted(len({*versions}), 'host')}")
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:

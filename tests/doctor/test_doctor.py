@@ -91,13 +91,12 @@ def examined(environ, folder: Path, *words: str, store: int = 0) -> list[tuple[s
 
 @pytest.mark.slow
 def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> None:
-    said = examined(environ, tmp_path / "runs", "num_workers=0", "num_workers=0", "num_workers=1")
+    said = examined(environ, tmp_path / "runs", "num_workers=0", "num_workers=0", "dataset_root=/elsewhere")
     assert said[1] == said[2] == ("", "")
     report = json.loads(said[0][0])
     found = by_check(report)
-    for name in ("peers", "store", "gloo", "bandwidth", "clocks", "host names"):
+    for name in ("peers", "store", "gloo", "bandwidth", "clocks", "host names", "agreement"):
         assert found[name]["level"] == "ok", found[name]
-    assert found["agreement"]["level"] == "warning", "a run's hosts may differ in how they load"
     assert found["peers"]["seen"].startswith("all 3 ranks")
     # Ranks that see the same are one finding; the room on a disk may change while they look.
     looked = [rank for finding in report["findings"] if finding["check"] == "output" for rank in finding["ranks"]]

@@ -16,7 +16,7 @@ from noether.doctor.world_checks import (
 )
 from noether.workers.rank_state import MeetingPoint
 
-SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "configuration": "ab12", "devices": "cpu"}
+SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "devices": "cpu"}
 FAST = {"large_bytes": 16 << 20, "mb_per_s": 1000.0, "bus_mb_per_s": 1000.0, "small_us": 90.0}
 TWO_NODES = ("n1", "n2")
 
@@ -39,11 +39,6 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "alike": (check_agreement({"n1": SAME, "n2": SAME}), "ok", "same"),
     "another-torch": (check_agreement({"n1": SAME, "n2": SAME | {"torch": "2.12"}}), "error", "torch 2.12 on n2"),
     "other-devices": (check_agreement({"n1": SAME, "n2": SAME | {"devices": "cuda"}}), "error", "accelerator=cpu"),
-    "another-configuration": (
-        check_agreement({"n1": SAME, "n2": SAME | {"configuration": "ff"}}),
-        "warning",
-        "same command line",
-    ),
     "another-python": (check_agreement({"n1": SAME, "n2": SAME | {"python": "3.12"}}), "warning", "python 3.12 on n2"),
     "another-image": (
         check_agreement({"n1": SAME | {"image": "sha256:aa"}, "n2": SAME | {"image": "sha256:bb"}}),
