@@ -36,11 +36,6 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
     return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
-def shown_unit(unit: str) -> str:
-    """A unit as it stands beside a number: nothing for 1, that of a pure number."""
-    return "" if unit == "1" else unit
-
-
 def number_text(value: Any, digits: int = DIGITS) -> str:
     """A number with so many significant digits; from a million on, and below a thousandth, as 1.235e-5."""
     if finite(value) is None:

@@ -2,17 +2,20 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, Tag, field_validator, model_validator
 
 from noether.common.suggest import did_you_mean
 from noether.config.section import ComponentSection, Section, chosen_by_kind, dotted_path_or
 from noether.config.setting_error import SettingError
 
+# "%" is of metrics, whose values are shares of 1; "1", that of a pure number, is not written.
+Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]
+
 
 class FieldConfig(Section):
     """One output of the model, under its key in the samples."""
 
-    unit: str = Field("", description="Physical unit, shown in tables and pictures.")
+    unit: Unit = Field("", description="Physical unit, shown in tables and pictures.")
     weight: float = Field(1.0, ge=0, description="Weight in the loss of this field's standardised squared error.")
     points: str = Field(
         "",
@@ -39,11 +42,6 @@ class FieldConfig(Section):
         "SET_cell_volume, if the samples have it.",
     )
 
-    @field_validator("unit")
-    @classmethod
-    def _is_no_share(cls, unit: str) -> str:
-        return "percent" if unit == "%" else unit  # "%" is of metrics, whose values are shares of 1.
-
     @field_validator("points")
     @classmethod
     def _names_a_set(cls, points: str) -> str:
@@ -57,7 +55,7 @@ class FieldConfig(Section):
 class ParameterConfig(Section):
     """One input of a whole case, such as the wind speed, under its key in the samples."""
 
-    unit: str = Field("", description="Physical unit, shown with its range.")
+    unit: Unit = Field("", description="Physical unit, shown with its range.")
 
 
 class ForceCoefficientConfig(Section):

@@ -116,7 +116,7 @@ class RunEvaluation:
             for label, place, position in choose_cases(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
         ]
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
-        about |= {"scalars": list(result.get("scalars", {})), "space": about_data(dataset).get("space", {})}
+        about["space"] = about_data(dataset).get("space", {})
         names = [sample_name(dataset, index) for index in indices]
         path = self.folder.evaluation / f"{split}.npz"
         with refusals_told(self.folder.path, elsewhere=self.folder.as_copy("evaluate")):

@@ -9,7 +9,6 @@ from scipy.sparse import coo_matrix, diags
 from scipy.sparse.linalg import spsolve
 from torch import Tensor
 
-from noether.common.numbers import shown_unit
 from noether.common.suggest import nearest
 from noether.data.loader import to_device
 from noether.data.surface_mesh import triangles
@@ -95,7 +94,7 @@ def sensitivity(
     return Sensitivity(
         of,
         value.item(),
-        "" if name in task.scalars else shown_unit(task.outputs[name].unit),
+        "" if name in task.scalars else task.outputs[name].unit,
         of_points,
         outwards,
         {key: np.atleast_1d(gradient) for key, gradient in zip(given, of_parameters, strict=True)},

@@ -46,8 +46,8 @@ def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str
     if found.outwards is not None:
         table.add_row("the whole surface 1 mm outwards", f"{moved / 1000:+.4g}")
     for name, gradient in found.parameters.items():
-        unit = trained.task.parameters[name].unit or "1"
+        unit = trained.task.parameters[name].unit
         for channel, gain in enumerate(gradient):
             label = f"{name}[{channel}]" if len(gradient) > 1 else name
-            table.add_row(f"{label} + 1 {unit}".replace(" 1 1", " 1"), f"{gain:+.4g}")
+            table.add_row(f"{label} + 1 {unit}".rstrip(), f"{gain:+.4g}")
     return table

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noether.common.numbers import shown_unit
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel
 from noether.runs.metrics import Metric
@@ -36,7 +35,7 @@ def output_text(task: FieldsTask, label: str, value: float) -> str:
     """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
     units = {name: field.unit for name, field in task.fields.items()}
     units |= {own: field.unit for name, field in task.case_fields.items() for own in task.case_labels(name)}
-    return Metric(label, shown_unit(units.get(label, ""))).text(value)
+    return Metric(label, units.get(label, "")).text(value)
 
 
 def integrated(task: FieldsTask, fields: Collection[str]) -> list[str]:

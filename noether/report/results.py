@@ -68,10 +68,9 @@ def classes_section(run: ReportedRun) -> Markup:
 def scalars_section(run: ReportedRun) -> Markup:
     """Each scalar's scores beside a chart of predictions against truths."""
     facts = run.result.get("scalars") or {}
-    names = list(facts) or list(run.meta.get("scalars") or ())
-    if not names:
+    if not facts:
         return absent(run, "result.json", "the task derives no scalar from its fields")
-    shown = [_scalar(run, name, facts.get(name) or {}) for name in names]
+    shown = [_scalar(run, name, facts.get(name) or {}) for name in facts]
     return fill("scalars.html", scalars=shown, reference_words=reference_words)
 
 

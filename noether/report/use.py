@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from noether.common.numbers import listed, shown_unit
+from noether.common.numbers import listed
 from noether.config.sweep import override_value
 from noether.data.about import axes_words
 from noether.data.cases.case_map import LENGTHS
@@ -30,7 +30,7 @@ def use_section(run: ReportedRun) -> Markup:
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")
     return fill(
         "use.html",
-        outputs=[in_words(name) + (f" in {unit}" if (unit := shown_unit(run.unit(name))) else "") for name in outputs],
+        outputs=[in_words(name) + (f" in {unit}" if (unit := run.unit(name)) else "") for name in outputs],
         ranges=[(in_words(name), _range(span)) for name, span in parameters.items()],
         boxes=[(in_words(name.removesuffix("_points")), _box(span, *_length(space))) for name, span in points.items()],
         axes=axes_words(space) if points else "",
@@ -56,7 +56,7 @@ def _spread(run: ReportedRun) -> list[tuple[str, str]]:
 
 def _range(span: Mapping[str, Any]) -> str:
     text = ", ".join(f"{low} to {high}" for low, high in zip(*_rounded(span), strict=True))
-    return f"{text} {span.get('unit') or ''}".removesuffix(" 1").rstrip()
+    return f"{text} {span.get('unit') or ''}".rstrip()
 
 
 def _length(space: Mapping[str, Any]) -> tuple[str, float]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from noether.common.numbers import shown_unit
 from noether.data.padding import mean_of_points
 from noether.runs.metrics import FIELD_ERRORS, Metric
 from noether.tasks.base import SampleMetrics
@@ -21,7 +20,6 @@ def squared_unit(unit: str) -> str:
 
 def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
     """Yields the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
-    unit = shown_unit(unit)
     units = {"mse": squared_unit(unit), "mae": unit, "max": unit}
 
     def metric(key: str, measure: str, part: str) -> Metric:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.common.numbers import shown_unit
 from noether.config.task import ForceCoefficientConfig
 from noether.runs.metrics import Metric
 
@@ -31,7 +30,7 @@ PARTS = ("prediction", "truth", "integral_of_truth")
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
     """Yields the metrics of a number in a unit."""
     for key, measure in MEASURES.items():
-        own = shown_unit(unit) if key in ("mae", "max", "floor_mae") else ""
+        own = unit if key in ("mae", "max", "floor_mae") else ""
         yield replace(measure, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 

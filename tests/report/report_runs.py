@@ -118,7 +118,6 @@ def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int =
             }
             for label, place, index in cases
         ],
-        "scalars": ["lift_coefficient"],
     }
     np.savez(run.evaluation / "test.npz", meta=np.array(json.dumps(meta)), **arrays)
     run.config.write_text(CONFIG.format(run_id=json.dumps(folder.name)))

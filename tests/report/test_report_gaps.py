@@ -71,7 +71,7 @@ def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
 
 def no_lift(run: ReportedRun) -> ReportedRun:
     arrays = {key: value for key, value in run.arrays.items() if "lift" not in key}
-    return replace(run, result={**run.result, "scalars": {}}, meta={**run.meta, "scalars": []}, arrays=arrays)
+    return replace(run, result={**run.result, "scalars": {}}, arrays=arrays)
 
 
 def no_validation(run: ReportedRun) -> ReportedRun:

@@ -3,10 +3,10 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from noether.config.task import FieldConfig
+from noether.config.task import FieldConfig, ParameterConfig
 from noether.evaluation.cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
-from noether.tasks.scalars import measure_scalar, r_squared, scalar_metrics, spearman, undefined_note
+from noether.tasks.scalars import measure_scalar, r_squared, spearman, undefined_note
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 
@@ -82,5 +82,6 @@ def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
 
 
 def test_a_unit_of_an_inverse_is_kept_whole_and_that_of_a_ratio_is_none() -> None:
-    units = {unit: {metric.unit for metric in scalar_metrics("rate", unit)} for unit in ("s^-1", "1")}
-    assert units == {"s^-1": {"s^-1", ""}, "1": {""}}
+    units = {unit: FieldConfig(unit=unit).unit for unit in ("s^-1", "1", "%")}
+    assert units == {"s^-1": "s^-1", "1": "", "%": "percent"}
+    assert ParameterConfig(unit="1").unit == ""
