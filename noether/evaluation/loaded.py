@@ -148,7 +148,7 @@ class LoadedRun:
         answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
         answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
         if calibration is not None:
-            for name in self.trained.task.fields:
+            for name in (name for name in self.trained.task.fields if name in found.fields):
                 answer |= found.arrays(name, answer[name], files)
             reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
             middle = found.scalars
