@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from noether.evaluation.members import check_members, named_runs, read_calibrati
 from noether.evaluation.predict import OpenedShape, shape_warnings
 from noether.evaluation.sensitivity import sensitivity
 from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
+from noether.evaluation.shape_request import interval_level
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.values import output_text
@@ -115,7 +116,7 @@ class LoadedRun:
         scale: float | None = None,
         axes: Axes = "files",
         chunk_size: int = 16384,
-        interval: int | None = None,
+        interval: int | Literal["none"] | None = None,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
         """Predicts every field on a shape.
@@ -128,7 +129,8 @@ class LoadedRun:
             axes: files: positions are in the axes of the files that were trained on, and so are the vectors returned;
                 model: in the model's own.
             chunk_size: points predicted at once; it changes nothing.
-            interval: percent of a new case that intervals are to cover. The validation split calibrates them once.
+            interval: percent of a new case that intervals are to cover; None: 90 for several runs, else none. The
+                validation split calibrates them once.
             parameters: of the case, such as wind_speed=32.
 
         Returns:
@@ -141,7 +143,8 @@ class LoadedRun:
         asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         opened, unlike = self._open(shape, scale, axes, {name: np.asarray(at) for name, at in asked.items()})
         files = opened.files
-        calibration = None if interval is None else (self.calibrated, interval)
+        level = interval_level(None if interval is None else str(interval), len(self._members))
+        calibration = None if level is None else (self.calibrated, level)
         words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
         answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}

@@ -73,7 +73,7 @@ def predict_here(
     """
     shape = _shape(typed, f"noether predict {' '.join(one.run for one in wanted)}")
     files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
-    level = _level(interval, len(wanted))
+    level = interval_level(interval, len(wanted))
     members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
     check_members(members)
     config = members[0].config
@@ -88,7 +88,8 @@ def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
     return run_here(request.chosen.config, "noether.evaluation.sensitivity_files.sensitivity_worker", request)
 
 
-def _level(interval: str | None, runs: int) -> int | None:
+def interval_level(interval: str | None, runs: int) -> int | None:
+    """Returns the percent of the interval that is asked for: where none is, 90 for several runs; None: no interval."""
     if interval == "none" or (interval is None and runs == 1):
         return None
     return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import pyvista
 
+from noether import load_run
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
 from noether.evaluation.members import named_runs
 from noether.evaluation.shape_distance import distances, fit_distance
+from noether.evaluation.shape_request import interval_level
 from tests.notebooks import run_notebook
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,6 +36,16 @@ def test_the_share_is_covered_on_average_over_cases_of_any_size_and_difficulty()
     for held in (5, 14, 40):
         shares = np.mean([covered_shares(cases(40), conformal_quantiles(cases(held))) for _ in range(60)], axis=0)
         assert [shares[level - 1] for level in (50, 80, 90)] == pytest.approx([0.5, 0.8, 0.9], abs=0.025)
+
+
+def test_several_runs_have_an_interval_unless_it_is_refused() -> None:
+    asked = {
+        (interval, runs): interval_level(interval, runs) for interval in (None, "none", "80", "80%") for runs in (1, 2)
+    }
+    assert asked == {
+        (None, 1): None, (None, 2): 90, ("none", 1): None, ("none", 2): None,
+        ("80", 1): 80, ("80", 2): 80, ("80%", 1): 80, ("80%", 2): 80,
+    }  # fmt: skip
 
 
 def test_many_scores_of_a_case_are_kept_by_rank() -> None:
@@ -90,6 +102,7 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
     assert section.count("<svg") == len(outputs)
     again = noether("predict", *runs[:2], "--mesh", CAR, "--out", str(out), "--interval", "80")
     assert (again.code, "calibrating" in again.out, "80 % interval" in again.out) == (0, False, True)
+    assert "intervals" in load_run(*runs[:2]).predict(CAR)
     for words, code in (([*runs[:2], "--interval", "95"], "too-few-to-calibrate"),
                         ([runs[0], runs[2]], "runs-do-not-fit-together")):  # fmt: skip
         refused = noether("predict", *words, "--mesh", CAR, "--out", str(out))
