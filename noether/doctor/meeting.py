@@ -57,8 +57,8 @@ def meet(link: Hub | Spoke, seconds: float) -> list[Diagnosis]:
         where = f"{host} is {meeting.address}" if meeting.address != host else host
         return [Diagnosis("names", "ok", where)]
     if failure is not None:
-        finding, who = refused("agreement", failure.refusal), f"rank {failure.rank} on {failure.host}"
-        return [finding if failure.rank in link.own_ranks else replace(finding, seen=f"{who}: {finding.seen}")]
+        finding = refused("agreement", failure.refusal)
+        return [finding if failure.rank in link.own_ranks else replace(finding, seen=f"{failure.who}: {finding.seen}")]
     if why is None or (hub is not None and isinstance(why, JoinError)):
         return []
     if isinstance(why, RequestError):

@@ -83,7 +83,7 @@ def resolve_or_on_cpus(
 ) -> tuple[Placement, RequestError | None]:
     """Return what `resolve_placement` does; where the devices are refused, that on CPUs, and why they are.
 
-    Where the ranks meet does not depend on their devices.
+    Where the ranks meet does not depend on their devices; how many there are, and which are here, may.
 
     Raises:
         RequestError: as `resolve_placement`, where CPUs are refused too.

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from noether.config.schema import RunConfig
 from noether.environments.driver import nvml_gpus
@@ -68,11 +68,13 @@ def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> I
         told = None
         # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
         with suppress(NoetherError, OSError, ImportError):
-            placement = start.placement or _place(start.config)
+            placement, is_certain = (start.placement, True) if start.placement else _place(start.config)
             info = start.info or adapt(run_info(start.config, placement, os.environ))
             known = start.config is not None or info.identity.job
             if known and len(placement.workers) < placement.world_size:
-                told = _tell_other_hosts(error, placement, info, start.hold_ports(placement, info))
+                report = failure_report(error, placement.workers[0].rank, placement.host)
+                report = replace(report, of_host=not is_certain)
+                told = _tell_other_hosts(report, placement, info, start.hold_ports(placement, info))
         if told is not None and told.code == "hosts-differ":
             raise told.refusal from None
         raise
@@ -81,20 +83,29 @@ def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> I
             start.ports.close()
 
 
-def _place(config: RunConfig | None) -> Placement:
-    """Finds where the ranks are; where no settings are known, without the driver, whose answer could hang."""
+def _place(config: RunConfig | None) -> tuple[Placement, bool]:
+    """Finds where the ranks are, and whether it is certain which are here, as their devices are known or do not matter.
+
+    Where no settings are known, without the driver, whose answer could hang.
+    """
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
-    return resolve_or_on_cpus(request, os.environ, socket.gethostname(), nvml_gpus, read_process_facts())[0]
+    host, facts = socket.gethostname(), read_process_facts()
+    placement, refusal = resolve_or_on_cpus(request, os.environ, host, nvml_gpus, facts)
+    # Of several processes on a host each is one rank; one alone has a rank for each of its devices.
+    is_one_of_several = len(placement.workers) == 1 < placement.local_world_size
+    is_known = config is not None and refusal is None
+    return placement, is_known or is_one_of_several or placement.workers[0].rank == 0
 
 
-def _tell_other_hosts(error: Exception, placement: Placement, info: RunInfo, ports: RunPorts) -> WorkerReport | None:
-    """Tells them of an error, and returns what the run is refused for."""
+def _tell_other_hosts(
+    report: WorkerReport, placement: Placement, info: RunInfo, ports: RunPorts
+) -> WorkerReport | None:
+    """Tells them of a refusal, and returns what the run is refused for."""
     listener = ports.listener
     if listener is None and placement.workers[0].rank == 0:
         return None  # It has no port at which they could ask.
     endpoint, limit_s = placement.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in placement.workers)
-    report = failure_report(error, ranks[0], placement.host)
     if endpoint.served_by:
         from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
 

@@ -89,7 +89,8 @@ class WorkerReport:
     `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `position` is
     where the rank stood at its last. `code` is that of a NoetherError; of a RequestError, `message` is its summary, and
     `seen`, `expected` and `fix` are its other parts. `follows` says that the rank ended because of others: it had lost
-    one, or had waited `waited_s` for one (0: not known how long).
+    one, or had waited `waited_s` for one (0: not known how long). `of_host` says that only the host is known:
+    `rank` stands for those that it would have had.
     """
 
     rank: int
@@ -107,6 +108,12 @@ class WorkerReport:
     seen: str = ""
     expected: str = ""
     fix: str = ""
+    of_host: bool = False
+
+    @property
+    def who(self) -> str:
+        """Who reports: "rank 3 on hostB", or "hostB" where its ranks are not known."""
+        return self.host if self.of_host else f"rank {self.rank} on {self.host}"
 
     @property
     def refusal(self) -> RequestError:

@@ -97,12 +97,11 @@ def death_report(
 
 def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info: RunInfo, world_size: int = 2) -> str:
     """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
-    who = f"rank {failure.rank} on {failure.host}"
     verb = " failed:" if failure.kind == "failed" else ""
-    lines = [f"noether: {who}{verb} {failure.message}"]
+    lines = [f"noether: {failure.who}{verb} {failure.message}"]
     if failure.kind == "refused":
         lines = [f"noether: {shown(str(failure.refusal), failure.code)}"]
-        lines += [f"  said by   {who}"] if world_size > 1 else []
+        lines += [f"  said by   {failure.who}"] if world_size > 1 else []
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
@@ -126,7 +125,7 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
     verb = " failed:" if failure.kind in ("failed", "refused") else ""
     if failure.kind == "refused" and not failure.position.update:
         verb = " refused the run:"
-    who = f"rank {failure.rank} on {failure.host}{verb} {message}"
+    who = f"{failure.who}{verb} {message}"
     if is_own:
         return f"noether: {who}" if whole else f"noether: {who} (in full: {error_file})"
     return f"noether: rank {listed(own)} ends with the run: {who}"

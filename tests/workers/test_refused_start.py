@@ -93,6 +93,21 @@ def test_two_hosts_by_hand_end_at_once_with_what_differs(noether, tmp_path, word
         assert all(one in host.err for one in said)
 
 
+def test_a_host_whose_devices_are_refused_is_named_without_a_rank(noether, tmp_path) -> None:
+    """Which ranks it would have is not known: without its GPUs it takes every host for one of CPUs."""
+    common = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "nodes=2")
+    where = ("master_addr=127.0.0.1", f"master_port={free_port()}", "trainer.effective_batch_size=12")
+    own = (("accelerator=cpu", "devices=2"), ("accelerator=gpu",))
+    with ThreadPoolExecutor(2) as both:
+        hosts = [
+            both.submit(noether, *common, *where, f"node_rank={rank}", *own[rank], timeout=INIT_S) for rank in (0, 1)
+        ]
+    first, second = (host.result() for host in hosts)
+    assert (first.code, second.code) == (2, 2), (first, second)
+    assert "[no-gpu-visible]" in second.err
+    assert f"said by   {socket.gethostname()}\n" in first.err
+
+
 def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> None:
     """Two machines where each is told to be the first are one machine here: both listen at the same port."""
     port = free_port()
