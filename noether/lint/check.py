@@ -151,9 +151,8 @@ def _files(name: str) -> list[Path]:
         if path.is_dir():
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
-                below = max(path.glob("*/*_submission.sh"), key=lambda file: file.stat().st_mtime, default=None)
-                wanted, fix = "*_submission.sh, *.sbatch or *.slurm", f"noether lint {below.parent}" if below else ""
-                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted, fix=fix)
+                wanted = "*_submission.sh, *.sbatch or *.slurm"
+                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted)
             return found
         if path.exists() or path.is_symlink():
             return [path]

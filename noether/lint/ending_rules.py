@@ -22,7 +22,7 @@ _TOOLS = names_in(
     mamba my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd rmdir sacct sbatch scancel scontrol sed seff
     shopt singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which
     zip"""
-).union(SHELL_WORDS, ONE_THREAD)  # What is no job's work.
+).union(SHELL_WORDS, ONE_THREAD, {"python -c"})  # What is no job's work.
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.

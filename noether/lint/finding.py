@@ -86,11 +86,9 @@ def apply(text: str, edit: Edit) -> str:
     lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
     if edit.above:
         lines.insert(edit.above[0] - 1, edit.above[1] + end)
-    changed = "\n".join(lines)
     if edit.at_end:
-        changed = changed if changed.endswith("\n") else changed + end + "\n"
-        changed += "".join(line + end + "\n" for line in edit.at_end)
-    return changed
+        lines = [*lines[: len(lines) - (not lines[-1])], *(line + end for line in edit.at_end), ""]
+    return "\n".join(lines)
 
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:

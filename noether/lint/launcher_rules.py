@@ -101,6 +101,8 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
     message += "" if processes > gpus else ": the others stay idle"
     edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
+    if "multi_gpu" in per_node.options and gpus * machines == 1:  # accelerate refuses one process with it.
+        edit, fix = None, f"#SBATCH --gpus-per-node={processes}"
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
 
 
@@ -131,14 +133,13 @@ def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | Non
 
 def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> Iterator[Finding]:
     """deepspeed-nodes: deepspeed reaches the other nodes by ssh, and only those that its hostfile names."""
-    if shape.nodes < 2 or not shape.nodes_known or {"no_ssh", "node_rank"} & set(deepspeed.options):
+    if {"no_ssh", "node_rank"} & set(deepspeed.options) or shape.nodes < 2 or not shape.nodes_known:
         return
     if launch.layer("srun") is not None:
         message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
         fix = "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
+        yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)
     elif "hostfile" not in job.code.lower():
         message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
         fix = "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
-    else:
-        return
-    yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)
+        yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)

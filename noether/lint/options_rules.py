@@ -23,7 +23,7 @@ _NAMES = names_in("partition account qos reservation mail-user wckey constraint 
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
 _UNFILLED_NAME = (
-    r"^X?$|(?i:^(your|x{3,}$|placeholder|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
+    r"^X?$|(?i:^(your|x{3,}$|placeholder|change_?me|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
     r"|(?i:(^|[-_])(my|some)[-_]?(group|user|account|project|partition|prof|pi|name)\b|^(user_?name|netid|name_?of)\b)"
     r"|(?i:^([a-z]+_)?(account|project|partition|queue|group)_?(name|id|code)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$"
     r"|^\[[a-z_ -]+\]$"
@@ -33,6 +33,7 @@ _WORD_TO_FILL_IN = re.compile(
     r"|\bpath to (?:an?|your) \w+|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
+_PATH_TO_FILL_IN = r"^[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?$|(?<!\$)\{\w+\}"
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
@@ -202,8 +203,11 @@ def values(job: Job) -> Iterator[Finding]:
             yield _refused(job, option, refused)
         elif option.name in _TEXTS and (match := _UNEXPANDED[option.name == "mail-user"].search(option.value)):
             message = f"sbatch expands no {match[0]} in --{option.name}: it is part of the name"
-            fixed = Edit(option.line, (source.replace(match[0] + "/", ""),)) if option.name != "chdir" else None
-            yield Finding(option.line, "variable-in-option", message, edit=fixed)
+            user = option.name in ("output", "error") and re.match(r"\$\{?(USER|USERNAME|LOGNAME)\b", match[0])
+            # A path leads elsewhere without a variable in its middle.
+            leads = option.name != "chdir" and option.value.startswith(match[0])
+            fixed = source.replace(match[0], "%u") if user else leads and source.replace(match[0] + "/", "")
+            yield Finding(option.line, "variable-in-option", message, edit=Edit(option.line, (fixed,)) if fixed else None)
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
@@ -225,7 +229,7 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
-        path = _WORD_TO_FILL_IN.search(option.value) or re.fullmatch(r"[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?", option.value)
+        path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
     number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
     word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None

@@ -143,9 +143,7 @@ def backend(job: Job) -> Iterator[Finding]:
 
 def too_early(job: Job) -> Iterator[Finding]:
     """expanded-too-early: what the batch shell knows of one task, written for all tasks of a step."""
-    for launch, _, shape in job.known_steps:
-        if shape.tasks < 2:
-            continue
+    for launch, _, shape in (step for step in job.known_steps if step[2].tasks > 1):
         names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
         marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")

@@ -56,7 +56,8 @@ class Variables:
             if array := re.fullmatch(rf"(\$\{{{name}\}})?\((.*)\)", raw, re.DOTALL):
                 value = f"{before} {array[2]}" if array[1] and before else array[2]
             else:
-                value = unquote(raw) if raw[:1] == "'" else self.expand(unquote(raw))
+                # The quotes inside a command are that command's.
+                value = unquote(raw) if raw[:1] == "'" else self.expand(raw if raw[:2] == "$(" else unquote(raw))
             grows = before and value.startswith(before)  # What an option adds leaves the program as it is.
             if command.within(*CONDITIONAL) and before not in (None, value) and not grows:
                 value = f"${name}"  # Which branch ran is known when the job runs.

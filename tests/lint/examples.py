@@ -16,6 +16,7 @@ class Example(NamedTuple):
 _EXPORT = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
 _TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n"
 _EACH = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+_FEW = _TWO.replace("gpus-per-node=4", "gpus-per-node=2").replace("per-node=4", "per-node=2")
 _SRUN = "srun --kill-on-bad-exit=1 "
 _RUN = _SRUN + "python train.py"
 _HEAD = 'head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
@@ -101,7 +102,7 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "master-not-a-host": _body('export MASTER_ADDR="$SLURM_JOB_NODELIST"\n' + _WORLD + _RUN, _MASTER + _WORLD + _RUN),
     "c10d-without-endpoint": _body(_MASTER + _SRUN + 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --master_addr="$MASTER_ADDR" train.py', _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "expanded-too-early": _body(_MASTER + _SRUN + _TORCHRUN_STATIC, _MASTER + _SRUN + f"bash -c 'exec {_TORCHRUN_STATIC}'", head=_EACH),
-    "fixed-port": _body(_MASTER + "export MASTER_PORT=29500\n" + _RUN, _MASTER + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n" + _RUN),
+    "fixed-port": _body(_MASTER + "export MASTER_PORT=29500\n" + _RUN, _MASTER + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))\n" + _RUN, head=_FEW),
     "port-per-task": _body(_MASTER + _SRUN + "bash -c 'MASTER_PORT=$RANDOM exec python train.py'", _MASTER + _RUN),
     "not-exported": _body(_MASTER.removeprefix("export ") + _RUN, _MASTER + _RUN),
     "node-rank-missing": _body(_MASTER + _SRUN + _TORCHRUN_STATIC.replace(" --node_rank=$SLURM_NODEID", ""), _HEAD + _SRUN + _TORCHRUN, head=_EACH),

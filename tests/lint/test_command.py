@@ -175,13 +175,6 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
         run(str(fixed), fix=True)
 
 
-def test_the_folder_of_several_submitit_jobs_names_the_newest(tmp_path: Path) -> None:
-    (tmp_path / "12").mkdir()
-    (tmp_path / "12" / "12_submission.sh").write_text("#!/bin/bash\n")
-    with pytest.raises(RequestError, match=f"noether lint {tmp_path}/12"):
-        lint_files([str(tmp_path)])
-
-
 def test_the_page_is_written_from_the_rules_and_the_list() -> None:
     assert precision.PAGE.read_text() == precision.page(precision.read_list()), "run `make docs`"
 

@@ -97,6 +97,8 @@ RIGHT = {  # name: (options, body); nothing may be found
     "script-of-another-shell": ("#SBATCH -n1\n", "cat <<EOF | python -\nprint('{')\nEOF"),
     "nsys-with-all-its-options-after-blanks": (TWO, "srun -K nsys profile --kill none --cuda-graph-trace node -c cudaProfilerApi -f true -tcuda --stats=true python t.py"),
     "two-options-that-name-the-same-port-per-job": (EACH, FIRST.format("head -n 1") + "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 99))\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py"),
+    "a-fixed-port-on-four-gpus-of-each-node": (EACH, FIRST.format("head -n 1") + "srun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29500 t.py"),
+    "workers-that-a-command-counts-in-a-shell-inside": (G4, "N=$(echo \"$RAW\" | awk -F'[( ]' '{print $1}')\nsrun bash -c \"torchrun --nproc_per_node=$N --rdzv_backend=c10d --rdzv_endpoint=localhost:0 t.py\""),
     "default-port-on-whole-nodes": (G4.replace("node=4", "node=8"), "torchrun --nproc_per_node=8 t.py"),
     "tasks-of-mpi-that-share-a-gpu": ("#SBATCH -n8 --gres=gpu:1\n", "srun --mpi=pmix python solve.py"),
     "path-in-a-message": ("#SBATCH -n1\n", 'DATA="${1:?sbatch job.sh /path/to/data}"\necho "see /path/to/log"\npython t.py "$DATA"'),
@@ -301,7 +303,7 @@ WRONG = {  # name: (options, body, the one finding)
     "placeholder-of-one-word": ("#SBATCH --account=youraccount\n", "hostname", ("placeholder", WARNS)),
     "variable-in-the-name-of-a-job": ("#SBATCH --job-name=$NAME\n", "hostname", ("variable-in-option", WARNS)),
     "only-option-behind-a-blank": ("# SBATCH --ntasks-per-node=2\n", "hostname", ("ignored-option", WARNS)),
-    "port-by-default-in-two-places": (EACH, FIRST.format("head -n 1") + "MASTER_PORT=${MASTER_PORT:-29500}\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py", ("fixed-port", WARNS)),
+    "port-by-default-in-two-places": (EACH.replace("gpus-per-node=4", "gpus-per-node=2"), FIRST.format("head -n 1") + "MASTER_PORT=${MASTER_PORT:-29500}\nsrun -K torchrun --nnodes=2 --nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT t.py", ("fixed-port", WARNS)),
     "unknown-option-of-a-site": ("#SBATCH --quotatype=auto\n", "hostname", ("site-option", WARNS)),
     "command-that-grows-by-+=": (TWO, 'CMD="torchrun --nnodes=2 --nproc_per_node=4"\nCMD+=" t.py"\nsrun -K $CMD', ("launcher-per-task", FAILS)),
     "command-that-grows-in-an-if": (TWO, 'CMD="torchrun --nnodes=2 --nproc_per_node=4 t.py"\nif [ -n "$1" ]; then\n  CMD="$CMD --resume $1"\nfi\nsrun -K $CMD', ("launcher-per-task", FAILS)),
@@ -350,7 +352,7 @@ WRONG = {  # name: (options, body, the one finding)
     "folder-of-the-script-beside-scontrol": (EACH, 'H=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\nsource $(dirname "$0")/env.sh $H', ("script-folder", WARNS)),
     "ranks-by-jax-s-names": ("#SBATCH -N2 --ntasks-per-node=1\n", "srun bash -c 'python t.py --num-processes $SLURM_NTASKS --process-id $SLURM_PROCID'", ("kill-on-bad-exit", WARNS)),
     "code-lost-behind-a-loop": ("#SBATCH -n1\n", "for i in 1 2; do\n    python t.py $i\ndone\n./collect", ("exit-code-lost", WARNS)),
-    "port-of-an-init-method": (TWO, FIRST.format("head -n 1") + "srun -K python t.py --init_method tcp://$MASTER_ADDR:3456 --world_size 8", ("fixed-port", WARNS)),
+    "port-of-an-init-method": (TWO.replace("node=4", "node=2"), FIRST.format("head -n 1") + "srun -K python t.py --init_method tcp://$MASTER_ADDR:3456 --world_size 4", ("fixed-port", WARNS)),
     "mpirun-on-the-first-node-alone": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 ./solver", ("idle-nodes", WARNS)),
     "launcher-in-a-variable-of-several-commands": (TWO, 'SETUP="cd run;"\nCMD="torchrun --nnodes=2 --nproc_per_node=4"\nsrun -K bash -c "$SETUP $CMD t.py"', ("launcher-per-task", FAILS)),
     "program-with-a-task-for-each-gpu": (TWO, "srun python t.py", ("kill-on-bad-exit", WARNS)),
@@ -373,6 +375,8 @@ WRONG = {  # name: (options, body, the one finding)
     "the-home-of-somebody-to-be-filled-in": ("#SBATCH -n1\n", "cd /home/xxx/run || exit 1\npython t.py", ("placeholder", WARNS)),
     "a-folder-for-output-that-is-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --output=/path/to/logs/%j.out\n", "python t.py", ("placeholder", WARNS)),
     "an-output-that-is-to-be-filled-in": ("#SBATCH -n1\n#SBATCH --output=OUTPUT_PATH\n", "python t.py", ("placeholder", WARNS)),
+    "an-output-of-somebody-s-template": ("#SBATCH -n1\n#SBATCH --output=/data/{SET}/%j.out\n", "python t.py", ("placeholder", WARNS)),
+    "an-account-to-be-changed": ("#SBATCH -n1\n#SBATCH --account=changeme@gpu\n", "python t.py", ("placeholder", WARNS)),
     "an-account-that-is-one-letter": ("#SBATCH -n1\n#SBATCH --account=X\n", "python t.py", ("placeholder", WARNS)),
     "a-name-of-the-user-in-mail-user": ("#SBATCH -n1 --output=%u.out\n#SBATCH --mail-user=%u@uni.edu\n", "python t.py", ("variable-in-option", WARNS)),
     "one-node-for-the-only-step-beside-a-folder": (EACH, "set -e\nmkdir -p logs\nsrun --nodes=1 --ntasks=1 bash pretrain.sh\ndate", ("idle-nodes", WARNS)),
@@ -480,9 +484,12 @@ def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None
         ("--gres=gpu:2080ti", "#SBATCH --gres=gpu:2080ti:1"),
         ("--gpus=1g.5gb", "#SBATCH --gpus=1g.5gb:1"),
         ("--ntasks=0", "for example #SBATCH --ntasks=4"),
+        ("--output=/users/$USER/%j.out", "#SBATCH --output=/users/%u/%j.out"),
+        ("--output=$HOME/%j.out", "#SBATCH --output=%j.out"),
+        ("--output=/data/$GROUP/%j.out", ""),
     ],
 )
-def test_a_number_that_the_script_does_not_say_is_called_an_example(option: str, fix: str) -> None:
+def test_a_value_is_corrected_where_the_script_says_to_what(option: str, fix: str) -> None:
     assert [f.fix for f in lint_text(f"#!/bin/bash\n#SBATCH {option}\nhostname\n", JOB)[0]] == [fix]
 
 
@@ -584,8 +591,14 @@ def test_what_only_looks_like_ranks_is_said_with_a_condition_and_left_by_fix(set
     assert finding.edit.safe is shown
 
 
+def test_accelerate_is_not_told_to_start_the_one_process_that_it_refuses() -> None:
+    launch = "accelerate launch --multi_gpu --num_processes 8 t.py"
+    (finding,) = lint_text(f"#!/bin/bash\n#SBATCH --gpus=1\n{launch}\n", JOB)[0]
+    assert (finding.rule, finding.edit, finding.fix) == ("processes-per-node", None, "#SBATCH --gpus-per-node=8")
+
+
 def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
-    text = f"#!/bin/bash\n{EACH}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
+    text = f"#!/bin/bash\n{EACH.replace('gpus-per-node=4', 'gpus-per-node=2')}PORT=29500\nHEAD=$(hostname)\nsrun -K torchrun --nnodes=2 --nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=$HEAD:$PORT t.py\n"
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
 
 

@@ -166,7 +166,7 @@ UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other 
     "use-env-of-the-program": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py --use_env\n",
     "use-env-on-the-next-line": "#!/bin/bash\npython -m torch.distributed.launch \\\n  --use_env t.py\n",
     "launch-without-use-env": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py\n",
-    "port": f"#!/bin/bash\n{TWO}export MASTER_PORT=29500\nsrun -K python t.py\n",
+    "port": f"#!/bin/bash\n{TWO.replace('gpus-per-node=4', 'gpus-per-node=2')}export MASTER_PORT=29500\nsrun -K python t.py\n",
     "code-in-a-loop": "#!/bin/bash\nfor i in 1 2; do\n  python t.py $i\n  echo $i\ndone\n",
     "pipe-that-others-answer-for": "#!/bin/bash\npython t.py | tee log\n./collect\n",
     "pipe-beside-another": "#!/bin/bash\npython t.py | tee log\nls | head -n 1\n",
