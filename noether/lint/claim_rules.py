@@ -35,8 +35,8 @@ def comments(job: Job) -> Iterator[Finding]:
                 yield Finding(number, "claim-mismatch", f"the comment says {'; '.join(wrong)}", _FIX)
     for option in (given for name in ("time", "signal") if (given := job.options.last(name))):
         request = signal_request(option.value) if option.name == "signal" else None
-        asked, units = (request.lead_s, "ms") if request else (seconds_left(option.value), "hd")
-        for number, text in said if asked is not None else ():
+        asked, units = (request.lead_s, "ms") if request else (seconds_left(option.value) or 0, "hd")
+        for number, text in said if asked else ():
             above = number == option.line - 1 and not job.script.source(number).startswith("#S")
             lengths = {found for found in _LENGTH.findall(text) if found[1][0].lower() in units}
             seconds = {int(length) * _SECONDS[unit[0].lower()] for length, unit in lengths}

@@ -99,7 +99,7 @@ class Job:
 
     @property
     def has_whole_nodes(self) -> bool:
-        """Whether no other job that uses GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
+        """Whether no other job with GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
         shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
         return whole or any((shape.gpus_per_node or 0) >= (8 if shape.nodes == 1 else 4) for shape in shapes)

@@ -23,13 +23,13 @@ _NAMES = names_in("partition account qos reservation mail-user wckey constraint 
 _TEXTS = names_in("output error chdir job-name mail-user")
 _UNEXPANDED = tuple(re.compile(r"\$\w+|\$\{[^}]*\}?|(?<![\w/])~(?=/)" + more) for more in ("", "|%[a-zA-Z]"))
 _UNFILLED_NAME = (
-    r"^X?$|(?i:^(your|x{3,}$|placeholder|change_?me|\.{2,}$))|^__\w+__$|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
+    r"^X?$|(?i:^(your|x{3,}$|placeholder|change_?me|\.{2,}$))|^__\w+__$|^TODO|<(?!\w+\.\w+@)\w.*>|-$|(?<!\$)\{[\s{]*\w|@example\."
     r"|(?i:(^|[-_])(my|some)[-_]?(group|user|account|project|partition|prof|pi|name)\b|^(user_?name|netid|name_?of)\b)"
     r"|(?i:^([a-z]+_)?(account|project|partition|queue|group)_?(name|id|code)$)|^(ACCOUNT|PARTITION|PROJECT|QUEUE)$"
     r"|^\[[a-z_ -]+\]$"
 )
 _WORD_TO_FILL_IN = re.compile(
-    r"(?:/?\b(?:path/to|some/path)/|(?:(?<![\w}.])|(?<=/home))/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/"
+    r"(?:/?\b(?:path/to|some/path)/|(?:(?<![\w}.])|(?<=/home))/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/|\bTODO_\w+"
     r"|\bpath to (?:an?|your) \w+|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
@@ -37,10 +37,10 @@ _PATH_TO_FILL_IN = r"^[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?$|(?<!\$)\{\w+\}"
 # <NAME>, where it is not from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
-    r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
+    r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|<path/to/[^<>]*>|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
 )
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
-_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<[A-Za-z][\w .-]*>")
+_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
 
@@ -207,7 +207,8 @@ def values(job: Job) -> Iterator[Finding]:
             # A path leads elsewhere without a variable in its middle.
             leads = option.name != "chdir" and option.value.startswith(match[0])
             fixed = source.replace(match[0], "%u") if user else leads and source.replace(match[0] + "/", "")
-            yield Finding(option.line, "variable-in-option", message, edit=Edit(option.line, (fixed,)) if fixed else None)
+            edit = Edit(option.line, (fixed,)) if fixed else None
+            yield Finding(option.line, "variable-in-option", message, edit=edit)
 
 
 def unfilled(job: Job) -> Iterator[Finding]:

@@ -9,9 +9,8 @@ import yaml
 
 from benchmarks.lint import precision
 from noether.cli.commands import read_train_line
-from noether.errors import RequestError
 from noether.lint import shell
-from noether.lint.check import MAX_SIZE, lint_files, lint_text
+from noether.lint.check import MAX_SIZE, lint_text
 from noether.lint.command import run_lint
 from tests.refusal import refusal
 
