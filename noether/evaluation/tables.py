@@ -124,7 +124,7 @@ def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts
     if "floor_mae" in texts:
         floor_r2 = f"R² {texts['floor_r2']}, " if "floor_r2" in texts else ""
         lines.append(f"  the true field integrated on these points: {floor_r2}mean error {texts['floor_mae']}")
-    if facts.get("dynamic_pressure") or facts.get("speed_of"):
+    if facts.get("dynamic_pressure"):
         lines.append(f"  {reference_words(facts)}")
     return lines
 
@@ -136,11 +136,11 @@ def reference_words(score: Mapping[str, Any]) -> str:
         if score.get("density") and score.get("speed")
         else "0.5 · density · speed²"
     )
-    if score.get("speed_of"):
-        pressure = f"0.5 · {score['density']:g} kg/m³ · (each case's {score['speed_of'].replace('_', ' ')})²"
+    if isinstance(given := score["dynamic_pressure"], str):
+        pressure = f"0.5 · {score['density']:g} kg/m³ · (each case's {given.replace('_', ' ')})²"
     else:
-        pressure = f"dynamic pressure {score['dynamic_pressure']:g} Pa ({air})"
-    words = [*(["pressure and friction"] if score.get("friction") else []), pressure, score["reference_area"]]
+        pressure = f"dynamic pressure {given:g} Pa ({air})"
+    words = [*(["pressure and wall shear"] if score.get("shear") else []), pressure, score["reference_area"]]
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
 
 

@@ -14,8 +14,7 @@ from noether.report.numbers import Array, number, percent, shown_score
 from noether.report.phrases import heading, in_words, plural
 from noether.report.run import ReportedRun
 from noether.runs.metrics import FIELD_ERRORS
-
-SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
+from noether.tasks.scalars import SCALAR_PARTS
 
 
 def errors_section(run: ReportedRun) -> Markup:

@@ -23,7 +23,7 @@ MEASURES = {
 """What is computed of a number; a unit is that of the number."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
 """The measures that are there, without a value, of a number that is not known of every sample."""
-PARTS = ("prediction", "truth", "integral_of_truth")
+SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
 """What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
 
 
@@ -42,7 +42,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
     """Returns {scalar or output of the case: its measures}, from the values of every sample."""
     found: dict[str, Measures] = {}
     for name in _measured(task, samples):
-        prediction, truth, integral = (samples.get(f"{name}/{part}") for part in PARTS)
+        prediction, truth, integral = (samples.get(f"{name}/{part}") for part in SCALAR_PARTS)
         if prediction is None or truth is None:
             found[name] = dict.fromkeys(UNDEFINED)
         else:
@@ -74,15 +74,13 @@ def _measured(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str
 
 
 def _reference(scalar: ForceCoefficientConfig, areas: np.ndarray) -> dict[str, Any]:
-    varies = isinstance(scalar.dynamic_pressure, str)
     return {
-        "dynamic_pressure": None if varies else scalar.dynamic_pressure,
+        "dynamic_pressure": scalar.dynamic_pressure,
         "density": scalar.density,
         "speed": scalar.speed,
         "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
         + (f" (first: {float(areas[0]):.3g} m²)" if len(areas) else ""),
-        **({"speed_of": scalar.dynamic_pressure} if varies else {}),
-        **({"friction": scalar.shear} if scalar.shear else {}),
+        **({"shear": scalar.shear} if scalar.shear else {}),
         **({"reference_length": scalar.reference_length} if scalar.moment else {}),
     }
 

@@ -1,14 +1,18 @@
 """The metrics of a run in the terminal: what is undefined is said to be."""
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from noether.evaluation.tables import result_tables
+from noether.config.task import ForceCoefficientConfig
+from noether.evaluation.tables import reference_words, result_tables, scalar_lines
 from noether.runs.metrics import Metrics
 from noether.tasks.field_errors import field_metrics
+from noether.tasks.scalars import scalar_facts
 
 DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).records()
 
@@ -59,3 +63,23 @@ def test_a_narrow_terminal_shows_the_same_metrics_in_several_tables(width: int) 
     assert "…" not in text
     for figure in ("12.35%", "23.46%", "1,234", "0.001234", "0.01234"):
         assert figure in text.split(), text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"dynamic_pressure": 245.0}, "dynamic pressure 245 Pa (0.5 · density · speed²), A"),
+        (
+            {"dynamic_pressure": "wind_speed", "density": 1.2, "shear": "wall_shear"},
+            "pressure and wall shear, 0.5 · 1.2 kg/m³ · (each case's wind speed)², A",
+        ),
+    ],
+    ids=["one pressure", "a speed of each case"],
+)
+def test_what_a_coefficient_is_made_with(given: dict[str, Any], words: str) -> None:
+    scalar = ForceCoefficientConfig(pressure="p", direction=(0, 0, 1), **given)
+    samples = {"d/prediction": np.ones(2), "d/truth": np.ones(2), "d/reference_area": np.ones(2)}
+    task = SimpleNamespace(scalars={"d": scalar}, case_fields={})
+    facts = scalar_facts(task, samples, {"d/r2": 1.0, "d/spearman": 1.0})["d"]
+    assert reference_words({**facts, "reference_area": "A"}) == words
+    assert any(words.partition(",")[0] in line for line in scalar_lines("d", {}, Metrics(), facts))
