@@ -21,9 +21,14 @@ def finite(value: Any, otherwise: Any = None) -> Any:
     return value if is_number else otherwise
 
 
-def counted(number: int, word: str) -> str:
+def count_text(value: Any) -> str:
+    """A whole number with thousands separated; any other to four digits."""
+    return f"{value:,}" if isinstance(value, int) else number_text(value)
+
+
+def counted(number: Any, word: str) -> str:
     """A number and its noun: 1 node, 2 nodes."""
-    return f"{number:,} {word}{'s' * (number != 1)}"
+    return f"{count_text(number)} {word}{'s' * (number != 1)}"
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.common.numbers import number_text, percent_text, score_text
+from noether.common.numbers import count_text, number_text, percent_text, score_text
 from noether.runs.metrics import Metric
 
 Array = NDArray[np.float64]
@@ -36,11 +36,6 @@ def number(value: Any, digits: int = 3) -> str:
 def percent(value: Any, digits: int | None = None) -> str:
     """Text of a ratio as a percentage; with so many significant digits where they are given."""
     return typeset(percent_text(value, digits))
-
-
-def count_text(value: Any) -> str:
-    """A whole number with thousands separated; any other to four digits."""
-    return f"{value:,}" if isinstance(value, int) else number(value)
 
 
 def short_number(value: float) -> str:

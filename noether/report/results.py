@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from noether.common.numbers import finite
+from noether.common.numbers import counted, finite
 from noether.evaluation.tables import field_rows, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.numbers import Array, number, percent, shown_score
-from noether.report.phrases import heading, in_words, plural
+from noether.report.phrases import heading, in_words
 from noether.report.run import ReportedRun
 from noether.runs.metrics import FIELD_ERRORS
 from noether.tasks.scalars import SCALAR_PARTS
@@ -118,10 +118,10 @@ def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
     worst = percent(float(shown.max()))
     if len(values) == 1:
         return f"One case, with {worst}."
-    text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {plural(len(shown), 'case')}"
+    text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {counted(len(shown), 'case')}"
     text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if marks else "."
     if len(shown) < len(values):
-        text += f" {plural(len(values) - len(shown), 'case')} without a finite error left out."
+        text += f" {counted(len(values) - len(shown), 'case')} without a finite error left out."
     return text
 
 
