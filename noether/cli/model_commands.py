@@ -14,7 +14,7 @@ def evaluate(
     """Evaluate a run again: any split, any weights, any checkpoint.
 
     Args:
-        split: test, validation or train
+        split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
         json: print the metrics as one JSON object
     """

@@ -139,7 +139,7 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
-    """Evaluates a run that was made before on one device, and keeps what it found in the run's folder."""
+    """Evaluates a run that was made before on one device, and keeps what it finds of the test split in result.json."""
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
     checkpoint = request.chosen.checkpoint
     with joined_group(context) as group, code_granted(request.chosen.code):
@@ -164,11 +164,11 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
             "world_size": checkpoint.world_size,
         }
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
-    record = folder.result if request.split == "test" else folder.evaluation / f"{request.split}.json"
-    before = read_record(record)  # What the training took is known from the training alone.
-    result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
-    with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
-        write_record(record, result)
+    if request.split == "test":
+        before = read_record(folder.result)  # What the training took is known from the training alone.
+        result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
+        with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
+            write_record(folder.result, result)
     if request.as_json:
         print(strict_json(result, indent=2))
     else:

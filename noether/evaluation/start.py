@@ -90,7 +90,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluates a split, prints the metrics and keeps them; the report shows those of the test split.
+    """Evaluates a split and prints the metrics; those of the test split are kept, and the report shows them.
 
     Raises:
         RequestError: no such split.

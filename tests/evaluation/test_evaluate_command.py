@@ -42,6 +42,7 @@ def test_other_weights_and_splits(run: RunFolder, noether) -> None:
     assert (result["split"], result["weights"], result["samples"]) == ("validation", "raw", 4)
     assert result["checkpoint"] == "update-000000008"
     assert json.loads(run.result.read_text())["split"] == "test", "another split leaves the run's result alone"
+    assert not list(run.evaluation.glob("*.json")), "what nothing reads is not kept"
 
 
 @pytest.mark.parametrize(

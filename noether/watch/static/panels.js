@@ -13,7 +13,7 @@ function lines(node, note, shown, rest) {
   put(note, [...named, rest].filter(Boolean).join("\n"));
 }
 
-export function glance(run, several) {
+export function glance(run) {
   put("run-name", run.name);
   document.title = `${run.update !== null && run.total ? `${Math.floor((100 * run.update) / run.total)} % ` : ""}${run.name} – noether watch`;
   const badge = at("run-state");
