@@ -22,7 +22,7 @@ from noether.common.plain_file import create_plain, open_plain, read_plain
 from noether.common.stamped_file import StampedFile, stamped
 from noether.common.whole_file import ASIDE, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder
+from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
 FORMAT = 4
@@ -34,8 +34,6 @@ FORMAT = 4
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
 """The file of each kind of weights; a run is evaluated with the first that its checkpoints have."""
-PREFIX = "update-"
-_NAME = re.compile(rf"{PREFIX}(\d{{9,18}})")
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -61,7 +59,7 @@ class CheckpointFolder:
     @property
     def updates(self) -> int:
         """Updates that the run had made."""
-        return int(self.path.name.removeprefix(PREFIX))
+        return int(self.path.name.removeprefix(UPDATE))
 
     def meta(self) -> dict[str, Any]:
         """Returns meta.json.
@@ -91,7 +89,7 @@ class CheckpointFolder:
         digests = meta.get("sha256")
         if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
             raise ValueError("sha256 does not name the files of a checkpoint")
-        if _NAME.fullmatch(self.path.name) and meta.get("updates") != self.updates:
+        if CHECKPOINT.fullmatch(self.path.name) and meta.get("updates") != self.updates:
             raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
         meta = format_2.as_now(meta)
         counts = [meta.get(name) for name in _COUNTS]
@@ -172,9 +170,8 @@ class CheckpointFolder:
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
-    """Returns a run's checkpoints, oldest first, damaged ones among them; half-written ones have another name."""
-    found = [CheckpointFolder(path) for path in folder.glob(f"{PREFIX}*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda checkpoint: checkpoint.updates)
+    """Returns a run's checkpoints, oldest first, damaged ones among them."""
+    return [CheckpointFolder(path) for path in checkpoint_paths(folder)]
 
 
 def newest_intact(folder: Path, warn: Warn = lambda text: None, *, whole: bool = True) -> CheckpointFolder | None:
@@ -261,7 +258,7 @@ def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
     for row in read_metrics(RunFolder(folder.parent).metrics):
         is_gone = row["kind"] == "checkpoint" and row["update"] not in there
         if is_gone and _loss(row, better) < _loss(chosen.meta(), better):
-            warn(f"checkpoint {PREFIX}{row['update']:09d} is missing; it was better than {chosen.path.name}")
+            warn(f"checkpoint {UPDATE}{row['update']:09d} is missing; it was better than {chosen.path.name}")
     return chosen
 
 
@@ -288,7 +285,7 @@ def write_checkpoint(
         OSError: where the disk refuses; the checkpoints that were there are as they were.
         NoetherError: where `by` may not write any more; likewise.
     """
-    final = folder / f"{PREFIX}{updates:09d}"
+    final = folder / f"{UPDATE}{updates:09d}"
     is_first = not folder.exists()
     partial = by.partial(final)
     if is_first:
@@ -315,7 +312,7 @@ def write_checkpoint(
 
 def recover_replaced(folder: Path) -> None:
     """Gives a checkpoint its name back that was put aside for a new one which then never came."""
-    for old in [*folder.glob(f".{PREFIX}*{ASIDE}"), *folder.glob(f".attempt-*/.{PREFIX}*{ASIDE}")]:
+    for old in [*folder.glob(f".{UPDATE}*{ASIDE}"), *folder.glob(f".attempt-*/.{UPDATE}*{ASIDE}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
             old.rename(final)

@@ -15,7 +15,7 @@ from noether.common.plain_file import is_plain
 from noether.common.stamped_file import StampedFile, stamped
 from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, is_run
+from noether.runs.folder import RunFolder, named_run
 
 
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str) -> CheckpointFolder:
@@ -69,9 +69,10 @@ def named_weights(where: str) -> StampedFile:
         return _checked(path)
     if path.is_file():
         return CheckpointFolder(path.parent).verified(path.name)
+    run, name = named_run(path)
     checkpoint = CheckpointFolder(path) if (path / META).exists() else None
-    if list_checkpoints(path / "checkpoints"):
-        checkpoint = named_checkpoint(RunFolder(path), "best", f"initial_weights={path}/checkpoints/{{}}")
+    if list_checkpoints(run / "checkpoints"):
+        checkpoint = named_checkpoint(RunFolder(run), name, f"initial_weights={run}/checkpoints/{{}}")
     if checkpoint is not None:
         return checkpoint.verified(WEIGHTS[checkpoint.weights[0]])
     if (path / "model.safetensors").is_file():
@@ -81,7 +82,7 @@ def named_weights(where: str) -> StampedFile:
         f"initial_weights={where} holds no weights",
         seen="no such file or folder" if not path.exists() else "a folder without checkpoints or model.safetensors",
         expected="a run's folder, a checkpoint, an export, or a .safetensors file",
-        fix=f"initial_weights={Path('runs') / path}" if is_run(Path("runs") / path) else "leave initial_weights out",
+        fix="leave initial_weights out",
     )
 
 

@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
-from noether.checkpoints.format import PREFIX, best_checkpoint, list_checkpoints
+from noether.checkpoints.format import best_checkpoint, list_checkpoints
 from noether.common.whole_file import UNFENCED, Publisher
+from noether.runs.folder import UPDATE
 
 
 def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
@@ -18,7 +19,7 @@ def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None
 
 def remove_leftovers(folder: Path) -> None:
     """Removes what interrupted writes and removals have left; only the folder's one writer may call it."""
-    for leftover in folder.glob(f".{PREFIX}*"):
+    for leftover in folder.glob(f".{UPDATE}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

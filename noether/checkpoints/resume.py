@@ -19,12 +19,13 @@ from noether.errors import RequestError
 from noether.runs.folder import (
     DISK_ERRNOS,
     RunFolder,
+    checkpoint_paths,
     existing_run,
     is_run,
+    named_run,
     new_run_id,
     newest_run,
     refusals_told,
-    split_checkpoint,
 )
 from noether.runs.lease import Lease, attempts_so_far, read_attempt
 from noether.runs.records import read_metrics
@@ -114,37 +115,40 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
                 fix="resume=null      (or output_path=FOLDER)",
             )
         return _newest(newest, warn, whole)
-    return _from_path(Path(config.resume).expanduser(), output, warn, whole)
+    return _named(config.resume, output, warn, whole)
 
 
-def _from_path(path: Path, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
-    if not path.exists():
-        runs = [run.name for run in output.iterdir() if is_run(run)] if output.is_dir() else []
-        near = nearest(path.name, [*runs, "auto", "latest"])
-        fix = f"resume={near}" if near in ("auto", "latest") else f"resume={output / str(near)}"
+def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
+    """Goes on with the run that is named, from its newest checkpoint or the one that is."""
+    (run, name), path = named_run(named), Path(named).expanduser()
+    folder = RunFolder(run.resolve())
+    checkpoint = CheckpointFolder(folder.checkpoints / name) if name is not None else None
+    if (path / META).is_file() and not (run / "config.yaml").is_file():
+        raise RequestError(
+            "checkpoint-outside-run",
+            f"{path} is a checkpoint outside a run",
+            seen=f"no config.yaml in {path.resolve().parent.parent}",
+            expected="RUN/checkpoints/update-000001234",
+            fix="resume=RUN      (the run's folder)",
+        )
+    if not (checkpoint.path if checkpoint and is_run(run) else run).exists():
+        runs = [one for one in output.iterdir() if is_run(one)] if output.is_dir() else []
+        found = {one.name: one for one in checkpoint_paths(folder.checkpoints) or runs}
+        near = nearest(path.name, [*found, "auto", "latest"]) or ("latest" if newest_run(output) else "")
         raise RequestError(
             "nothing-to-resume",
             f"nothing to resume at {path}",
             seen="no such folder",
             expected="auto, latest, a run folder or one of its checkpoints",
-            fix=fix if near else "resume=latest" if newest_run(output) else "leave resume out",
+            fix=f"resume={found.get(near, near)}" if near else "leave resume out",
         )
-    named, path = path, path.resolve()
-    if (path / META).is_file():
-        run, name = split_checkpoint(path)
-        if name is None or not (run / "config.yaml").is_file():
-            raise RequestError(
-                "checkpoint-outside-run",
-                f"{path} is a checkpoint outside a run",
-                seen=f"no config.yaml in {run}",
-                expected="RUN/checkpoints/update-000001234",
-                fix="resume=RUN      (the run's folder)",
-            )
-        checkpoint, attempts = CheckpointFolder(path), attempts_so_far(RunFolder(run))
-        if whole:
-            checkpoint.check(fix=f"resume={run}      (the newest intact one)")
-        return ResumeTarget(RunFolder(run), checkpoint, attempts)
-    return _newest(RunFolder(existing_run(named, "resume={}").path.resolve()), warn, whole)
+    existing_run(run, "resume={}")
+    if checkpoint is None:
+        return _newest(folder, warn, whole)
+    attempts = attempts_so_far(folder)
+    if whole:
+        checkpoint.check(fix=f"resume={folder.path}      (the newest intact one)")
+    return ResumeTarget(folder, checkpoint, attempts)
 
 
 def _may_be_alive(folder: RunFolder) -> bool:

@@ -19,7 +19,7 @@ from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
 from noether.errors import RequestError
 from noether.planning.plan import plan_run
-from noether.runs.folder import RunFolder, existing_run, split_checkpoint
+from noether.runs.folder import RunFolder, existing_run, named_run
 from noether.runs.trust import approved_code
 from noether.workers.context import RunInfo
 from noether.workers.run import run_placement
@@ -79,7 +79,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
         RequestError: there is no such run, checkpoint or kind of weights, it is damaged, or the run names code that
             is not trusted.
     """
-    run, name = split_checkpoint(Path(wanted.run))
+    run, name = named_run(wanted.run)
     folder = existing_run(run)
     chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}")
     config, written_in = _config_of(folder, chosen)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shlex
 import tempfile
@@ -14,6 +15,9 @@ from pathlib import Path
 from noether.common.suggest import nearest
 from noether.errors import RequestError
 
+UPDATE = "update-"
+CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")
+"""The name of a checkpoint: the updates it was written after. One that is half-written, or a copy, has another."""
 REPLACED = ".replaced-"
 """Between the name of a run that was started over and the number of its earlier folder."""
 ELSEWHERE = "output_path=FOLDER"
@@ -68,7 +72,7 @@ class RunFolder:
         """
         with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
-            found = rows or self.result.exists() or any(self.checkpoints.glob("update-*"))
+            found = rows or self.result.exists() or bool(checkpoint_paths(self.checkpoints))
         return found
 
     def create(self) -> None:
@@ -141,9 +145,10 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     Raises:
         RequestError: where the path is not a run folder, naming the run that has a name like it.
     """
+    run, name = named_run(path)
+    if name is None and is_run(run):
+        return RunFolder(run)
     folder = Path(path).expanduser()
-    if found := run_at(folder):
-        return found
     around = next((parent for parent in (folder, *folder.parents) if is_run(parent)), None)
     places = dict.fromkeys(place for place in (folder, folder.parent, Path("runs")) if place.is_dir())
     runs = {run.parent.name: run.parent for place in places for run in sorted(place.glob("*/config.yaml"))}
@@ -160,27 +165,41 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     )
 
 
-def run_at(path: Path) -> RunFolder | None:
-    """Returns the run that has begun at a path, or under a name in runs/; None where there is none."""
-    return next((RunFolder(found) for found in (path, Path("runs") / path) if is_run(found)), None)
+def named_run(named: str | Path) -> tuple[Path, str | None]:
+    """Returns the run that a user names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one.
+
+    RUN is a path or a name in runs/. Where there is no run as typed, links and the working folder are followed; where
+    there is none then, it is as typed.
+    """
+    typed = Path(named).expanduser()
+    for place in (typed, Path("runs") / typed):
+        for path in (place, place.resolve()) if place.exists() else (place,):
+            run, name = _split(path)
+            if is_run(run):
+                return run, name
+    return _split(typed)
 
 
-def split_checkpoint(path: Path) -> tuple[Path, str | None]:
-    """Returns the run that a path names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one."""
-    inside = path.parent.name == "checkpoints"
-    return (path.parent.parent, path.name) if inside else (path, None)
+def _split(path: Path) -> tuple[Path, str | None]:
+    return (path.parent.parent, path.name) if path.parent.name == "checkpoints" else (path, None)
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """Returns the checkpoints in a run's folder of them, oldest first."""
+    named = [path for path in folder.glob(f"{UPDATE}*") if CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=lambda path: int(path.name.removeprefix(UPDATE)))
 
 
 def is_run(folder: Path) -> bool:
     """Returns whether a folder is that of a run which has begun."""
-    return (folder / "config.yaml").is_file() or any((folder / "checkpoints").glob("update-*"))
+    return (folder / "config.yaml").is_file() or bool(checkpoint_paths(folder / "checkpoints"))
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
     """Returns the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
     saved: dict[Path, float] = {}
     # By the checkpoints' own times: that of their folder changes when one is removed, too.
-    for path in output_path.glob("*/checkpoints/update-*"):
+    for path in (path for folder in output_path.glob("*/checkpoints") for path in checkpoint_paths(folder)):
         run = path.parent.parent
         with suppress(FileNotFoundError):
             if REPLACED not in run.name:

@@ -11,7 +11,7 @@ from noether.config.overrides import parse_overrides
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, newest_run, run_at, split_checkpoint
+from noether.runs.folder import RunFolder, named_run, newest_run
 from noether.runs.trust import approved_code
 
 
@@ -80,6 +80,4 @@ def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> RunFolder | None
         # With all words: an experiment of theirs may say where runs are.
         place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
         return newest_run(Path(str(place)).expanduser())
-    path = Path(named).expanduser()
-    run = split_checkpoint(path.resolve() if path.is_symlink() else path)[0]
-    return run_at(run) if run.exists() else RunFolder(run)
+    return RunFolder(named_run(named)[0].resolve())

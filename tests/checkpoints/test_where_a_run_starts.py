@@ -56,6 +56,29 @@ def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
         start(folder)
 
 
+@pytest.mark.parametrize("resume", ["run", "run/checkpoints/update-000000002", "link/update-000000002"])
+def test_a_run_is_found_by_its_name_in_runs_and_by_links(resume: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "runs/run")
+    folder.create()
+    folder.config.write_text("seed: 0\n")
+    config = load_config([f"resume={resume}"], TINY)
+    saved = write_checkpoint(folder.checkpoints, 2, {}, META | {"config": config.model_dump(mode="json")})
+    (tmp_path / "link").symlink_to(folder.checkpoints)
+    assert find_target(config).folder == folder
+    assert find_target(config).checkpoint == saved
+
+
+def test_a_checkpoint_that_is_named_is_damaged_or_is_not_there(folder) -> None:
+    save(folder, 2)
+    (folder.checkpoints / "update-000000002/meta.json").unlink()
+    with refusal("checkpoint-damaged"):
+        start(folder, f"resume={folder.checkpoints}/update-000000002")
+    with refusal("nothing-to-resume") as refused:
+        start(folder, f"resume={folder.checkpoints}/update-00000002")
+    assert refused.value.fix == f"resume={folder.checkpoints}/update-000000002"
+
+
 @pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
 def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) -> None:
     """A sweep and a job's login node start runs that do so."""

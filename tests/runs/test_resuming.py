@@ -52,6 +52,27 @@ def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path
     assert existing_run("cars").path == Path("runs/cars")
 
 
+@pytest.mark.parametrize(
+    ("inside", "resume"), [("checkpoints", "update-000000004"), ("checkpoints/update-000000004", "."), (".", ".")]
+)
+def test_inside_a_run_its_settings_are_its_own_too(inside: str, resume: str, tmp_path: Path, monkeypatch) -> None:
+    """From there its checkpoint was found, and the settings were the default ones."""
+    monkeypatch.chdir(make_run(tmp_path, "cars").path / inside)
+    config = load_run_config([f"resume={resume}"], None)
+    assert (config.seed, config.output_path) == (7, tmp_path)
+
+
+def test_a_run_is_known_by_its_checkpoints_and_not_by_copies_of_them(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        make_run(tmp_path, name)
+    copy = tmp_path / "old/checkpoints/update-000000004.bak"
+    copy.mkdir()
+    os.utime(copy, (time.time() + 60, time.time() + 60))
+    found = newest_run(tmp_path)
+    assert found is not None
+    assert found.path.name == "new"
+
+
 def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "old", "cars")
     (tmp_path / "old").rename(tmp_path / "new")
