@@ -24,7 +24,6 @@ def verdict(run: ReportedRun) -> Markup:
     result, fields = run.result, run.result.get("fields") or []
     found = {name: run.relative_l2(name) for name in fields}
     errors, beside = ({name: pair[k] for name, pair in found.items()} for k in range(2))
-    done = max((row["update"] for row in run.rows if isinstance(row.get("update"), int)), default=0)
     return fill(
         "verdict.html",
         samples=result.get("samples") or len(run.meta.get("names") or ()),
@@ -35,7 +34,7 @@ def verdict(run: ReportedRun) -> Markup:
         beaten=unbeaten_baselines(run.result),
         undefined=[in_words(name) for name, error in errors.items() if error is None],
         metrics=[(run.described[name], value) for name, value in run.metrics.items()],
-        done=done,
+        done=run.history.update or 0,
         total=(run.plan.get("length") or {}).get("total_updates"),
         losses=[row.get("loss") for row in run.rows if row.get("kind") == "training"],
     )

@@ -12,7 +12,7 @@ from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import described_in
-from noether.runs.records import RECENT_ROWS, Row, is_count, mapping, number, read_metrics, read_record
+from noether.runs.records import RECENT_ROWS, Row, is_count, last_update, mapping, number, read_metrics, read_record
 from noether.runs.results import newest_metrics, read_result
 
 HEADLINES_SHOWN = 2
@@ -139,7 +139,7 @@ def run_state(
         run=str(folder.path),
         state=state,
         why=why,
-        update=max((row["update"] for row in rows), default=None),
+        update=last_update(rows),
         total_updates=total,
         loss=number(training[-1], "loss") if training else None,
         metrics=metrics,

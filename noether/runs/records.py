@@ -129,6 +129,11 @@ def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
     return str(row.get("split", row["kind"])), str(row.get("weights", "")), numbers
 
 
+def last_update(rows: Iterable[Row]) -> int | None:
+    """Returns the newest update of the rows of a run; None where there are none."""
+    return max((row["update"] for row in rows), default=None)
+
+
 RECENT_ROWS = 20
 """How many of the last training rows tell a run's present pace."""
 

@@ -4,13 +4,15 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from noether.runs.records import Row, is_metrics_row, parse_row
+from noether.runs.records import Row, is_metrics_row, last_evaluation, parse_row
 from noether.watch.inside import opened_inside
 
 MOST_PER_READ = 4 * 2**20
 """Bytes read at a time: about a tenth of a second of parsing, after which a page can be answered."""
 LONGEST_LINE = 2**20
 """Bytes; a longer line was not written by this program and is skipped."""
+FURTHEST_BACK = 2**26
+"""Bytes from the end of a history in which its last evaluation is looked for."""
 _FINGERPRINT = 64
 
 
@@ -93,14 +95,24 @@ def _metrics_row(line: bytes) -> Row | None:
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
-    """Returns the rows in the last `size` bytes of a file, for a list of many runs; none where it cannot be read."""
+    """Returns the rows in the last `size` bytes of a file, for a list of many runs; none where it cannot be read.
+
+    Where no evaluation of the selected weights is among them, those before them are looked for too.
+    """
+    rows: list[Row] = []
+    cut = b""  # The end of a line that begins further back.
     try:
         with opened_inside(root, path) as file:
-            length = os.fstat(file.fileno()).st_size
-            file.seek(max(0, length - size))
-            content = file.read(size)
+            end = length = os.fstat(file.fileno()).st_size
+            while end > 0 and not last_evaluation(rows) and length - end < FURTHEST_BACK:
+                start = max(0, end - (size if end == length else MOST_PER_READ))
+                file.seek(start)
+                cut, *lines = (file.read(end - start) + cut).split(b"\n")
+                lines = lines if start else [cut, *lines]
+                # What follows the last end is not whole yet.
+                lines = lines[:-1] if end == length else [line for line in lines if b'"evaluation"' in line]
+                rows = [row for line in lines if (row := _metrics_row(line)) is not None] + rows
+                end = start
     except OSError:
         return []
-    # The first is cut unless the whole file was read; what follows the last end is not whole yet.
-    lines = content.split(b"\n")[1 if length > size else 0 : -1]
-    return [row for line in lines if (row := _metrics_row(line)) is not None]
+    return rows

@@ -19,7 +19,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in, weights_name
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
-from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, mapping, number, read_record
+from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, last_update, mapping, number, read_record
 from noether.runs.results import as_now, newest_metrics
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed, is_inside
@@ -53,12 +53,15 @@ class WatchedRun:
 
     def line(self) -> dict[str, Any]:
         """Returns what a list of runs shows, from the end of the history alone."""
-        rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
+        rows = self._last_rows()
         training = [row for row in rows if row["kind"] == "training"]
         return {
             **self._summary(read_liveness(self.folder, training[-RECENT_ROWS:]), training),
-            "update": max((row["update"] for row in rows), default=None),
+            "update": last_update(rows),
         }
+
+    def _last_rows(self) -> list[Row]:
+        return self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
         """What a list of runs and the page of one show alike."""
@@ -147,8 +150,7 @@ class WatchedRun:
 
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
-        rows: list[Row] = self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
-        metrics = finite_values(newest_metrics(self._result(), rows))
+        metrics = finite_values(newest_metrics(self._result(), self._last_rows()))
         return {"key": self.key, "metrics": metrics, "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.runs.records import row_line
+from noether.runs.records import last_evaluation, row_line
 from noether.watch import followed_rows
 from noether.watch.followed_rows import FollowedRows, last_rows
 
@@ -132,6 +132,18 @@ def test_a_damaged_line_is_left_out_and_counted(file: Path, line: str) -> None:
     followed = FollowedRows(file.parent, file)
     assert updates(followed) == [*range(1, 11), 12]
     assert followed.damaged == 1
+
+
+@pytest.mark.parametrize("block", [2**22, 100], ids=["at-once", "in-blocks"])
+def test_the_last_evaluation_is_found_further_back(block: int, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(followed_rows, "MOST_PER_READ", block)
+    path = tmp_path / "metrics.jsonl"
+    told = [{"kind": "evaluation", "update": n, "selected": n < 3, "metrics": {"loss": n}} for n in (1, 2, 3)]
+    path.write_text(rows(1, 9) + "".join(map(row_line, told)) + rows(4, 300))
+    found = last_rows(tmp_path, path, 2**12)
+    assert last_evaluation(found) == {"loss": 2}
+    assert [row["update"] for row in found if row["kind"] == "training"][-1] == 299
+    assert last_evaluation(last_rows(tmp_path, path, 2**20)) == {"loss": 2}
 
 
 @pytest.mark.parametrize("size", [150, 2**16], ids=["the-end", "all"])
