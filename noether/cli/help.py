@@ -63,7 +63,7 @@ SHARED = {
     "scale": "length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)",
     "axes": "files: the axes of the training files; model: the model's own (x across, y up, z along the wind)",
     "chunk": "points predicted at once: limits memory without changing the result",
-    "set": "parameters of the case, such as wind_speed=32, separated by commas",
+    "set": "parameters of the case, and a reference_area, such as wind_speed=32,reference_area=2.1",
     "trust": "run code that the settings of another user's run name",
     "workers": "processes (default: one for each CPU, at most 16)",
 }

@@ -102,11 +102,16 @@ class ForceCoefficientConfig(Section):
             raise SettingError("pressure-not-positive", "", "dynamic_pressure must be above 0")
         return self
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The keys of the numbers of a case that it is divided by: reference area, and the speed where it varies."""
+        speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
+        return (self.reference_area, *speed)
+
     def needed_keys(self) -> tuple[str, ...]:
         """Returns the keys that samples must have to compute it."""
-        speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         truth = [self.truth] if self.truth else []
-        return (self.points, self.normals, self.areas, self.reference_area, *speed, *truth)
+        return (self.points, self.normals, self.areas, *self.numbers, *truth)
 
 
 class FieldsTaskConfig(ComponentSection):

@@ -5,6 +5,8 @@ from typing import Any
 
 CAR_SPACE = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0], "ground": True}
 """Cars: x across, y up, z along the wind, a ground under the wheels."""
+FRONTAL, FRONTAL_WITHOUT_YAW = "frontal area", "frontal area without yaw"
+"""Reference areas of a mesh: its shadow along the wind, or along its own length."""
 
 
 def about_data(dataset: Any) -> Mapping[str, Any]:
@@ -19,6 +21,7 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
         space: {"wind": (3,), "up": (3,), "ground": whether there is one under the body}; directions in the axes of the
             samples. What is absent is not drawn and not said. "files": {"rotation": (3, 3) from the axes of the files
             to those of the samples, "metres": of one unit of length, "words"}: how shapes given later are read.
+        reference_areas: {name: FRONTAL or FRONTAL_WITHOUT_YAW} those of a case that follow from its shape.
     """
     about = getattr(dataset, "about", None)
     found = about() if callable(about) else about

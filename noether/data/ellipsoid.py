@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.data.about import CAR_SPACE
+from noether.data.about import CAR_SPACE, FRONTAL_WITHOUT_YAW
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample, point_seed, sample_shapes
 from noether.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.data.shared_work import Progress, cache_root, locked, silent
@@ -59,7 +59,7 @@ class EllipsoidDataset:
 
     def about(self) -> dict[str, Any]:
         """What `about_data` reads: a car on the ground in a wind along z."""
-        return {"space": CAR_SPACE}
+        return {"space": CAR_SPACE, "reference_areas": {"reference_area": FRONTAL_WITHOUT_YAW}}
 
     def name(self, index: int) -> str:
         """A name of sample `index` for tables and file names, like "test-0042"."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.data.about import CAR_SPACE
+from noether.data.about import CAR_SPACE, FRONTAL
 from noether.data.cases.dataset import CasesDataset, check_files
 from noether.data.cases.metadata import DATASET_FILE, read_metadata
 from noether.data.shapenet_car_cases import ALL_CARS, param_of, published_order
@@ -23,7 +23,7 @@ class ShapeNetCarDataset(CasesDataset):
 
     def about(self) -> dict[str, Any]:
         """What `about_data` reads: a car on the ground in a wind along z."""
-        return {"space": CAR_SPACE}
+        return {"space": CAR_SPACE, "reference_areas": {"reference_area": FRONTAL}}
 
 
 def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from noether.evaluation.shape_input import Axes, FileAxes, Shape, checked_points
 from noether.evaluation.shape_request import interval_level
 from noether.evaluation.start import WantedModel, choose_model
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.values import output_text
+from noether.evaluation.values import lacking_words, output_text
 from noether.runs.records import read_metrics
 from noether.runs.results import read_result
 
@@ -136,7 +136,7 @@ class LoadedRun:
         Returns:
             Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
             predicted, `scalars` (what is derived, as text with units), and `outside` (in words: parameters out of
-            range, and what of the shape is unlike the training shapes).
+            range, what of the shape is unlike the training shapes, and what a coefficient lacks).
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
@@ -149,7 +149,8 @@ class LoadedRun:
         found = predict_together(*words, calibration=calibration)
         answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}
         answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
-        answer["outside"] = [*outside_training(self.trained, parameters), *unlike]
+        lacks = lacking_words(self.trained.task, opened.shape, found.fields, parameters)
+        answer["outside"] = [*outside_training(self.trained, parameters), *unlike, *lacks]
         if calibration is not None:
             for name in (name for name in self.trained.task.fields if name in found.fields):
                 answer |= found.arrays(name, answer[name], files)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from noether.evaluation.shape_input import (
 )
 from noether.evaluation.shape_request import PredictRequest, ShapeRequest
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
-from noether.evaluation.values import integrated, output_text, shape_area
+from noether.evaluation.values import case_numbers, lacking_words, output_text, reference_areas
 from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.tasks.field_errors import field_errors
 from noether.tasks.fields import FieldsTask
@@ -58,12 +59,10 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
                 console.warn(unlike)
         for name, value in found.scalars.items() if calibration is None else ():
             console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
-        if opened.shape.faces is not None and trained.task.scalars:
-            made = integrated(trained.task, found.fields)
-            if made:
-                console.say(f"  {_made_with(trained.task, made, opened.shape)}")
-            if left := [name for name in trained.task.scalars if name not in made]:
-                console.warn(f"not integrated, as the run has no field or parameter that they need: {', '.join(left)}")
+        if made := [name for name in trained.task.scalars if name in found.scalars]:
+            console.say(f"  {_made_with(trained.task, made, opened.shape, asked.parameters)}")
+        for words in lacking_words(trained.task, opened.shape, found.fields, asked.parameters):
+            console.warn(words)
         predicted = len(opened.shape.points) + sum(map(len, opened.others.values()))
         console.say(f"{predicted:,} points in {seconds:.2f} s, {asked.chunk_size:,} at a time, on {group.device}")
     return ExitCode.DONE
@@ -215,9 +214,10 @@ def _write(
     return lines
 
 
-def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape) -> str:
+def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> str:
     """What the force coefficients of these names are made with."""
     scalars = [task.scalars[name] for name in names]
+    numbers, rules = case_numbers(task, shape, given), reference_areas(task, shape, given)
     pressures = {
         f"each case's {own.dynamic_pressure}"
         if isinstance(own.dynamic_pressure, str)
@@ -228,9 +228,10 @@ def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape) -> str:
     alone = "of the pressure alone" if not rubbed else f"of the pressure, and {', '.join(rubbed)} of the friction too"
     of = "of the pressure and the friction" if len(rubbed) == len(names) else alone
     areas = {
-        f"the {own.reference_area} that was given"
-        if own.reference_area in task.parameters
-        else f"the frontal area of the mesh, {shape_area(task, shape):.4g} m²,"
-        for own in scalars
+        f"the {key} that was given"
+        if key in given
+        else f"the {f'{rules[key]} of the mesh' if key in rules else f'{key} of every training case'}, "
+        f"{numbers[key]:.4g} m²,"
+        for key in (own.reference_area for own in scalars)
     }
     return f"{of}, on {' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"

@@ -1,6 +1,6 @@
 """What to change: the gradient of one output with respect to every surface point and every parameter of a case."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from noether.errors import RequestError
 from noether.evaluation.evaluate import predict
 from noether.evaluation.shape_input import Shape, as_trained, shown_by
 from noether.evaluation.trained import TrainedModel, parameter_tensors, shape_tensors, whole_sample
-from noether.evaluation.values import integrate, integrated, shape_area
+from noether.evaluation.values import case_numbers, integrate, lacking
 
 OVER_POINTS = ("mean", "max")
 
@@ -58,8 +58,8 @@ def sensitivity(
         RequestError: there is no such output, or what the model reads is missing.
     """
     task, own = trained.task, trained.shape_set.removesuffix("points")
-    of, name, over = _output(trained, of, has_faces=shape.faces is not None)
-    shown = shown_by(shape, trained.points_learned)
+    shown, numbers = shown_by(shape, trained.points_learned), case_numbers(task, shape, parameters)
+    of, name, over = _output(trained, of, numbers, has_faces=shape.faces is not None)
     points = torch.from_numpy(np.asarray(shape.points, np.float64)).requires_grad_()
     given = {key: value.requires_grad_() for key, value in parameter_tensors(trained, parameters).items()}
     surface = {"points": points}
@@ -79,7 +79,7 @@ def sensitivity(
             value = _over_points(over, physical[name], surface.get("areas"))
         elif name in task.scalars:
             fields = {key: own[:, 0] if own.shape[-1] == 1 else own for key, own in physical.items() if own.ndim > 1}
-            value = integrate(task, name, {**fields, **surface}, given, shape_area(task, shape))[0]
+            value = integrate(task, name, {**fields, **surface}, {**numbers, **given})[0]
         else:
             value = physical[name][task.case_labels(name).index(of)]
         inputs = {"": points, **given}
@@ -145,12 +145,12 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
     return density
 
 
-def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, str, str]:
+def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_faces: bool) -> tuple[str, str, str]:
     """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
-    scalars = integrated(task, fields) if has_faces else []
-    known = {name: (name, "") for name in scalars}
+    absent = lacking(task, fields, numbers) if has_faces else {}
+    known = {name: (name, "") for name, keys in absent.items() if not keys}
     known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}
     known |= {f"{over} {name}": (name, over) for name in fields for over in OVER_POINTS}
     of_case = [label for label, (_, over) in known.items() if not over]
@@ -161,9 +161,14 @@ def _output(trained: TrainedModel, of: str, *, has_faces: bool) -> tuple[str, st
     raise RequestError(
         "no-such-output",
         f"the model has no output {of!r} on this shape" if of else "--of is needed: the output that is asked about",
-        seen=f"--of {of!r}" if of else f"{len(known)} outputs to choose from",
+        seen=(f"--of {of!r}" if of else f"{len(known)} outputs to choose from")
+        + (f", without {', '.join(absent[of])}" if of in absent else ""),
         expected=", ".join(known),
-        fix=f"--of {near!r}" if " " in near else f"--of {near}",
+        fix=f"--set {absent[of][0]}=NUMBER"
+        if set(absent.get(of, ())) & task.numbers.keys()
+        else f"--of {near!r}"
+        if " " in near
+        else f"--of {near}",
     )
 
 

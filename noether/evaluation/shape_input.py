@@ -54,6 +54,11 @@ class Shape:
             self.frontal[wind] = frontal_area(self.points, self.faces, np.asarray(wind))
         return self.frontal[wind]
 
+    def lengthwise(self, up: np.ndarray) -> tuple[float, ...]:
+        """The direction (3,) across `up` in which the surface is longest: the wind's, of a body without yaw."""
+        level = self.points - np.outer(self.points @ up, up) / (up @ up)
+        return tuple(np.linalg.eigh(np.cov(level.T, aweights=self.areas))[1][:, -1].tolist())
+
     @classmethod
     def of_points(cls, points: np.ndarray) -> "Shape":
         """Points alone, in m."""

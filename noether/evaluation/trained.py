@@ -233,10 +233,13 @@ def outside_training(trained: TrainedModel, parameters: Mapping[str, float | lis
 
 
 def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
-    """The parameters of a case. RequestError: one that the model reads is missing, or it does not read one."""
-    known = trained.task.parameters
-    if unknown := [name for name in given if name not in known]:
-        near = nearest(unknown[0], known)
+    """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
+
+    RequestError: one that the model reads is missing, or it does not read one.
+    """
+    known, numbers = trained.task.parameters, trained.task.numbers
+    if unknown := [name for name in given if name not in known and name not in numbers]:
+        near = nearest(unknown[0], {**known, **numbers})
         raise RequestError(
             "parameter-not-read",
             f"the model reads no parameter {unknown[0]}",
@@ -258,14 +261,14 @@ def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[fl
         )
     tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
     for name, value in tensors.items():
-        if value.numel() != trained.task.components[name]:
+        if value.numel() != trained.task.components.get(name, 1):
             raise RequestError(
                 "input-components",
                 f"{name} has another number of components",
                 seen=f"{value.numel()}",
-                expected=f"{trained.task.components[name]}",
+                expected=f"{trained.task.components.get(name, 1)}",
             )
-    return tensors
+    return {name: value for name, value in tensors.items() if name in known}
 
 
 def _span(span: Span) -> str:

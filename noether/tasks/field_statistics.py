@@ -115,18 +115,23 @@ class Span(TypedDict):
 
 @dataclass
 class Seen:
-    """Where the points of each set lie and how many there are at most; what each parameter spans."""
+    """Where the points of each set lie and how many there are at most; what each parameter spans.
+
+    numbers: what those of a case span that coefficients are divided by.
+    """
 
     points: dict[str, Span] = field(default_factory=dict)
     parameters: dict[str, Span] = field(default_factory=dict)
+    numbers: dict[str, Span] = field(default_factory=dict)
 
-    def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str]) -> None:
+    def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str], numbers: Iterable[str] = ()) -> None:
         """Takes one sample."""
         for key in (key for key in sample if key.endswith("_points")):
             points = sample[key].numpy()
             _widen(self.points, key, points, len(points))
-        for key in parameters:
-            _widen(self.parameters, key, sample[key].numpy().reshape(1, -1))
+        for known, keys in ((self.parameters, parameters), (self.numbers, (key for key in numbers if key in sample))):
+            for key in keys:
+                _widen(known, key, sample[key].numpy().reshape(1, -1))
 
     def box(self) -> tuple[np.ndarray, np.ndarray]:
         """The corners (3,) of the box that holds every point."""

@@ -81,6 +81,7 @@ class FieldsTask(Task):
         self.components: dict[str, int] = {}
         self.parts: dict[str, list[str]] = {}
         self.space: dict[str, Any] = {}
+        self.reference_areas: dict[str, str] = {}
         self._keys: set[str] = set()
 
     def _take(self, fields: Mapping[str, Any], parameters: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
@@ -113,6 +114,11 @@ class FieldsTask(Task):
         return tuple(self.parameters)
 
     @property
+    def numbers(self) -> dict[str, None]:
+        """The keys of the numbers of a case that its coefficients are divided by, each once."""
+        return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.numbers)
+
+    @property
     def domain(self) -> tuple[float, float]:
         """Lower corner and length of the domain, in m: as configured, else that of the training split."""
         return self._domain or self.seen.domain()
@@ -123,6 +129,7 @@ class FieldsTask(Task):
         described = scalars or ({} if names_its_outputs(fields) else about.get("scalars", {}))
         self._take(*describe((fields, parameters), about, sample), described)
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
+        self.reference_areas = dict(about.get("reference_areas", {}))
         self._keys = set(sample)
         check_keys(sample, self.outputs, self.inputs, self.parameters)
         check_columns(sample, self.fields, self.inputs)
@@ -158,7 +165,7 @@ class FieldsTask(Task):
         logs = log_scales({key: self._rows(sample, key) for key in decades} for sample in (samples if decades else ()))
         moments: dict[str, Moments] = {}
         for sample in samples:
-            self.seen.add(sample, self.parameters)
+            self.seen.add(sample, self.parameters, self.numbers)
             self._forces.add(sample, self.scalars)
             for key in (*self.outputs, *self.inputs, *self.parameters):
                 values = self._rows(sample, key)
@@ -196,6 +203,7 @@ class FieldsTask(Task):
             },
             "parts": self.parts,
             "space": self.space,
+            "reference_areas": self.reference_areas,
             **({"force_deviation": self._forces.deviation} if self._forces.weight else {}),
         }
 
@@ -207,10 +215,11 @@ class FieldsTask(Task):
         """
         self.statistics = SCALINGS.validate_python(state["statistics"])
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
-        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters")})
+        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters", "numbers")})
         if described := state.get("described"):
             self._take(**described)
         self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
+        self.reference_areas = dict(state.get("reference_areas", self.reference_areas))
         self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
 
     def prepare(self, batch: Batch) -> Batch:

@@ -13,11 +13,14 @@ from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
 from noether.config.compose import load_config
+from noether.data.about import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.data.cases.case_map import LENGTHS
 from noether.data.cases.mesh_source import FACES, ShapePart, read_part
+from noether.data.ellipsoid_car import EllipsoidCar
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.errors import RequestError
 from noether.evaluation.shape_input import (
+    Shape,
     as_trained,
     check_range,
     open_surface_warnings,
@@ -26,6 +29,7 @@ from noether.evaluation.shape_input import (
     shown_by,
 )
 from noether.evaluation.trained import TrainedModel, predict_shape, shape_batch
+from noether.evaluation.values import case_numbers, lacking_words
 from noether.evaluation.vtk_output import write_fields, write_on_shape
 from noether.learning.precision import Precision
 from noether.models.build import build_model
@@ -150,6 +154,32 @@ def pyramids() -> tuple[np.ndarray, np.ndarray]:
     outward = np.einsum("ij,ij->i", np.cross(*(points[hull.simplices[:, k]] - points[hull.simplices[:, 0]]
                         for k in (1, 2))), points[hull.simplices[:, 0]]) > 0  # fmt: skip
     return points, np.where(outward[:, None], hull.simplices, hull.simplices[:, ::-1])
+
+
+CAR = EllipsoidCar(half_length=2.2, height=1.2, half_width=0.9, yaw=0.17)
+SPAN = {"area": {"low": [1.7], "high": [1.7]}}
+AREAS = {
+    "rule-of-the-built-in-cars": ({"area": FRONTAL_WITHOUT_YAW}, {}, {}, 2 * CAR.reference_area),
+    "shadow-7-percent-larger": ({"area": FRONTAL}, {}, {}, 2.138 * CAR.reference_area),
+    "given": ({"area": FRONTAL}, SPAN, {"area": 3.0}, 3.0),
+    "the-same-in-every-case": ({}, SPAN, {}, 1.7),
+    "of-each-case-and-not-given": ({}, {"area": {"low": [1.7], "high": [1.8]}}, {}, None),
+    "of-an-old-checkpoint": ({}, {}, {}, None),
+}
+
+
+@pytest.mark.parametrize(("rules", "seen", "given", "area"), AREAS.values(), ids=AREAS)
+def test_a_coefficient_is_on_the_reference_area_that_its_samples_have(rules, seen, given, area) -> None:
+    points, faces = pyramids()
+    shape = Shape.of_mesh(CAR.to_world(points * CAR.semi_axes), faces)  # Both halves of the car.
+    task = FieldsTask(
+        {"surface_pressure": {"points": "surface_points"}},
+        scalars={"lift": {"direction": [0.0, 1.0, 0.0], "dynamic_pressure": 245.0, "reference_area": "area"}},
+    )
+    task.space, task.reference_areas, task.seen.numbers = CAR_SPACE, rules, seen
+    assert case_numbers(task, shape, given) == ({} if area is None else {"area": pytest.approx(area, rel=0.02)})
+    words = lacking_words(task, shape, ["surface_pressure"], given)
+    assert [text.endswith("--set area=NUMBER") for text in words] == ([True] if area is None else [])
 
 
 LOW, HIGH = np.array([-1.0, 0, -2]), np.array([1.0, 1.5, 2])

@@ -10,6 +10,7 @@ import pyvista
 import torch
 
 from noether.config.compose import load_config
+from noether.data.about import FRONTAL
 from noether.data.surface_mesh import frontal_area, point_areas
 from noether.evaluation.sensitivity import Sensitivity, areas_and_normals, sensitivity, spread_over_surface, stretches
 from noether.evaluation.shape_input import Shape
@@ -75,6 +76,7 @@ def model_of(kind: str, learned: int) -> TrainedModel:
         for drag, speed in ((1.0, 20.0), (2.0, 40.0))
     ]  # fmt: skip
     task.fit(samples)
+    task.reference_areas = {"reference_area": FRONTAL}
     model = build_model(config.model.kind, task.layout(), **config.model.options()).double().eval()
     return TrainedModel(config, model, task, CPU, Precision("float64", "cpu"))
 
@@ -110,6 +112,20 @@ def test_an_output_that_is_not_there_is_refused(of: str, fix: str) -> None:
     with refusal("no-such-output") as refused:
         sensitivity(model_of("upt", 64), Shape.of_mesh(POINTS, QUADS), of, {"wind_speed": 30.0}, 100)
     assert refused.value.fix.startswith(fix)
+
+
+def test_a_coefficient_whose_reference_area_is_not_known_asks_for_it() -> None:
+    trained, shape = model_of("upt", 64), Shape.of_mesh(POINTS, QUADS)
+    trained.task.reference_areas = {}
+    with refusal("no-such-output") as refused:
+        sensitivity(trained, shape, "lift_coefficient", {"wind_speed": 30.0}, 100)
+    assert refused.value.fix == "--set reference_area=NUMBER"
+    one, two = (
+        sensitivity(trained, shape, "lift_coefficient", {"wind_speed": 30.0, "reference_area": area}, 100)
+        for area in (1.0, 2.0)
+    )
+    assert one.value == pytest.approx(2 * two.value)
+    assert set(one.parameters) == {"wind_speed"}
 
 
 def test_the_only_output_of_a_case_needs_no_name() -> None:

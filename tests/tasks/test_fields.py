@@ -245,6 +245,7 @@ def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split()
         task.examine(samples[0], {})
         task.fit(samples)
     tasks[1].load_state(json.loads(json.dumps(tasks[1].state())))
+    assert tasks[1].seen.numbers == {"area": {"low": [1.0], "high": [1.0]}}
     batch = stack(samples)
     plain, weighed = (task.loss({k: v for k, v in task.prepare(batch).items() if k in FIELDS}, task.prepare(batch))
                       for task in tasks)  # fmt: skip
