@@ -20,8 +20,9 @@ from noether.environments.slurm.nodelist import parse_nodelist
 from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
-from noether.runs.folder import new_run_id
+from noether.runs.folder import named_run, new_run_id
 from noether.runs.resuming import on_own_settings
+from noether.training.preflight import weights_to_begin_with
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
 """Settings that the job sets itself, so that a requeued job continues the same run, and those that are its options."""
@@ -232,8 +233,7 @@ def _run_folder(config: RunConfig, run_id: str) -> Path:
     """Returns the folder of a run, whose name and place every start of its job uses."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
-    chosen = target.checkpoint and target.checkpoint.path.resolve()
-    if resume and chosen == Path(resume).expanduser().resolve():
+    if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:
         raise RequestError(
             "job-resumes-checkpoint",
             "a job cannot resume from a particular checkpoint",
@@ -242,4 +242,5 @@ def _run_folder(config: RunConfig, run_id: str) -> Path:
             fix=f"resume={target.folder.path}",
         )
     target.folder.check_writable()
+    weights_to_begin_with(config, target)
     return target.folder.path

@@ -12,6 +12,7 @@ from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, seed_everything
 from noether.common.numbers import counted
+from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
 from noether.data.order import GlobalOrder
@@ -105,11 +106,19 @@ class Run:
         )
 
 
-def build_run(config: RunConfig, data: Path | None, group: Group, batch: BatchPlan, *, resuming: bool = False) -> Run:
+def build_run(
+    config: RunConfig,
+    data: Path | None,
+    group: Group,
+    batch: BatchPlan,
+    *,
+    resuming: bool = False,
+    verified: StampedFile | None = None,
+) -> Run:
     """Builds everything a run trains with, at its first update. Every rank calls it.
 
     `batch` is as it was planned; trainer.max_batch_size=auto is found out here. A run that is resumed (`resuming`) has
-    weights of its own, and need not find those that it began with.
+    weights of its own, and need not find those that it began with; `verified` are those, and are not read twice.
     """
     trainer = config.trainer
     precision = choose_precision(trainer, group.device)
@@ -123,7 +132,8 @@ def build_run(config: RunConfig, data: Path | None, group: Group, batch: BatchPl
     problem.task.load_state(group.from_first(problem.task.state()))
     group.copy_from_first(problem.model.buffers())  # what a model has fitted
     asked = None if resuming else config.initial_weights
-    weights = None if asked is None else group.once_per_host(lambda: named_weights(asked))
+    known = verified if verified and verified.is_unchanged() else None
+    weights = None if asked is None else group.once_per_host(lambda: known or named_weights(asked))
     begun_with = begin_with(problem.model, weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)

@@ -31,7 +31,7 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 
 def _dry_run(request: TrainRequest, group: Group) -> None:
-    run = build_run(request.config, request.data, group, request.plan.batch)
+    run = build_run(request.config, request.data, group, request.plan.batch, verified=request.weights)
     check_selection(run)
     load_callbacks(request.config.trainer.callbacks)
     with updates_that_fit(run.batch.micro):

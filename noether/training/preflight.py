@@ -12,6 +12,7 @@ from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
+from noether.common.stamped_file import StampedFile
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
@@ -26,19 +27,26 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses with the words of `train`: the run's folder, its data, its compiler, its own components."""
-    target = find_target(config)
-    target.folder.check_writable()
-    check_initial_weights(config, target)
+    """Refuses with the words of `train`, and in its order; the user's own components, which its ranks import, last."""
+    check_start(config, plan, find_target(config))
     check_data(config)
-    check_software(config, plan)
     _check_own_components(config)
 
 
-def check_initial_weights(config: RunConfig, target: ResumeTarget) -> None:
-    """Refuses weights to begin with that are not there, or damaged, where the run begins with them."""
-    if config.initial_weights is not None and target.checkpoint is None:
-        named_weights(config.initial_weights)
+def check_start(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> StampedFile | None:
+    """Refuses what is known before the data is read and a folder made: torch, a compiler, the disk, initial weights.
+
+    Returns the weights, as `weights_to_begin_with`.
+    """
+    check_software(config, plan)
+    target.folder.check_writable()
+    return weights_to_begin_with(config, target)
+
+
+def weights_to_begin_with(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
+    """Returns the file that the run takes its first weights from, verified; None where it begins with none."""
+    begins = target.checkpoint is None and config.initial_weights is not None
+    return named_weights(str(config.initial_weights)) if begins else None
 
 
 def check_software(config: RunConfig, plan: RunPlan) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.checkpoints.resume import ResumeTarget
+from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
 from noether.distributed.deadline import Deadline
 from noether.planning.plan import RunPlan
@@ -16,6 +17,7 @@ class TrainRequest:
     target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
         rank 0, which receives it from there.
     data: folder of the data on this host. plan: of this host. quiet: print nothing.
+    weights: what a run begins with, as that process verified it on its host.
     deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
     """
 
@@ -23,5 +25,6 @@ class TrainRequest:
     target: ResumeTarget | None
     data: Path | None
     plan: RunPlan
+    weights: StampedFile | None = None
     deadline: Deadline | None = None
     quiet: bool = False

@@ -26,7 +26,7 @@ from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
-from noether.training.preflight import check_initial_weights, check_software
+from noether.training.preflight import check_software, check_start
 from noether.training.refusing import Start
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
@@ -41,12 +41,9 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     """Starts the run that was planned, as `train_here` says."""
     if plan.placement.workers[0].rank > 0:
         return _join(config, plan, start)
-    check_software(config, plan)
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
-    target.folder.check_writable()
-    if aside is not None:
-        check_initial_weights(config, target)  # The ranks do it too, and would find the old run gone.
+    weights = check_start(config, plan, target)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
     # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
     if aside is not None:
@@ -55,7 +52,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     target, lease = _open_folder(config, plan, target)
     code: int = ExitCode.FAILED
     try:
-        request = TrainRequest(config, target, data, plan, _say_start(config, target, start, console))
+        request = TrainRequest(config, target, data, plan, weights, _say_start(config, target, start, console))
         with beside_run(target.folder, tensorboard):
             code, stopped_by = _train(request, target.folder.logs, info, start)
             if stopped_by is not None:
@@ -158,19 +155,18 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
     start.placement = plan.placement
-    check_software(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     found, aside = _choose_folder(config, console, plan.placement, reset)
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
     if found.checkpoint is not None:
         console.say(f"resume the run would go on from {found.checkpoint.path}\n")
-    RunFolder(config.output_path.expanduser()).check_writable()
+    weights = check_start(config, plan, found)
     data, info = _prepare(config, plan, start, console, logs_stay=False)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
-        request = TrainRequest(config, ResumeTarget(folder, None), data, plan, quiet=as_json)
+        request = TrainRequest(config, ResumeTarget(folder, None), data, plan, weights, quiet=as_json)
         code = _run_ranks(DRY_RUN, request, folder.logs, info, start)
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())

@@ -52,7 +52,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     with refusals_told(folder.path):
         folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
-    built = build_run(config, request.data, group, request.plan.batch, resuming=target.checkpoint is not None)
+    resuming, batch = target.checkpoint is not None, request.plan.batch
+    built = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)
     run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
     check_selection(run)
     callbacks = load_callbacks(config.trainer.callbacks)

@@ -90,7 +90,6 @@ TYPED = {
     "train -m seed=1,2,1": "seed=1,2",
     "train hydra.run.dir=x": "output_path=x",
     "train initial_weights=nowhere": "leave initial_weights out",
-    "train initial_weights=cars": "initial_weights=runs/cars",
     "train trainer.ema=0.99": "trainer.ema_decay=0.99",
     "train devices=two": "devices=2",
     "train devices=-1": "devices=null",

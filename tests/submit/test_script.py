@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
+from noether.checkpoints.format import write_checkpoint
 from noether.common.whole_file import write_json
 from noether.config.compose import load_config
 from noether.config.sweep import override_value
@@ -17,6 +18,7 @@ from noether.errors import RequestError
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
 from tests.refusal import refusal
+from tests.saved import META
 
 GOLDEN = Path(__file__).with_name("golden")
 GPUS = ("slurm.nodes=2", "slurm.gpus_per_node=a100:4", "trainer.effective_batch_size=64")
@@ -241,6 +243,7 @@ REFUSED = {
     "one-wrong-run-of-a-sweep": (["-m", "seed=1,two"], "seed cannot be two"),
     "a-sweep-from-another-run": (["-m", "seed=1,2", "resume=latest"], "run_id=NAME resume=auto"),
     "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume"),
+    "weights-from-nowhere": (["initial_weights=/nowhere"], "leave initial_weights out"),
 }
 
 
@@ -249,6 +252,15 @@ def test_what_cannot_run_is_refused_before_the_queue(words, way_out) -> None:
     overrides = [word for word in words if word != "-m"]
     with pytest.raises(RequestError, match=re.escape(way_out)):
         describe_job(overrides, None, multirun="-m" in words)
+
+
+def test_a_checkpoint_of_a_run_is_refused_by_its_name_in_runs_too(folder: Path) -> None:
+    meta = META | {"config": load_config([], str(TINY)).model_dump(mode="json")}
+    saved = write_checkpoint(folder / "runs/cars/checkpoints", 2, {}, meta).path
+    (folder / "runs/cars/config.yaml").write_text("seed: 0\n")
+    for named in (f"cars/checkpoints/{saved.name}", saved):
+        with refusal("job-resumes-checkpoint"):
+            describe_job([f"resume={named}"], str(TINY))
 
 
 def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:

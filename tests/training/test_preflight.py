@@ -20,6 +20,9 @@ REFUSED = {
     "a-folder-that-cannot-be-written": (["output_path=/sys/runs"], "cannot write to"),
     "no-compiler": (["trainer.compile=true"], "needs a C++ compiler"),
     "nothing-to-resume": (["resume=latest"], "no run to resume"),
+    "weights-that-are-not-there": (["initial_weights=typo"], "holds no weights"),
+    "of-two-the-run-of-that-name": (["run_id=there", "trainer.compile=true"], "exists already"),
+    "of-two-the-compiler": (["trainer.compile=true", "initial_weights=typo"], "needs a C++ compiler"),
 }
 OWN = """
 from torch import nn
@@ -37,7 +40,7 @@ def test_plan_and_train_refuse_alike(words: list[str], summary: str, noether, tm
     (tmp_path / "runs/there").mkdir(parents=True)
     (tmp_path / "runs/there/config.yaml").write_text("seed: 0\n")
     (tmp_path / "runs/there/result.json").write_text("{}")
-    more = {"CXX": "no-such-compiler"} if summary.startswith("needs a C++") else {}
+    more = {"CXX": "no-such-compiler"} if "trainer.compile=true" in words else {}
     file = () if "dataset=shapenet_car" in words else ("--hp", str(TINY))
     said = [noether(verb, *file, "devices=1", *words, cwd=tmp_path, **more) for verb in ("plan", "train")]
     for done in said:
