@@ -1,5 +1,7 @@
 """What goes wrong, in words: what was seen, what was expected, and the line to change."""
 
+import errno
+import os
 import signal
 from enum import IntEnum
 
@@ -92,6 +94,28 @@ class InterruptedStartError(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         self.exit_code = signal_code(number)
         super().__init__(f"was interrupted by {signal.Signals(number).name}; nothing was trained")
+
+
+def path_refusal(error: BaseException) -> RequestError | None:
+    """Returns the refusal of a path that was typed, where an OSError is none of the program's own; else None."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return RequestError(
+            "name-too-long",
+            "a name is too long for the file system",
+            seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
+            expected="at most 255 bytes between two slashes",
+            fix="a shorter name",
+        )
+    if not isinstance(error, PermissionError) or not error.filename:
+        return None
+    return RequestError(
+        "no-permission",
+        f"no permission for {error.filename}",
+        seen=f"{error.strerror}, as user {os.geteuid()}",
+        expected="files and folders that this user may read",
+        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+        mount=os.path.dirname(str(error.filename)) or ".",
+    )
 
 
 def shown(error: str, code: str) -> str:

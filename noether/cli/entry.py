@@ -1,7 +1,6 @@
 """Runs one command and leaves with its exit code."""
 
 import codecs
-import errno
 import locale
 import os
 import signal
@@ -17,7 +16,7 @@ from noether.common.container import as_typed_here, image_engine
 from noether.common.process_defaults import set_process_defaults
 from noether.common.shown import shown_text
 from noether.common.signals import leave_when_told
-from noether.errors import ExitCode, NoetherError, RequestError, shown, signal_code
+from noether.errors import ExitCode, NoetherError, RequestError, path_refusal, shown, signal_code
 
 UTF8_MODE = "PYTHONUTF8"
 ASKS_FOR_HELP = ("--help", "-h", "help")
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         code = ExitCode.FAILED
     except OSError as error:
-        refusal = _of_a_path(error)
+        refusal = path_refusal(error)
         if refusal is None:
             raise
         _show(as_typed_here(refusal))
@@ -122,28 +121,6 @@ def _is_utf8(name: str) -> bool:
 
 def _show(error: NoetherError) -> None:
     print(shown_text(f"noether: {shown(str(error), error.code)}"), file=sys.stderr)
-
-
-def _of_a_path(error: OSError) -> RequestError | None:
-    """Returns the refusal of a path that was typed; None where the error is none of its."""
-    if error.errno == errno.ENAMETOOLONG:
-        return RequestError(
-            "name-too-long",
-            "a name is too long for the file system",
-            seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
-            expected="at most 255 bytes between two slashes",
-            fix="a shorter name",
-        )
-    if not isinstance(error, PermissionError) or not error.filename:
-        return None
-    return RequestError(
-        "no-permission",
-        f"no permission for {error.filename}",
-        seen=f"{error.strerror}, as user {os.geteuid()}",
-        expected="files and folders that this user may read",
-        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
-        mount=os.path.dirname(str(error.filename)) or ".",
-    )
 
 
 def train_main() -> NoReturn:

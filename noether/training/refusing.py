@@ -12,7 +12,7 @@ from noether.environments.driver import nvml_gpus
 from noether.environments.placement import LaunchRequest, Placement
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_or_on_cpus
-from noether.errors import NoetherError
+from noether.errors import NoetherError, path_refusal
 from noether.planning.plan import launch_request, run_info
 from noether.workers.connector import Connector
 from noether.workers.context import RunInfo, WorkerReport
@@ -72,7 +72,7 @@ def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> I
             info = start.info or adapt(run_info(start.config, placement, os.environ))
             known = start.config is not None or info.identity.job
             if known and len(placement.workers) < placement.world_size:
-                report = failure_report(error, placement.workers[0].rank, placement.host)
+                report = failure_report(path_refusal(error) or error, placement.workers[0].rank, placement.host)
                 report = replace(report, of_host=not is_certain)
                 told = _tell_other_hosts(report, placement, info, start.hold_ports(placement, info))
         if told is not None and told.code == "hosts-differ":

@@ -75,6 +75,7 @@ BY_HAND = {
     "nodes on host 1, by which no batch is shared": (([], ["nodes=3"]), "hosts-differ", ("nodes=3", "nodes=2")),
     "nodes on host 0, by which no batch is shared": ((["nodes=3"], []), "hosts-differ", ("nodes=3", "nodes=2")),
     "nodes on host 1, by which it is": (([], ["nodes=4"]), "hosts-differ", ("nodes=4", "nodes=2")),
+    "a name on host 1 that is too long": (([], [f"dataset_root={'x' * 300}"]), "name-too-long", ("255 bytes",)),
     "devices": (([], ["devices=2"]), "world-sizes-differ", ("with 4 on",)),
 }
 
