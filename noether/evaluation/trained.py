@@ -237,14 +237,15 @@ def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[fl
 
     RequestError: one that the model reads is missing, or it does not read one.
     """
-    known, numbers = trained.task.parameters, trained.task.numbers
-    if unknown := [name for name in given if name not in known and name not in numbers]:
-        near = nearest(unknown[0], {**known, **numbers})
+    known = trained.task.parameters
+    taken = {**known, **trained.task.numbers}
+    if unknown := [name for name in given if name not in taken]:
+        near = nearest(unknown[0], taken)
         raise RequestError(
             "parameter-not-read",
             f"the model reads no parameter {unknown[0]}",
             seen=f"--set {unknown[0]}={given[unknown[0]]}",
-            expected=f"one of {', '.join(known)}" if known else "no parameters",
+            expected=f"one of {', '.join(taken)}" if taken else "no parameters",
             fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
         )
     if missing := [name for name in known if name not in given]:

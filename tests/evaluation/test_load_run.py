@@ -36,8 +36,9 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
     released = json.loads((run_folder / "result.json").read_text())["metrics"]
     assert released.items() <= run.metrics.items()
     assert [row["update"] for row in run.history] == [1]
-    with refusal("parameter-not-read"):
+    with refusal("parameter-not-read") as refused:
         run.predict(points, wind_speed=32)
+    assert refused.value.expected == "one of reference_area"
     with refusal("shape-size"):  # In mm, as the command says it too.
         run.predict(1000 * points)
     with refusal("shape-size"):
