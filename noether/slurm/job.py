@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from noether.checkpoints.resume import find_target
+from noether.checkpoints.named import named_weights
+from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.numbers import counted
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.config.compose import load_config, load_sweep
@@ -22,7 +23,6 @@ from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import named_run, new_run_id
 from noether.runs.resuming import on_own_settings
-from noether.training.preflight import weights_to_begin_with
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
 """Settings that the job sets itself, so that a requeued job continues the same run, and those that are its options."""
@@ -110,15 +110,19 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         )
     alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
-    runs = []
-    for index, (config, own) in enumerate(zip(configs, varied(expanded), strict=True)):
-        runs.append(JobRun(_run_folder(config, base if len(configs) == 1 else f"{base}-{index}"), tuple(own)))
+    ids = [base if len(configs) == 1 else f"{base}-{index}" for index in range(len(configs))]
+    targets = [_target(config, run_id) for config, run_id in zip(configs, ids, strict=True)]
+    runs = [JobRun(target.folder.path, tuple(own)) for target, own in zip(targets, varied(expanded), strict=True)]
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError(
             "array-folders-differ",
             "the runs of one job array write to different folders",
             seen="a sweep over output_path",
         )
+    # A file of gigabytes is read once, however many runs begin with it.
+    begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
+    for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
+        named_weights(weights)
     name = runs[0].folder.name if len(runs) == 1 else base
     (plan,) = plans.values()
     return TrainingJob(
@@ -229,8 +233,8 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
     return config.accelerator, config.devices, slurm, trainer.effective_batch_size, trainer.max_batch_size
 
 
-def _run_folder(config: RunConfig, run_id: str) -> Path:
-    """Returns the folder of a run, whose name and place every start of its job uses."""
+def _target(config: RunConfig, run_id: str) -> ResumeTarget:
+    """Returns where a run starts, whose name and place every start of its job uses."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:
@@ -242,5 +246,4 @@ def _run_folder(config: RunConfig, run_id: str) -> Path:
             fix=f"resume={target.folder.path}",
         )
     target.folder.check_writable()
-    weights_to_begin_with(config, target)
-    return target.folder.path
+    return target

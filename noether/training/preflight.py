@@ -36,15 +36,10 @@ def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
 def check_start(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> StampedFile | None:
     """Refuses what is known before the data is read and a folder made: torch, a compiler, the disk, initial weights.
 
-    Returns the weights, as `weights_to_begin_with`.
+    Returns the file of those, verified; None where the run begins with none.
     """
     check_software(config, plan)
     target.folder.check_writable()
-    return weights_to_begin_with(config, target)
-
-
-def weights_to_begin_with(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
-    """Returns the file that the run takes its first weights from, verified; None where it begins with none."""
     begins = target.checkpoint is None and config.initial_weights is not None
     return named_weights(str(config.initial_weights)) if begins else None
 

@@ -291,3 +291,10 @@ def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Pat
     assert "4 samples per update = 4 ranks × 1" in done.out
     assert "#!/bin/bash" in done.out
     assert sorted(path.name for path in folder.iterdir()) == ["cars.yaml"]
+
+
+def test_weights_that_all_runs_of_a_sweep_begin_with_are_read_once(folder: Path, monkeypatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("noether.slurm.job.named_weights", read.append)
+    describe_job(["seed=1,2,3", "initial_weights=w.safetensors"], None, multirun=True)
+    assert read == ["w.safetensors"]
