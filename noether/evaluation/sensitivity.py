@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 import numpy as np
 import torch
@@ -157,18 +158,15 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
     asked = of_case[0] if not of and len(of_case) == 1 else " ".join(of.split()).replace("maximum ", "max ")
     if asked in known:
         return asked, *known[asked]
-    near = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known))
+    near, lacks = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known)), absent.get(of, [])
+    to_set = next((key for key in lacks[:1] if key in task.numbers), None)  # A field stands first, and cannot be set.
     raise RequestError(
         "no-such-output",
         f"the model has no output {of!r} on this shape" if of else "--of is needed: the output that is asked about",
         seen=(f"--of {of!r}" if of else f"{len(known)} outputs to choose from")
-        + (f", without {', '.join(absent[of])}" if of in absent else ""),
+        + (f", without {', '.join(lacks)}" if lacks else ""),
         expected=", ".join(known),
-        fix=f"--set {absent[of][0]}=NUMBER"
-        if set(absent.get(of, ())) & task.numbers.keys()
-        else f"--of {near!r}"
-        if " " in near
-        else f"--of {near}",
+        fix=f"--set {to_set}=NUMBER" if to_set else f"--of {quote(near)}",
     )
 
 
