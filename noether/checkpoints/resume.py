@@ -122,7 +122,7 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
     """Goes on with the run that is named, from its newest checkpoint or the one that is."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
-    checkpoint = CheckpointFolder(folder.checkpoints / name) if name is not None else None
+    checkpoint = CheckpointFolder(folder.checkpoints / name) if name is not None and is_run(run) else None
     if (path / META).is_file() and not (run / "config.yaml").is_file():
         raise RequestError(
             "checkpoint-outside-run",
@@ -131,7 +131,7 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
             expected="RUN/checkpoints/update-000001234",
             fix="resume=RUN      (the run's folder)",
         )
-    if not (checkpoint.path if checkpoint and is_run(run) else run).exists():
+    if not (checkpoint.path if checkpoint else run).exists():
         runs = [one for one in output.iterdir() if is_run(one)] if output.is_dir() else []
         found = {one.name: one for one in checkpoint_paths(folder.checkpoints) or runs}
         near = nearest(path.name, [*found, "auto", "latest"]) or ("latest" if newest_run(output) else "")
