@@ -336,13 +336,11 @@ PAGE_TEXTS = """async cases => {
 }"""
 
 
-def test_numbers_are_written_as_everywhere(tmp_path: Path, opened, environ) -> None:
+def test_numbers_are_written_as_everywhere(place, opened) -> None:
     cases = [(Metric("", unit.replace("score", ""), score=unit == "score"), value) for unit, value, _ in TEXTS.values()]
     wanted = {name: text for name, (_, _, text) in TEXTS.items()}
     assert dict(zip(TEXTS, (metric.bare_text(value) for metric, value in cases), strict=True)) == wanted
-    write_run(tmp_path / "runs" / "one")
-    with serve(environ, str(tmp_path / "runs")) as served:
-        shown = opened(served.address).evaluate(PAGE_TEXTS, [[asdict(metric), value] for metric, value in cases])
+    shown = opened(place.page.address).evaluate(PAGE_TEXTS, [[asdict(metric), value] for metric, value in cases])
     assert {name: text.replace("\u202f%", "%") for name, text in zip(TEXTS, shown, strict=True)} == wanted
 
 
