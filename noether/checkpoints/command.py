@@ -3,7 +3,8 @@
 import json
 from dataclasses import asdict
 
-from noether.checkpoints.table import CheckpointRow, choose_to_prune, describe_checkpoints, render_checkpoints
+from noether.checkpoints.pruning import choose_to_prune
+from noether.checkpoints.table import CheckpointRow, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
 from noether.common.flags import number_of
 from noether.common.numbers import size_text
@@ -35,7 +36,9 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     doomed: list[CheckpointRow] = []
     if prune:
         kept = asked or read_dumped(folder.config).trainer.keep_checkpoints
-        doomed = choose_to_prune(rows, kept)
+        damaged = [row.name for row in rows if row.damage]
+        chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
+        doomed = [row for row in rows if row.name in {one.path.name for one in chosen}]
         for row in doomed if yes else ():
             UNFENCED.drop(folder.checkpoints / row.name)
     left = [row for row in rows if row not in doomed]

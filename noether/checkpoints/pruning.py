@@ -1,20 +1,30 @@
 """Which checkpoints of a run go: all but the newest and the best, those of a history that was left, and leftovers."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from noether.checkpoints.format import best_checkpoint, list_checkpoints
+from noether.checkpoints.format import CheckpointFolder, best_checkpoint, list_checkpoints
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.runs.folder import UPDATE
 
 
 def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
-    """Removes all but the newest `keep` checkpoints and the best one, and leftovers of broken writes."""
-    best = best_checkpoint(folder)
-    for checkpoint in list_checkpoints(folder)[:-keep]:
-        if checkpoint != best:
-            by.drop(checkpoint.path)
+    """Removes what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
+    for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
+        by.drop(checkpoint.path)
     remove_leftovers(folder)
+
+
+def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFolder], bool]) -> list[CheckpointFolder]:
+    """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best of these.
+
+    Where none is intact, none may go: one may still be repaired.
+    """
+    found, best = list_checkpoints(folder), best_checkpoint(folder)
+    intact = [one for one in found if not is_damaged(one)]
+    kept = [*intact[-keep:], *(one for one in intact if one == best)]
+    return [one for one in found if one not in kept] if intact else []
 
 
 def remove_leftovers(folder: Path) -> None:

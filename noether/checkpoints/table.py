@@ -60,20 +60,6 @@ def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bo
     )
 
 
-def choose_to_prune(rows: Sequence[CheckpointRow], keep: int) -> list[CheckpointRow]:
-    """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best.
-
-    Args:
-        rows: verified rows, oldest first. If none is intact, none is removed: one may still be repaired.
-        keep: at least 1.
-    """
-    intact = [row for row in rows if row.damage is None]
-    if not intact:
-        return []
-    kept = {row.name for row in intact[-keep:]} | {row.name for row in intact if row.best}
-    return [row for row in rows if row.name not in kept]
-
-
 def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
     """Returns the rows as a table."""
     table = Table("checkpoint", "update", "epoch", "size", "age", "", "files", box=None, padding=(0, 3, 0, 0))

@@ -26,11 +26,13 @@ from noether.evaluation.shape_input import (
     read_shape,
 )
 from noether.evaluation.shape_request import PredictRequest, ShapeRequest
+from noether.evaluation.tables import reference_words
 from noether.evaluation.trained import TrainedModel, load_trained, outside_training
 from noether.evaluation.values import case_numbers, lacking_words, output_text, reference_areas
 from noether.evaluation.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.tasks.field_errors import field_errors
 from noether.tasks.fields import FieldsTask
+from noether.tasks.scalars import reference_facts
 from noether.workers.context import WorkerContext
 
 
@@ -59,8 +61,9 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
                 console.warn(unlike)
         for name, value in found.scalars.items() if calibration is None else ():
             console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
-        if made := [name for name in trained.task.scalars if name in found.scalars]:
-            console.say(f"  {_made_with(trained.task, made, opened.shape, asked.parameters)}")
+        made = [name for name in trained.task.scalars if name in found.scalars]
+        for line in _made_with(trained.task, made, opened.shape, asked.parameters):
+            console.say(f"  {line}")
         for words in lacking_words(trained.task, opened.shape, found.fields, asked.parameters):
             console.warn(words)
         predicted = len(opened.shape.points) + sum(map(len, opened.others.values()))
@@ -214,24 +217,13 @@ def _write(
     return lines
 
 
-def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> str:
-    """What the force coefficients of these names are made with."""
-    scalars = [task.scalars[name] for name in names]
+def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
+    """What the force coefficients of these names are made with, a line for those that are made with the same."""
     numbers, rules = case_numbers(task, shape, given), reference_areas(task, shape, given)
-    pressures = {
-        f"each case's {own.dynamic_pressure}"
-        if isinstance(own.dynamic_pressure, str)
-        else f"{own.dynamic_pressure:g} Pa"
-        for own in scalars
-    }
-    rubbed = [name for name in names if task.scalars[name].shear]
-    alone = "of the pressure alone" if not rubbed else f"of the pressure, and {', '.join(rubbed)} of the friction too"
-    of = "of the pressure and the friction" if len(rubbed) == len(names) else alone
-    areas = {
-        f"the {key} that was given"
-        if key in given
-        else f"the {f'{rules[key]} of the mesh' if key in rules else f'{key} of every training case'}, "
-        f"{numbers[key]:.4g} m²,"
-        for key in (own.reference_area for own in scalars)
-    }
-    return f"{of}, on {' and '.join(sorted(areas))} and a dynamic pressure of {' and '.join(sorted(pressures))}"
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        key = task.scalars[name].reference_area
+        rule = f"{rules[key]} of the mesh" if key in rules else "that of every training case"
+        area = f"{key.replace('_', ' ')} {numbers[key]:.4g} m² ({'given' if key in given else rule})"
+        alike.setdefault(reference_words(reference_facts(task.scalars[name], area)), []).append(name)
+    return [f"{', '.join(names).replace('_', ' ')}: {words}" for words, names in alike.items()]

@@ -68,6 +68,10 @@ class Attempt:
         """The Slurm job that ends with this process, or None."""
         return self.job if self.is_task else None
 
+    def is_of(self, job: str | None) -> bool:
+        """Whether it is an attempt of this job (`job_of_task`); of none, none is."""
+        return job is not None and self.job == job
+
     def alive(self) -> bool | None:
         """Whether its process runs; None where that cannot be seen from this host."""
         if self.exit_code is not None:
@@ -244,7 +248,7 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
 
 
 def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
-    same_job = own.job is not None and own.job == holder.job
+    same_job = holder.is_of(own.job)
     if same_job and own.restarts < holder.restarts:
         raise RequestError(
             "stale-start",

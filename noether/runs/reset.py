@@ -42,7 +42,7 @@ def is_own_attempt(folder: RunFolder, environ: Mapping[str, str] = os.environ) -
     """Whether what is in the folder was begun by an earlier attempt of this job; outside of a job that is taken so."""
     job = job_of_task(environ)
     holder = read_attempt(folder)
-    return job is None or (holder is not None and holder.job == job)
+    return job is None or (holder is not None and holder.is_of(job))
 
 
 def set_aside(folder: RunFolder, place: Path) -> None:

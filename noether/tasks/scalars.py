@@ -64,7 +64,9 @@ def scalar_facts(
             note = undefined_note(prediction, metrics[f"{name}/r2"], metrics[f"{name}/spearman"])
         facts[name] = {"note": note} if note else {}
         if name in task.scalars and prediction is not None:
-            facts[name] |= _reference(task.scalars[name], samples[f"{name}/reference_area"])
+            scalar, areas = task.scalars[name], samples[f"{name}/reference_area"]
+            first = f" (first: {float(areas[0]):.3g} m²)" if len(areas) else ""
+            facts[name] |= reference_facts(scalar, f"{scalar.reference_area.replace('_', ' ')} of each sample{first}")
     return facts
 
 
@@ -73,13 +75,13 @@ def _measured(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str
     return [*task.scalars, *(label for label in labels if f"{label}/truth" in samples)]
 
 
-def _reference(scalar: ForceCoefficientConfig, areas: np.ndarray) -> dict[str, Any]:
+def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]:
+    """Returns what a force coefficient is made with; `area` says which reference area it is."""
     return {
         "dynamic_pressure": scalar.dynamic_pressure,
         "density": scalar.density,
         "speed": scalar.speed,
-        "reference_area": f"{scalar.reference_area.replace('_', ' ')} of each sample"
-        + (f" (first: {float(areas[0]):.3g} m²)" if len(areas) else ""),
+        "reference_area": area,
         **({"shear": scalar.shear} if scalar.shear else {}),
         **({"reference_length": scalar.reference_length} if scalar.moment else {}),
     }

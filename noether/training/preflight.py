@@ -28,24 +28,27 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`, and in its order; the user's own components, which its ranks import, last."""
-    check_start(config, plan, find_target(config))
+    check_software(config, plan)
+    check_start(config, find_target(config))
     check_data(config)
     _check_own_components(config)
 
 
-def check_start(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> StampedFile | None:
-    """Refuses what is known before the data is read and a folder made: torch, a compiler, the disk, initial weights.
+def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
+    """Refuses what is known before the data is read and a folder made: a disk that is read-only, no initial weights.
 
     Returns the file of those, verified; None where the run begins with none.
     """
-    check_software(config, plan)
     target.folder.check_writable()
     begins = target.checkpoint is None and config.initial_weights is not None
     return named_weights(str(config.initial_weights)) if begins else None
 
 
 def check_software(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses a torch that does not fit the devices of this host, and trainer.compile=true without a compiler."""
+    """Refuses a torch that does not fit the devices of this host, and trainer.compile=true without a compiler.
+
+    Comes first: the checkpoint to go on from is gigabytes to read.
+    """
     _check_torch(plan)
     if config.trainer.compile:
         refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))

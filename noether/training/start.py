@@ -41,9 +41,10 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     """Starts the run that was planned, as `train_here` says."""
     if plan.placement.workers[0].rank > 0:
         return _join(config, plan, start)
+    check_software(config, plan)
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
-    weights = check_start(config, plan, target)
+    weights = check_start(config, target)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
     # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
     if aside is not None:
@@ -155,13 +156,14 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
     start.placement = plan.placement
+    check_software(config, plan)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     found, aside = _choose_folder(config, console, plan.placement, reset)
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
     if found.checkpoint is not None:
         console.say(f"resume the run would go on from {found.checkpoint.path}\n")
-    weights = check_start(config, plan, found)
+    weights = check_start(config, found)
     data, info = _prepare(config, plan, start, console, logs_stay=False)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:

@@ -164,6 +164,14 @@ def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) ->
     assert best.updates == selected_checkpoint(tmp_path, pytest.fail).updates == 2
 
 
+def test_a_checkpoint_that_cannot_be_read_is_none_of_those_that_training_keeps(tmp_path) -> None:
+    for updates in (1, 2, 3, 4):
+        write(tmp_path, updates)
+    (tmp_path / "update-000000003" / "meta.json").write_text("{")
+    prune_checkpoints(tmp_path, keep=2)
+    assert kept(tmp_path) == [2, 4]
+
+
 def test_without_a_metric_the_newest_is_selected(tmp_path) -> None:
     write(tmp_path, 1)
     write(tmp_path, 2)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
-from noether.checkpoints.table import choose_to_prune, describe_checkpoints
+from noether.checkpoints.pruning import choose_to_prune
+from noether.checkpoints.table import describe_checkpoints
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
 from tests.saved import META
@@ -59,7 +60,8 @@ def test_where_higher_values_are_better_the_highest_is_the_best(tmp_path: Path) 
 )
 def test_what_may_go(folder, damaged, keep, gone) -> None:
     damage(folder, *damaged)
-    assert [row.update for row in choose_to_prune(describe_checkpoints(folder, verify=True), keep)] == gone
+    chosen = choose_to_prune(folder.checkpoints, keep, lambda one: one.damage() is not None)
+    assert [one.updates for one in chosen] == gone
 
 
 def test_a_dry_run_removes_nothing_and_yes_does(folder, noether) -> None:

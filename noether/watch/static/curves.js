@@ -56,16 +56,17 @@ export class Curves {
     this.last = [runs, colours, view];
     const lines = new Map();
     for (const run of runs) {
-      const isChief = (curve) => curve.split !== "training" && curve.selected;
+      const isChief = (curve) => curve.weights && curve.selected;
       const chief = new Set(run.curves.filter(isChief).map((curve) => curve.metric));
       for (const curve of run.curves) {
         const { split, weights, metric, selected, x, y } = curve;
         const isTraining = split === "training";
         const one = runs.length === 1;
         const thin = isTraining && metric === "loss";
+        const ofTraining = thin || split === "epoch"; // The latter are means over one.
         const line = {
           label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
-          colour: one ? (thin ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
+          colour: one ? (ofTraining ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
           faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
           dash: selected ? undefined : [5, 4], points: !isTraining && x.length < 60,
           unsaid: !one && chief.has(metric) && !isChief(curve), // Of several runs, one value each.
@@ -102,7 +103,7 @@ export class Curves {
 
   keys(runs, colours) {
     const one = runs.length === 1;
-    const evaluated = one ? runs[0].curves.filter((curve) => curve.split !== "training" && curve.metric === "loss") : [];
+    const evaluated = one ? runs[0].curves.filter((curve) => curve.weights && curve.metric === "loss") : [];
     const entries = one ? [["training", "muted", ""], ...evaluated.map(({ split, weights, selected }) => [evaluated.length > 1 ? `${split}, ${weights}` : split, selected ? "accent" : "second", selected ? "" : "dashed"])]
       : runs.map((run) => [run.name, RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length], ""]);
     at("keys").replaceChildren(...entries.map(([text, colour, kind]) => {
