@@ -21,7 +21,7 @@ REFUSED = {
     "no-compiler": (["trainer.compile=true"], "needs a C++ compiler"),
     "nothing-to-resume": (["resume=latest"], "no run to resume"),
     "weights-that-are-not-there": (["initial_weights=typo"], "holds no weights"),
-    "of-two-the-run-of-that-name": (["run_id=there", "trainer.compile=true"], "exists already"),
+    "of-two-the-compiler-before-a-run-is-read": (["run_id=there", "trainer.compile=true"], "needs a C++ compiler"),
     "of-two-the-compiler": (["trainer.compile=true", "initial_weights=typo"], "needs a C++ compiler"),
 }
 OWN = """
