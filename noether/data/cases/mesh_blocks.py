@@ -189,6 +189,8 @@ def _vtk_reader(path: Path) -> Any:
         if isinstance(reader, pyvista.OpenFOAMReader):
             reader.cell_to_point_creation = False
             reader.enable_all_patch_arrays()
+        if hasattr(reader.reader, "SetApplyDisplacements"):
+            reader.reader.SetApplyDisplacements(False)  # else VTK gives the positions of the deformed body
         if isinstance(reader, pyvista.XdmfReader) and reader.number_grids > 1:
             reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
         if not _is_list(reader):

@@ -61,8 +61,8 @@ def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
 
 
 def case_key(name: str) -> str:
-    """Returns what the names of one case have in common: `7`, `007` and `_7` are one number."""
-    digits = name.strip(" _-")
+    """Returns what the names of one case have in common: `7`, `007` and `_7` are one number, `-7` is another."""
+    digits = name.strip(" _")
     return str(int(digits)) if digits.isdecimal() else name
 
 

@@ -88,7 +88,7 @@ def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "case", "same"),
     [("7", "007", True), ("7", "_7", True), ("run_7", "run_7", True), ("7", "run_7", False), ("17", "7", False),
-     ("", "7", False)],
+     ("", "7", False), ("-7", "7", False), ("-7", "-7", True)],
 )  # fmt: skip
 def test_a_case_is_known_by_its_name_or_number(text: str, case: str, same: bool) -> None:
     assert (case_key(text) == case_key(case)) is same
