@@ -47,15 +47,14 @@ class JobShape:
 
 def shape_of(options: Options) -> JobShape:
     """Returns what the options of a component ask for; what cannot be read counts as not given."""
-    asked = node_range(options.value("nodes"))
-    nodes = asked[0] if asked else None
+    nodes, most = node_range(options.value("nodes")) or (None, None)
     names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
     gpus, on_node = gpu_count(options.value("gpus")), gpus_on_node(options)
     if tasks is None and per_gpu:
         whole = gpus or (on_node * (nodes or 1) if on_node else None)
         tasks = per_gpu * whole if whole else None
-    known = nodes is not None and asked is not None and asked[0] == asked[1]
+    known = nodes is not None and nodes == most
     if nodes is None:
         nodes = ceil(tasks / per_node) if tasks and per_node else 1
         known = not options.value("nodes") and (not (tasks and tasks > 1) or bool(per_node))
@@ -101,8 +100,10 @@ class Job:
     def has_whole_nodes(self) -> bool:
         """Whether no other job with GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
+        # NERSC's nodes have 4, are asked for by --constraint=gpu, and in all queues but the shared one given whole.
+        nersc = "gpu" in (self.options.value("constraint") or "") and "shared" not in (self.options.value("qos") or "")
         shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
-        return whole or any((shape.gpus_per_node or 0) >= (8 if shape.nodes == 1 else 4) for shape in shapes)
+        return whole or any((x.gpus_per_node or 0) >= (8 if x.nodes == 1 and not nersc else 4) for x in shapes)
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
@@ -153,8 +154,7 @@ class Job:
     def _step(self, launch: Launch, srun: Layer) -> JobShape | None:
         """Returns what srun's options leave of the job's shape. None: the value of one is not known."""
         numbers = {name: self.number(launch, srun, name) for name in ("nodes", "ntasks", "ntasks-per-node")}
-        asked = srun.option("nodes") or ""
-        if "-" in asked and (span := node_range(asked)):
+        if span := node_range(srun.option("nodes")):
             numbers["nodes"] = span[0]
         if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
             return None

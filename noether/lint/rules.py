@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH305", "master-not-a-host", "error", "A node list is not a host name, nor is the list of all hosts; the login host runs no rank."),
     Rule("NTH306", "c10d-without-endpoint", "error", "c10d meets at --rdzv_endpoint; --master_addr is for the static backend, and without an endpoint every node looks on itself."),
     Rule("NTH307", "expanded-too-early", "error", "The batch shell expands $SLURM_NODEID or $SLURM_PROCID before srun, in double quotes too: every task is task 0. A warning for a rank that the batch shell exports."),
-    Rule("NTH308", "fixed-port", "warning", "Two jobs on one node collide, as do those of an array by SLURM_ARRAY_JOB_ID, and two torchrun or deepspeed that are told neither a port nor --standalone. Left alone where nodes are held whole (--exclusive, --mem=0, 8 GPUs, 4 on each of several), and MASTER_PORT that torchrun is not given."),
+    Rule("NTH308", "fixed-port", "warning", "Two jobs on one node collide, as do those of an array by SLURM_ARRAY_JOB_ID, and two torchrun or deepspeed that are told neither a port nor --standalone. Left alone where nodes are held whole (--exclusive, --mem=0, 8 GPUs, 4 on each of several or with --constraint=gpu outside a shared queue, as at NERSC), and MASTER_PORT that torchrun is not given."),
     Rule("NTH309", "port-per-task", "error", "A port drawn in each task is another for each rank."),
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default rank of a node is 0: each node waits as the first."),
