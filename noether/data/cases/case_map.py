@@ -1,7 +1,7 @@
 """The map of a folder of cases (`cases.yaml`): which files hold which sets of points, fields and numbers."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,21 @@ RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
 SetKind = Literal["surface", "volume", "points"]
+
+
+def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+    """Names a field of forces, or a number of their coefficients, that is in another unit than they are made in; or "".
+
+    Both as {name: unit}; "" is a unit that nobody states.
+    """
+    known = {
+        **dict.fromkeys(fields, ("Pa", "N/m²", "N/m^2")),
+        "wind_speed": ("m/s",),
+        "reference_area": ("m²", "m^2", "m2"),
+    }
+    stated = {**numbers, **fields}
+    return next((f"{name} is in {stated[name]}, and not in {units[0]}" for name, units in known.items()
+                 if stated.get(name) and stated[name] not in units), "")  # fmt: skip
 
 
 class AxesMap(Section):
@@ -176,11 +191,18 @@ class CaseMap(Section):
                 raise ValueError(f"sets.{name}.distance_to: {own.distance_to!r} is not a surface set of this map")
         if not self.outputs and self.reader == "meshes" and not any(own.fields for own in self.sets.values()):
             raise ValueError("sets: no field and no output, so there is nothing to predict")
+        return self
+
+    @model_validator(mode="after")
+    def _forces_can_be_made(self) -> "CaseMap":
         if self.forces:
             surface = self.sets.get(self.forces.set)
             wanted = [name for name in (self.forces.pressure, self.forces.shear) if name]
             if surface is None or surface.kind != "surface" or not set(wanted) <= set(surface.fields):
                 raise ValueError(f"forces: needs the surface set {self.forces.set!r} with {', '.join(wanted)}")
+            stated = {name: surface.fields[name].unit for name in wanted}
+            if unfit := unfit_for_forces(stated, {name: own.unit for name, own in self.parameters.items()}):
+                raise ValueError(f"forces: {unfit}: `scale` and `unit` of it change that")
         return self
 
     @property

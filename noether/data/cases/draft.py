@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 
-from noether.data.cases.case_map import LENGTHS, RESERVED, SetKind
+from noether.data.cases.case_map import LENGTHS, RESERVED, SetKind, unfit_for_forces
 from noether.data.cases.draft_numbers import draft_numbers, keys, numbers_of
 from noether.data.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.data.cases.tensors import TensorOrder
@@ -22,6 +22,7 @@ from noether.data.cases.vocabulary import (
     Physics,
     known_field,
     name_and_unit,
+    number_name,
     period_of,
     physics_of,
     plain_name,
@@ -102,7 +103,7 @@ def draft_map(survey: Survey) -> str:
         "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
         *[line for own in sets for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk",
                                                       is_kinematic)],
-        *_forces(sets),
+        *_forces(survey, sets, meaning),
         "split: {test: 0.15, validation: 0.1, seed: 0}   # fractions; or lists of cases; or a file and its column",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -312,9 +313,13 @@ def _step(survey: Survey) -> list[str]:
     ]
 
 
-def _forces(sets: list[_Set]) -> list[str]:
+def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     for own in sets:
         if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # a wall, no plane flow
-            shear = ", shear: wall_shear" if "wall_shear" in own.fields else ""
-            return [f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"]
+            fields = [name for name in ("pressure", "wall_shear") if name in own.fields]
+            shear = ", shear: wall_shear" if "wall_shear" in fields else ""
+            numbers = {number_name(number.column): name_and_unit(number.column)[1] for number in numbers_of(survey)}
+            unfit = unfit_for_forces({name: meaning.unit(own.fields[name])[0] for name in fields}, numbers)
+            line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"
+            return [f"# {line}: {unfit}; its `scale` and `unit` change that" if unfit else line]
     return []

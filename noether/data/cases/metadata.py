@@ -16,6 +16,7 @@ from noether.errors import RequestError, one_line
 
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
+COARSEST = 5e-5  # of what positions or a field span, how far apart the numbers may be that they are rounded to
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
@@ -179,6 +180,12 @@ def implausible(metadata: Mapping[str, Any]) -> list[str]:
             words.append(f"{key} reaches only {largest:.4g} Pa, {ratio:.2g} of {of}: is it a coefficient, or in kPa?")
     for key, entry in metadata["fields"].items():
         if entry["low"] == entry["high"]:
-            words.append(f"{key} is {entry['low'][0]:g} everywhere")
+            words.append(f"{key} is {', '.join(f'{value:g}' for value in entry['low'])} everywhere")
+    points = {f"{name}_points": metadata["features"][f"{name}_points"] for name in metadata["sets"]}
+    for key, own in (points | metadata["fields"]).items():
+        largest, span = np.abs([own["low"], own["high"]]).max(), np.ptp([own["low"], own["high"]], axis=0).max()
+        if (step := np.spacing(np.float32(largest))) > COARSEST * span > 0:
+            words.append(f"{key} spans {span:.4g} and reaches {largest:.4g}, where numbers of 32 bits are {step:.2g} "
+                         "apart: take away in the files what all cases have in common")  # fmt: skip
     fast = {name: speed for name, speed in speeds.items() if speed > 2000}
     return words + [f"{name} reaches {speed:.4g} m/s: is it in other units?" for name, speed in fast.items()]

@@ -27,6 +27,8 @@ WRONG = {
     "times-nothing": (changed(sets={"surface": {**SURFACE, "fields": {"p": {"array": "p", "times": "rho"}}}}), "'rho'"),
     "distance-to-nothing": (changed(sets={"surface": {**SURFACE, "distance_to": "hull"}}), "'hull'"),
     "forces-of-nothing": (changed(forces={"set": "surface", "pressure": "cp"}), "forces"),
+    "forces-in-kpa": (MAP.replace("array: p, unit: Pa", "array: p, unit: kPa"), "forces: pressure is in kPa"),
+    "forces-of-km/h": (MAP.replace("unit: m/s}", "unit: km/h}", 1), "forces: wind_speed is in km/h"),
     "sets-alike": (changed(sets={"surface": SURFACE, "surface_2": SURFACE}), "rename one"),
 }
 

@@ -64,6 +64,17 @@ def test_the_draft_is_taken_as_it_is(tmp_path: Path) -> None:
     assert float(train[0]["volume_points"].abs().max()) < 5  # metres
 
 
+def test_forces_are_not_drafted_of_a_pressure_that_is_not_in_pascal(tmp_path: Path) -> None:
+    for index in range(4):
+        mesh = body(1.0, 3)
+        mesh.cell_data["Pressure [kPa]"] = mesh.cell_data.pop("p")
+        mesh.save(tmp_path / f"run_{index}.vtp")
+    text = draft_map(survey_folder(tmp_path))
+    assert "# forces:" in text
+    assert "kPa, and not in Pa" in text
+    assert parse_map(text, "cases.yaml").forces is None
+
+
 def test_what_is_at_points_alone_is_offered_beside_what_is_at_cells(tmp_path: Path) -> None:
     root = write_cases(tmp_path / "source", 3)
     for path in root.glob("*/volume.vtu"):

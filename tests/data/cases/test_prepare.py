@@ -277,6 +277,20 @@ def test_units_that_cannot_be_are_said(source: Path, tmp_path: Path) -> None:
     assert any("surface_pressure reaches only" in words for words in warnings)
 
 
+def test_positions_far_from_the_origin_and_what_is_the_same_everywhere_are_said(tmp_path: Path) -> None:
+    for index in range(4):
+        write_case(tmp_path / "source" / f"run_{index}", index)
+        for name in ("surface.vtp", "volume.vtu"):
+            mesh = pyvista.read(path := tmp_path / "source" / f"run_{index}" / name)
+            mesh.points = np.add(mesh.points, [5e5, 5.4e6, 0], dtype=np.float64)
+            mesh.cell_data.update({"wss": np.tile([0, 0, 2.0], (mesh.n_cells, 1))})
+            mesh.save(path)
+    said = "\n".join(prepare(tmp_path / "source", tmp_path / "out").warnings)
+    assert "surface_points spans" in said
+    assert "32 bits are 0.5 apart" in said
+    assert "surface_wall_shear is 0, 2, 0 everywhere" in said
+
+
 def test_implausible_cases_differ_in_components(tmp_path: Path) -> None:
     root = write_cases(tmp_path / "source", 4)
     with_two_components(root / "run_2")
