@@ -57,22 +57,22 @@ class ShownCase(NamedTuple):
     batch: Batch
 
 
-def median_sample(relative_l2: np.ndarray) -> int:
+def median_sample(errors: np.ndarray) -> int:
     """Returns the index of the sample in the middle of the finite errors, the upper one of two."""
-    finite = int(np.isfinite(relative_l2).sum()) or len(relative_l2)
-    return int(np.argsort(relative_l2, kind="stable")[finite // 2])
+    finite = int(np.isfinite(errors).sum()) or len(errors)
+    return int(np.argsort(errors, kind="stable")[finite // 2])
 
 
-def choose_cases(relative_l2: np.ndarray) -> list[tuple[Label, int, int]]:
+def choose_cases(errors: np.ndarray) -> list[tuple[Label, int, int]]:
     """Returns the best, the median and three more samples as (label, place, index), without repeats.
 
     The three are those without a finite error, then the worst.
     """
-    order = np.argsort(relative_l2, kind="stable")
-    finite = np.isfinite(relative_l2[order])
+    order = np.argsort(errors, kind="stable")
+    finite = np.isfinite(errors[order])
     scored, unscored = order[finite].tolist(), order[~finite][:3].tolist()
     chosen: list[tuple[Label, int, int]] = [("best", 1, index) for index in scored[:1]]
-    chosen += [("median", 1, median_sample(relative_l2))] if scored else []
+    chosen += [("median", 1, median_sample(errors))] if scored else []
     chosen += [("unscored", place, index) for place, index in enumerate(unscored, 1)]
     chosen += [("worst", place, index) for place, index in enumerate(scored[::-1][: 3 - len(unscored)], 1)]
     first: dict[int, tuple[Label, int, int]] = {}
@@ -112,7 +112,8 @@ def write_cases(
         arrays[f"histogram/{name}/counts"] = np.histogram(np.clip(values, -limit, limit), edges)[0]
     cases = []
     for number, (label, place, index, physical, batch) in enumerate(shown):
-        relative = {name: float(sample_metrics[f"{name}/relative_l2"][index]) for name in task.fields}
+        measured = {name: sample_metrics.get(f"{name}/relative_l2") for name in task.fields}
+        relative = {name: float(values[index]) for name, values in measured.items() if values is not None}
         why = {"label": label, "place": place}
         cases.append({"sample": names[index], **why, "index": index, "relative_l2": relative})
         for name, field in task.fields.items():

@@ -113,7 +113,7 @@ class RunEvaluation:
         dataset, indices = self._samples(split)
         shown = [
             ShownCase(label, place, position, *self.evaluator.fields(model, dataset, indices[position]))
-            for label, place, position in choose_cases(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
+            for label, place, position in choose_cases(task.ranking(sample_metrics))
         ]
         about = {key: result[key] for key in ("split", "weights", "checkpoint", "updates")}
         about["space"] = about_data(dataset).get("space", {})

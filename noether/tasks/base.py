@@ -133,6 +133,10 @@ class Task:
         """Turns the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
         return {name: float(np.mean(values)) for name, values in samples.items()}
 
+    def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the errors (S,), of the metrics of all samples, by which cases are shown. Default: the loss."""
+        return samples["loss"]
+
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
         return {}

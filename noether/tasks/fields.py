@@ -329,6 +329,10 @@ class FieldsTask(Task):
             found |= {f"{name}/{key}": nan if value is None else value for key, value in measures.items()}
         return found
 
+    def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the first field's relative L2; the loss where a task derived from this does not measure it."""
+        return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
+
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns the names of the fields, what the measures of scalars refer to, and what the training split spans."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}

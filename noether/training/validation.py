@@ -49,7 +49,7 @@ class Validation:
         """Writes the fields of the median case in place of those of the evaluation before."""
         problem, folder = self.run.problem, self.run.folder
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
-        position = median_sample(sample_metrics[f"{next(iter(task.fields))}/relative_l2"])
+        position = median_sample(task.ranking(sample_metrics))
         shown = ShownCase("median", 1, position, *evaluator.fields(model, dataset, indices[position]))
         told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]

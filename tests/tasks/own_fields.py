@@ -5,7 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from noether.config.task import FieldConfig
 from noether.models.upt import UPT
+from noether.tasks.base import Task
+from noether.tasks.fields import FieldsTask
 
 POINTS = {"surface": 40, "volume": 36, "probe": 20}
 
@@ -74,3 +77,20 @@ class RenamedUPT(UPT):
     def decode(self, latent, queries):
         fields = super().decode(latent, queries)
         return {"surface_temperature": fields["surface_pressure"]} if "surface_pressure" in fields else fields
+
+
+class OnlyLoss(Task):
+    """A user's task that names a field, and says no more of it than the loss."""
+
+    def __init__(self):
+        self.fields = {"surface_temperature": FieldConfig(points="surface_points", unit="K")}
+
+    def loss(self, predictions, batch):
+        return (predictions["surface_temperature"][..., 0] - batch["surface_temperature"]).square().mean()
+
+
+class OwnError(FieldsTask):
+    """A user's task on fields whose metrics are another error than those of fields."""
+
+    def metrics(self, predictions, batch):
+        return {"loss": self._sample_loss(predictions, self.prepare(batch))}

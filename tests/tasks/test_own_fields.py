@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from noether.evaluation.exported import load_exported
+from noether.report.run import read_evaluation
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +122,20 @@ def test_a_subclass_with_a_field_of_its_own_is_evaluated_in_chunks_and_predicts(
     done = ask("predict", str(tmp_path / "run"), "--mesh", str(tmp_path / "ball.npy"), "--out", str(tmp_path / "p.vtu"))
     assert done.code == 0, done.err
     assert "surface_temperature_prediction" in done.out
+
+
+@pytest.mark.parametrize(
+    ("task", "more"), [("OnlyLoss", []), ("OwnError", ["task.fields={surface_temperature: {points: surface_points}}"])]
+)
+def test_a_task_that_measures_no_relative_l2_shows_cases_by_its_loss(task, more, train, tmp_path: Path) -> None:
+    train("model.kind=own_fields.RenamedUPT", f"task.kind=own_fields.{task}", *more, hp="open")
+    for split in ("latest", "test"):
+        meta, arrays = read_evaluation(tmp_path / "run" / "evaluation" / f"{split}.npz")
+        ranked = np.argsort(arrays["metrics/loss"], kind="stable").tolist()
+        places = {"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]}
+        first = [case for case in meta["cases"] if case["place"] == 1]
+        assert {case["label"]: case["index"] for case in first}.items() <= places.items()
+        assert [case["relative_l2"] for case in first] == [{}] * (3 if split == "test" else 1)
 
 
 @pytest.mark.parametrize(
