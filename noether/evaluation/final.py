@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 from torch.utils.data import Subset
 
+from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
@@ -36,7 +37,7 @@ from noether.workers.context import WorkerContext
 class RunEvaluation:
     """Evaluates a run's splits, and writes what the report draws into its folder.
 
-    about: for result.json: weights, checkpoint, updates that the whole run had made, and world_size that trained.
+    about: what result.json says of the weights, by `about_weights`.
     vtk: also write the fields of the shown cases as files that ParaView opens.
     by: writes what the report draws, where it may.
     """
@@ -128,6 +129,12 @@ class RunEvaluation:
         return {"files": write_case_files(self.folder.evaluation / f"{split}-vtk", task, shown, names, faces)}
 
 
+def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:
+    """Returns what result.json says of the weights: the updates that made them, and the ranks that wrote them."""
+    made = {"updates": checkpoint.updates, "world_size": checkpoint.world_size}
+    return {"weights": weights, "checkpoint": checkpoint.path.name, **made}
+
+
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
@@ -157,12 +164,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         load_weights(problem.model, checkpoint, weights)
         batch_size = checkpoint.meta()["micro_batch_size"]
         evaluator = Evaluator(config, problem, group, precision, usual_batch_size=batch_size)
-        about = {
-            "weights": weights,
-            "checkpoint": checkpoint.path.name,
-            "updates": checkpoint.updates,
-            "world_size": checkpoint.world_size,
-        }
+        about = about_weights(checkpoint, weights)
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
     if request.split == "test":
         before = read_record(folder.result)  # What the training took is known from the training alone.

@@ -11,7 +11,7 @@ from noether.common.whole_file import UNFENCED, Publisher
 from noether.distributed.group import LONGEST_FINISH_S
 from noether.distributed.stop import AgreedStop, StopAgreed
 from noether.errors import NoetherError
-from noether.evaluation.final import RunEvaluation
+from noether.evaluation.final import RunEvaluation, about_weights
 from noether.evaluation.tables import result_tables
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.records import write_record
@@ -51,16 +51,14 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     group, folder = run.group, run.folder
     weights = run.state.selected_weights
     model = run.state.evaluation_models()[weights]
-    name = ""
+    about: dict[str, Any] = {}
     if group.is_first:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)
-        name = selected.path.name
+        about = about_weights(selected, weights)
         load_weights(model, selected, weights)
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
-    name = group.from_first(name)
+    about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
-    updates = run.state.progress.updates
-    about = {"weights": weights, "checkpoint": name, "updates": updates, "world_size": group.world_size}
     return RunEvaluation(run.evaluator(stop.check), folder, about, by=run.lease).result(model, "test")
 
 

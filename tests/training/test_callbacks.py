@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
+from noether.checkpoints.format import newest_update
 from noether.common.dotted_path import code_granted
 from noether.errors import RequestError
 from noether.training.callbacks import load_callbacks
@@ -96,7 +97,7 @@ def test_a_callback_is_called_and_ends_the_run(devices: str, noether, tmp_path: 
     done = noether("train", *words, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert re.findall("the run ends after update .*", done.out) == ["the run ends after update 4: Notes said so"]
-    assert json.loads((tmp_path / "runs/own/result.json").read_text())["updates"] == 4
+    assert newest_update(tmp_path / "runs/own/checkpoints") == 4
     lines = [json.loads((tmp_path / f"notes-{rank}.json").read_text()) for rank in range(int(devices))]
     made = [["update", 1, True], ["update", 2, True], ["evaluation", True], ["update", 3, True]]
     assert lines[0] == [["begin", 0], *made, ["update", 4, True], ["evaluation", True]]
