@@ -16,7 +16,6 @@ from noether.checkpoints.resume import find_target
 from noether.common.console import Console
 from noether.common.numbers import counted
 from noether.common.signals import STOP_SIGNALS
-from noether.common.whole_file import write_json
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, varied
 from noether.errors import ExitCode, RequestError, signal_code
@@ -24,7 +23,7 @@ from noether.planning.plan import plan_run
 from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.metrics import Metric, Metrics, described_in
-from noether.runs.records import finite_values, mapping
+from noether.runs.records import finite_values, mapping, write_record
 from noether.runs.results import read_result
 from noether.workers.death_signal import set_death_signal
 
@@ -69,7 +68,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         {"run": str(run.folder.path), "group": run.group, "overrides": run.differs, "metrics": results[run]}
         for run in runs
     ]
-    write_json(path, {"groups": summary, "runs": each})
+    write_record(path, {"groups": summary, "runs": each})
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.

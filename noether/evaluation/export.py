@@ -182,14 +182,20 @@ def _write_weights(
 
 
 def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]:
-    """What a program must know of an argument: its place in the list is its position in the call."""
-    task, low, high, unit = trained.task, -1.0, 1.0, ""
+    """What a program must know of an argument: its place in the list is its position in the call.
+
+    low, high: what it was trained on; of a parameter of several components, one of each.
+    """
+    task, unit = trained.task, ""
+    low: Any = -1.0
+    high: Any = 1.0
     if name.endswith("_points"):
         low, length = task.domain
         high, unit = low + length, "m"
     elif name in task.parameters:
         span = task.seen.parameters[name]
-        low, high, unit = max(span["low"]), max(span["high"]), task.parameters[name].unit
+        low, high = (side[0] if len(side) == 1 else side for side in (span["low"], span["high"]))
+        unit = task.parameters[name].unit
     return {"name": name, "shape": ["batch", *_axes(trained, name, value)], "unit": unit, "low": low, "high": high}
 
 

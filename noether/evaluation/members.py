@@ -22,12 +22,25 @@ def named_runs(words: Sequence[str]) -> list[str]:
         sweeps = [one for place in places for one in (place, place.with_name(f"{place.name}.sweep.json"))]
         sweep = next((one for one in sweeps if one.name.endswith(".sweep.json") and one.is_file()), None)
         if sweep is not None and not any(is_run(place) for place in (path, Path("runs") / path)):
-            found |= dict.fromkeys(str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"])
+            found |= dict.fromkeys(_runs_of(sweep))
         elif len(places) == 2 and path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
             found |= dict.fromkeys(str(config.parent) for config in inside)
         else:
             found[word] = None
     return list(found)
+
+
+def _runs_of(sweep: Path) -> list[str]:
+    try:
+        return [str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RequestError(
+            "sweep-damaged",
+            f"{sweep} does not say which runs it has",
+            seen=f"{type(error).__name__}: {error}",
+            expected="the file as a sweep has written it",
+            fix=f"the runs by their names, in place of {sweep.name}",
+        ) from None
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
@@ -39,10 +52,17 @@ def record_path(chosen: Sequence[ChosenModel]) -> Path:
 def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
     """Returns what was calibrated of them before; None: nothing, or nothing that this version reads."""
     try:
-        record = parse_record(record_path(chosen))
+        return parse_calibration(record_path(chosen))
     except (OSError, ValueError):
         return None
-    return record if record.get("version") == VERSION else None
+
+
+def parse_calibration(path: Path) -> dict[str, Any]:
+    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
+    record = parse_record(path)
+    if record.get("version") != VERSION:
+        raise ValueError(f"version {record.get('version')}, where this noether reads {VERSION}")
+    return record
 
 
 def check_members(chosen: Sequence[ChosenModel]) -> None:

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from noether.data.points import Sample
 from noether.tasks.base import Task
 from noether.tasks.field_errors import by_channel
+from noether.tasks.fields import POSITION_SCALE
 
 UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
 LEARNING_RATE = 5e-3
 RIDGE = 1e-3
 CHUNK = 65_536
-SCALED_LENGTH = 1000.0
-"""Of the domain, in the task's scaled positions."""
 
 
 class PlainNetwork:
@@ -116,7 +115,7 @@ def scaled_parameters(sample: Sample, task: Task) -> Tensor:
 
 def _unit(scaled: Tensor) -> Tensor:
     """Scaled positions as -1..1 of the domain."""
-    return (scaled * (2 / SCALED_LENGTH) - 1).float()
+    return (scaled * (2 / POSITION_SCALE) - 1).float()
 
 
 def _joined(positions: Tensor, parameters: Tensor) -> Tensor:

@@ -96,6 +96,8 @@ class History:
                 self._add_training(row)
             elif row["kind"] == "evaluation":
                 self._add_evaluation(row)
+            elif row["kind"] == "epoch":
+                self._add_numbers(row)
             elif row["kind"] == "time_use":
                 self.whole_time = row
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.numbers import finite
 from noether.common.plain_file import open_plain, read_plain
+from noether.evaluation.members import parse_calibration
 from noether.report.history import History
 from noether.report.numbers import Array
 from noether.runs.attempts import read_attempts
@@ -220,7 +221,7 @@ def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
     """What the sweep that made a run says of its group; nothing where there is none that can be read."""
     for path in sorted(run.parent.glob("*.sweep.json")):
         with suppress(OSError, ValueError):
-            sweep = _Sweep.model_validate_json(read_plain(path))
+            sweep = _Sweep.model_validate(parse_record(path))
             for one in sweep.runs:
                 if Path(one.run).name == run.name:
                     group = sweep.groups.get(one.group, {})
@@ -232,7 +233,7 @@ def _last_calibration(evaluation: Path) -> dict[str, Any]:
     """The newest record of calibrated intervals that can be read; nothing where there is none."""
     for path in sorted(evaluation.glob("intervals-*.json"), key=lambda path: path.lstat().st_mtime, reverse=True):
         with suppress(OSError, ValueError):
-            return _Calibration.model_validate_json(read_plain(path)).model_dump()
+            return _Calibration.model_validate(parse_calibration(path)).model_dump()
     return {}
 
 

@@ -1,6 +1,7 @@
 """MLflow: one run through every requeue, in the store that MLFLOW_TRACKING_URI names, or one beside the runs."""
 
 import os
+import re
 from collections.abc import Mapping
 
 from mlflow.entities import Metric, Param, RunTag
@@ -43,8 +44,8 @@ class MlflowService:
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
         """Logs the numbers over updates; what a start that was killed has shown already is not shown twice."""
-        # MLflow takes letters, digits and _-./ : in a name.
-        named = {name.replace("(", "").replace(")", ""): value for name, value in numbers.items()}
+        # MLflow takes letters, digits and _-./ : in a name, and refuses all numbers for one that has another character.
+        named = {re.sub(r"[^/\w.\- :]", "_", re.sub(r"[()]", "", name)): value for name, value in numbers.items()}
         new = [Metric(name, value, 0, update) for name, value in named.items() if update > self._last_shown(name)]
         if new:
             self._client.log_batch(self._run, new)

@@ -8,6 +8,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ import torch
 
 from noether import load_run
 from noether.checkpoints.named import named_weights
+from noether.config.task import ParameterConfig
 from noether.errors import RequestError
+from noether.evaluation.export import _argument
 from noether.evaluation.exported import load_exported
 from tests.refusal import refusal
 
@@ -54,6 +57,15 @@ def check_export(run: Path, noether, out: Path) -> None:
             scale = torch.tensor(std[name]["std"])
             assert ((value - other[name]) / scale).abs().max() < 1e-5
             assert value.std(dim=0).max() > 1e-6  # it does depend on the points
+
+
+def test_each_component_of_a_parameter_has_its_own_range() -> None:
+    seen = {"wind": {"low": [0.0, 100.0], "high": [1.0, 110.0]}, "angle": {"low": [-5.0], "high": [5.0]}}
+    task = SimpleNamespace(parameters=dict.fromkeys(seen, ParameterConfig()), seen=SimpleNamespace(parameters=seen))
+    trained = SimpleNamespace(task=task, axes=())
+    wind, angle = (_argument(trained, name, torch.zeros(1, len(span["low"]))) for name, span in seen.items())
+    assert (wind["low"], wind["high"]) == ([0.0, 100.0], [1.0, 110.0])
+    assert (angle["low"], angle["high"]) == (-5.0, 5.0)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from noether.evaluation.members import named_runs
 from noether.evaluation.shape_distance import distances, fit_distance
 from noether.evaluation.shape_request import interval_level
 from tests.notebooks import run_notebook
+from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[2]
 CAR = str(REPOSITORY / "examples" / "car.stl")
@@ -76,6 +77,13 @@ def test_the_runs_of_a_sweep_are_named_by_it(runs: list[str]) -> None:
     assert named_runs([runs[3].removesuffix(".sweep.json")]) == runs[:2]
     assert named_runs([runs[0], "runs/nothing"]) == [runs[0], "runs/nothing"]
     assert named_runs([str(Path(runs[0]).parent)]) == sorted(runs[:3])
+
+
+@pytest.mark.parametrize("content", ['{"runs": [{"run": "a"}', '{"groups": {}}', '{"runs": [7]}'])
+def test_a_damaged_sweep_names_no_runs(content: str, tmp_path: Path) -> None:
+    (tmp_path / "cars.sweep.json").write_text(content)
+    with refusal("sweep-damaged"):
+        named_runs([str(tmp_path / "cars")])
 
 
 def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, tmp_path: Path) -> None:

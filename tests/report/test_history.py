@@ -55,6 +55,12 @@ def test_a_loss_that_was_no_number_is_a_gap() -> None:
     assert history.thinned(100, 0, 10)["training", "", "loss"] == ([2, 4, 6], [1.0, None, 1.0])
 
 
+def test_means_over_an_epoch_are_curves_of_their_own() -> None:
+    history = History()
+    history.add([training(2), {"kind": "epoch", "update": 2, "epoch": 1.0, "metrics": {"accuracy": 0.5}}])
+    assert history.thinned(100, 0, 10)["epoch", "", "accuracy"] == ([2], [0.5])
+
+
 def test_a_part_of_a_curve_reaches_its_edges() -> None:
     history = History()
     history.add([training(update) for update in range(0, 1000, 10)])

@@ -160,3 +160,19 @@ def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, 
         assert [run.info.run_id for run in runs] == [session]
         logged = client.get_metric_history(session, "training/loss")
         assert max(point.step for point in logged) == 140
+
+
+def test_mlflow_takes_any_name_of_a_metric(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    from noether.tracking.mlflow_service import MlflowService
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    service = MlflowService()
+    run = service.open(RunFacts("run", tmp_path, {}, Metrics()))
+    service.log({"training/loss": 3.0, "validation (ema)/top@5": 1.0, "validation (ema)/hits[10]": 2.0}, 1)
+    assert MlflowClient((tmp_path / "mlruns").as_uri()).get_run(run).data.metrics == {
+        "training/loss": 3.0, "validation ema/top_5": 1.0, "validation ema/hits_10_": 2.0
+    }  # fmt: skip
