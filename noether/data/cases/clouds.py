@@ -70,9 +70,9 @@ def guessed_coordinates(columns: Sequence[str]) -> list[str]:
 def is_cloud(path: Path) -> bool:
     """Whether a table is a cloud, by its first lines: coordinates, and more than one row of numbers."""
     with path.open("rb") as file:
-        head = b"".join(islice(file, 4))
+        head = b"".join(islice(file, 100))
     try:
-        columns = read_columns(path, head)
+        columns = read_columns(path, head, rows=3)
     except RequestError:
         return False
     return bool(guessed_coordinates(list(columns))) and len(next(iter(columns.values()))) > 1

@@ -205,7 +205,8 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
     for array in arrays:
         if (
             re.match(
-                r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(.*(mat|part|elem\w*|node|region|cell))?_?Ids?$|(str_?)?error$)",
+                r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$"
+                r"|(.*(mat|part|elem\w*|node|region|cell|point))?[_ ]?(Ids?|numbers?)$)",
                 array.name,
                 re.I,
             )

@@ -15,6 +15,7 @@ from noether.errors import RequestError, one_line
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
 SEPARATED_BY = 1_000  # lines show which mark separates values
+COMMENT = "#%"  # begins lines in front of the names, or the names
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
@@ -34,15 +35,17 @@ def read_table(path: Path) -> list[Row]:
     return _read(path, _changed(path))
 
 
-def read_columns(path: Path, text: bytes | None = None) -> dict[str, np.ndarray]:
+def read_columns(path: Path, text: bytes | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
     """Returns a CSV's columns of numbers (N,) by name; those whose first value is none are left out.
 
-    text: what to read in place of the file. RequestError: a line has another number of values, or other values.
+    text: what to read in place of the file; rows: how many at most. RequestError: a line has another number of values,
+    or other values.
     """
     separator, lines = _separator_and_lines(_text(path, text))
+    lines = lines if rows is None else lines[: rows + 1]
     if len(lines) < 2:
         return {}
-    names = [name.lstrip("# ") for name in _fields(lines[:1], separator)[0]]
+    names = [name.lstrip(COMMENT + " ") for name in _fields(lines[:1], separator)[0]]
     if separator != ",":
         lines = [line.replace(",", ".") for line in lines]
     own = [place for place, value in enumerate(_fields(lines[1:2], separator)[0]) if as_number(value) is not None]
@@ -77,7 +80,7 @@ def _read(path: Path, changed: int) -> list[Row]:
     rows = [row for row in lines if any(row)]
     if not rows:
         return []
-    names = [name.lstrip("# ") for name in rows[0]]
+    names = [name.lstrip(COMMENT + " ") for name in rows[0]]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise RequestError(
             "columns-of-one-name",
@@ -114,7 +117,14 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
         return said[1], lines[1:]
-    return _separator(lines[:SEPARATED_BY]), lines
+    comments = next((place for place, line in enumerate(lines) if line.lstrip()[0] not in COMMENT), len(lines))
+    separator = _separator(lines[comments : comments + SEPARATED_BY])
+    own = _fields(lines[max(0, comments - 1) : comments + 1], separator)
+    if comments and (
+        len(own[0]) == len(own[-1]) or any(as_number(_with_point(value)) is not None for value in own[-1])
+    ):
+        comments -= 1  # the last of them has the names
+    return separator, lines[comments:]
 
 
 def _separator(lines: list[str]) -> str:

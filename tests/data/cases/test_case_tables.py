@@ -25,6 +25,8 @@ TEXTS = {
     "a mark of UTF-8": b"\xef\xbb\xbfid;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
     "UTF-16": "id\tspeed [m/s]\tCd\n1\t20,5\t3,1e-1\n2\t-21\t\n".encode("utf-16"),
     "a comment's mark": b"# id, speed [m/s], Cd\n1, 20.5, 3.1e-1\n2, -21\n",
+    "a block of comments": b"# Solver 26.1; 3;4,5\n# x\n\nid;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
+    "a block that ends in the names": b"% Model: a.mph\n% Nodes: 2\n% id,speed [m/s],Cd\n1, 20.5, 3.1e-1\n2, -21\n",
     "quotes": b'"id","speed [m/s]","Cd"\n"1","20.5","3.1e-1"\n"2","-21",""\n',
 }
 

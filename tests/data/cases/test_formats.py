@@ -145,12 +145,12 @@ def as_a_spreadsheet_does(path: Path, cloud: pyvista.PolyData) -> None:
     names = ["X (m)", "Y (m)", "Z (m)", "p", "U[i]", "U[j]", "U[k]", "Region"]
     rows = [*np.column_stack([cloud.points, cloud.point_data["p"], cloud.point_data["U"]])]
     lines = [";".join(names), *[";".join(f"{value:.7g}".replace(".", ",") for value in row) + ";air" for row in rows]]
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(["# Export", "# Solver: XY, 26.1", "# Date: 12.03.2026", "", "# Time = 3 s", *lines]))
 
 
 def with_other_names(path: Path, cloud: pyvista.PolyData) -> None:
     rows = np.column_stack([cloud.point_data["p"], cloud.points, cloud.point_data["U"]])
-    np.savetxt(path, rows, delimiter=",", header="p,east,north,height,Ux,Uy,Uz")
+    np.savetxt(path, rows, delimiter=",", comments="% ", header="Model\np,east,north,height,Ux,Uy,Uz")
 
 
 CLOUDS = {

@@ -218,7 +218,8 @@ def test_numbers_of_cells_are_no_fields_and_do_not_choose_the_place(tmp_path: Pa
     root = write_solids(tmp_path, 3, {"S": 6}, ["radius"])
     for file in root.rglob("*.vtu"):
         mesh = pyvista.read(file)
-        mesh.cell_data["MatID"] = np.arange(mesh.n_cells)
+        for name in ("MatID", "Cell ID", "cellnumber"):
+            mesh.cell_data[name] = np.arange(mesh.n_cells, dtype=float)
         mesh.cell_data["región"] = np.arange(mesh.n_cells) % 3
         mesh.cell_data["Werkstoff"] = (np.arange(mesh.n_cells) % 2).astype(np.uint8)
         mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
