@@ -23,7 +23,7 @@ from noether.evaluation.shape_distance import distances, fit_distance
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.start import ChosenModel
 from noether.evaluation.trained import TrainedModel, shape_draws
-from noether.learning.setup import held_out, point_draw
+from noether.learning.setup import check_held_out, held_out, point_draw
 from noether.models.points import PointModel
 from noether.tasks.field_errors import by_channel
 from noether.tasks.physical_metrics import numbers
@@ -89,14 +89,7 @@ def calibrate(
     """
     splits = _splits_of(chosen[0], data)
     train, validation = held_out(chosen[0].config, splits)
-    if not validation:
-        raise RequestError(
-            "nothing-held-out",
-            "the runs have no validation split to calibrate intervals with",
-            seen="0 validation cases",
-            expected="cases that no run was trained on",
-            fix="dataset.validation_fraction=0.1      (and train again)",
-        )
+    check_held_out(validation, "leave --interval out")
     test = list(range(len(splits.test)))
     say(f"calibrating on {len(validation)} validation cases, and measuring on {len(test)} test cases; once")
     floors: dict[str, list[np.ndarray]] = {}

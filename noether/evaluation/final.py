@@ -23,7 +23,7 @@ from noether.evaluation.evaluate import Evaluator, SplitMetrics
 from noether.evaluation.start import EvaluateRequest
 from noether.evaluation.tables import result_tables
 from noether.learning.precision import choose_precision
-from noether.learning.setup import build_problem
+from noether.learning.setup import build_problem, check_held_out
 from noether.models.build import count_parameters
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.metrics import described_by
@@ -100,7 +100,10 @@ class RunEvaluation:
         problem = self.evaluator.problem
         if split == "test":
             return problem.splits.test, list(range(len(problem.splits.test)))
-        return problem.splits.train, problem.validation_indices if split == "validation" else problem.train_indices
+        if split == "train":
+            return problem.splits.train, problem.train_indices
+        check_held_out(problem.validation_indices, "--split test")
+        return problem.splits.train, problem.validation_indices
 
     def _write_cases(
         self,

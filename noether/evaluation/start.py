@@ -98,14 +98,6 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config
-    if split == "validation" and not config.dataset.validation_fraction and config.dataset.kind != "cases":
-        raise RequestError(
-            "no-validation-split",
-            "the run has no validation split",
-            seen="dataset.validation_fraction=0.0",
-            expected="test or train",
-            fix="--split test",
-        )
     chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
     return run_here(config, "noether.evaluation.final.evaluate_worker", request)

@@ -1,6 +1,6 @@
 """What is learned: the data, the task with its statistics, and the model, built from a configuration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,18 @@ def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:
     if splits.validation is not None:
         return sorted(set(range(len(splits.train))) - set(splits.validation)), list(splits.validation)
     return split_validation(len(splits.train), config.dataset.validation_fraction)
+
+
+def check_held_out(validation: Sequence[int], otherwise: str) -> None:
+    """Refuses a run that held no sample out; `otherwise`: what can be done without. RequestError."""
+    if not validation:
+        raise RequestError(
+            "nothing-held-out",
+            "the run has no validation split",
+            seen="0 samples held out",
+            expected="samples that it was not trained on",
+            fix=f"{otherwise}      (or train again with dataset.validation_fraction=0.1)",
+        )
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:

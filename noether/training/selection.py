@@ -41,7 +41,7 @@ def check_selection(run: Run) -> None:
             "stop-without-validation",
             "trainer.stop_after needs a validation split",
             seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
-            expected="dataset.validation_fraction above 0",
+            expected="a dataset.validation_fraction that holds out at least one sample",
             fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)",
         )
     if trainer.select_by.startswith("-") and run.selected_by.better == "lower":

@@ -61,6 +61,20 @@ def test_what_is_not_there_is_named(run: RunFolder, noether, arguments, way_out)
 
 
 @pytest.mark.slow
+def test_a_share_of_less_than_a_sample_is_no_validation_split(train_in, noether, tmp_path: Path) -> None:
+    path = str(train_in(tmp_path, "none", "dataset.validation_fraction=0.01").path)
+    mesh = ("--mesh", str(Path(__file__).parents[2] / "examples" / "car.stl"), "--out", str(tmp_path / "car.vtp"))
+    for words, fix in (
+        (("evaluate", path, "--split", "validation"), "--split test"),
+        (("predict", path, *mesh, "--interval", "60"), "leave --interval out"),
+    ):
+        done = noether(*words)
+        assert done.code == 2, done.out
+        assert "[nothing-held-out]" in done.err
+        assert f"fix       {fix}" in done.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["evaluate", "report"])
 def test_a_run_that_can_only_be_read_is_copied_by_the_line_of_the_refusal(verb, run, environ, tmp_path) -> None:
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
