@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,7 @@ from noether.common.whole_file import UNFENCED, Publisher, written_whole
 from noether.data.cases.angles import in_units
 from noether.data.loader import Batch
 from noether.data.padding import mask_of
+from noether.evaluation.chosen_cases import Label
 from noether.evaluation.evaluate import SplitMetrics
 from noether.evaluation.vtk_output import field_arrays, write_fields
 from noether.tasks.base import Predictions, Task
@@ -40,10 +41,6 @@ def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, n
     return found
 
 
-Label = Literal["best", "median", "worst", "unscored"]
-"""Why a sample is shown: its place among the errors of the split, or that its error is not finite."""
-
-
 class ShownCase(NamedTuple):
     """A sample that is shown: why, its position in the split, its fields in physical units, and its batch of one.
 
@@ -55,30 +52,6 @@ class ShownCase(NamedTuple):
     position: int
     physical: Predictions
     batch: Batch
-
-
-def median_sample(errors: np.ndarray) -> int:
-    """Returns the index of the sample in the middle of the finite errors, the upper one of two."""
-    finite = int(np.isfinite(errors).sum()) or len(errors)
-    return int(np.argsort(errors, kind="stable")[finite // 2])
-
-
-def choose_cases(errors: np.ndarray) -> list[tuple[Label, int, int]]:
-    """Returns the best, the median and three more samples as (label, place, index), without repeats.
-
-    The three are those without a finite error, then the worst.
-    """
-    order = np.argsort(errors, kind="stable")
-    finite = np.isfinite(errors[order])
-    scored, unscored = order[finite].tolist(), order[~finite][:3].tolist()
-    chosen: list[tuple[Label, int, int]] = [("best", 1, index) for index in scored[:1]]
-    chosen += [("median", 1, median_sample(errors))] if scored else []
-    chosen += [("unscored", place, index) for place, index in enumerate(unscored, 1)]
-    chosen += [("worst", place, index) for place, index in enumerate(scored[::-1][: 3 - len(unscored)], 1)]
-    first: dict[int, tuple[Label, int, int]] = {}
-    for one in chosen:
-        first.setdefault(one[2], one)
-    return list(first.values())
 
 
 def write_cases(

@@ -18,7 +18,8 @@ from noether.data.about import about_data, sample_name
 from noether.data.loader import Batch, Dataset
 from noether.distributed.group import joined_group
 from noether.errors import ExitCode, RequestError
-from noether.evaluation.cases import ShownCase, choose_cases, point_errors, write_case_files, write_cases
+from noether.evaluation.cases import ShownCase, point_errors, write_case_files, write_cases
+from noether.evaluation.chosen_cases import choose_cases
 from noether.evaluation.evaluate import Evaluator, SplitMetrics
 from noether.evaluation.start import EvaluateRequest
 from noether.evaluation.tables import result_tables

@@ -7,6 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from noether.common.numbers import counted, finite
+from noether.evaluation.chosen_cases import median_sample
 from noether.evaluation.tables import field_rows, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
@@ -100,28 +101,28 @@ def distributions_section(run: ReportedRun) -> Markup:
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: errors at points"
             shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
-        values = run.sample_metric(name, "relative_l2")
-        if values is not None and np.isfinite(values).any():
+        values, scored = run.sample_metric(name, "relative_l2"), run.finite_errors(name)
+        if values is not None and scored.size:
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
             # Named where they were chosen: by another field they stand elsewhere.
             marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
-            words = _spread(values, marks, chosen_by=run.fields[0])
+            words = _spread(scored, len(values), run.fields[0] if marks else "")
             shown.append(Chart(f"{heading(name)}: relative L2 of cases", words, chart))
     if not shown:
         return absent(run, "test.npz", "no errors of single points or samples were kept")
     return charts(shown)
 
 
-def _spread(values: Array, marks: Mapping[int, str], chosen_by: str) -> str:
-    shown = values[np.isfinite(values)]
-    worst = percent(float(shown.max()))
-    if len(values) == 1:
+def _spread(scored: Array, cases: int, chosen_by: str) -> str:
+    """The median and the worst of the finite errors of so many cases; chosen_by: the field by which some are shown."""
+    worst = percent(float(scored.max()))
+    if cases == 1:
         return f"One case, with {worst}."
-    text = f"Median {percent(float(np.median(shown)))}, worst {worst} of {counted(len(shown), 'case')}"
-    text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if marks else "."
-    if len(shown) < len(values):
-        text += f" {counted(len(values) - len(shown), 'case')} without a finite error left out."
+    text = f"Median {percent(float(scored[median_sample(scored)]))}, worst {worst} of {counted(len(scored), 'case')}"
+    text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if chosen_by else "."
+    if len(scored) < cases:
+        text += f" {counted(cases - len(scored), 'case')} without a finite error left out."
     return text
 
 

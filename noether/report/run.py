@@ -175,6 +175,11 @@ class ReportedRun:
         values = self.arrays.get(f"metrics/{of}/{measure}")
         return None if values is None else np.asarray(values, np.float64).ravel()
 
+    def finite_errors(self, name: str) -> Array:
+        """The finite relative L2 errors of a field's cases (n,); n = 0 where there are none."""
+        values = self.sample_metric(name, "relative_l2")
+        return np.empty(0) if values is None else values[np.isfinite(values)]
+
 
 def read_run(folder: RunFolder) -> ReportedRun:
     """Reads a run folder. Files that are missing or damaged are left out, and named in `troubles`."""

@@ -23,8 +23,8 @@ def use_section(run: ReportedRun) -> Markup:
     trained = run.result.get("trained_on") or {}
     points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
     space = mapping(run.meta, "space")
-    errors = {name: run.sample_metric(name, "relative_l2") for name in run.fields}
-    worst = [f"{percent(values.max())} ({in_words(name)})" for name, values in errors.items() if values is not None]
+    errors = {name: run.finite_errors(name) for name in run.fields}
+    worst = [f"{percent(finite.max())} ({in_words(name)})" for name, finite in errors.items() if finite.size]
     scored = [name for name in mapping(run.result, "scalars") if "mae" in run.described.of_whole(run.metrics, name)]
     outputs = [*run.fields, *scored]
     config, again = shlex.quote(str(run.path / "config.yaml")), override_value(f"{run.run_id}-again")

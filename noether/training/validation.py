@@ -6,7 +6,8 @@ from torch import nn
 
 from noether.data.about import about_data, sample_name
 from noether.distributed.stop import AgreedStop
-from noether.evaluation.cases import ShownCase, median_sample, write_cases
+from noether.evaluation.cases import ShownCase, write_cases
+from noether.evaluation.chosen_cases import median_sample
 from noether.evaluation.evaluate import Evaluator, SplitMetrics
 from noether.training.open_run import OpenRun
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from noether.common.whole_file import write_json
 from noether.data.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
-from noether.evaluation.cases import choose_cases
+from noether.evaluation.chosen_cases import choose_cases
 from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics

@@ -15,6 +15,7 @@ from report_pages import SECTIONS, Page
 from report_runs import resumed, without_cases
 
 from noether.common.console import Console
+from noether.evaluation.chosen_cases import choose_cases
 from noether.report.cases import field_cases
 from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun, read_run
@@ -133,6 +134,15 @@ def test_unusual_runs(
         assert words in read.texts[section]
     assert all(read.texts[other].strip() for other in SECTIONS)
     assert "nan" not in "".join(read.texts.values()).lower()
+
+
+def test_the_median_and_the_worst_of_the_finite_errors_are_one_number_each(run: ReportedRun) -> None:
+    errors = np.array([0.4, np.nan, 0.1, np.inf, 0.3, np.nan, 0.2])
+    arrays = {**run.arrays, "metrics/surface_pressure/relative_l2": errors}
+    texts = Page(render_report(replace(without_cases(run), arrays=arrays))).texts
+    assert choose_cases(errors)[1] == ("median", 1, list(errors).index(0.3))
+    assert "Median 30.00\u202f%, worst 40.00\u202f% of 4 cases" in texts["distributions"]
+    assert "worst unseen40.00\u202f% (surface pressure)" in texts["use"]
 
 
 def cases_alone(run: ReportedRun) -> ReportedRun:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from noether.config.task import FieldConfig, ParameterConfig
-from noether.evaluation.cases import choose_cases
+from noether.evaluation.chosen_cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
 from noether.tasks.scalars import measure_scalar, r_squared, spearman, undefined_note
 
