@@ -138,7 +138,7 @@ def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, 
     if len(paths) == 3 and map_name is None:
         map_name, *paths = paths
     if len(paths) != 2:
-        named = f"{paths[0]} {paths[0].rstrip('/')}-prepared" if len(paths) == 1 else "CASES OUT"
+        named = shlex.join([paths[0], f"{paths[0].rstrip('/')}-prepared"]) if len(paths) == 1 else "CASES OUT"
         form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
         raise RequestError(
             "prepare-needs-two-folders",
@@ -149,12 +149,13 @@ def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, 
         )
     source, out = paths
     if map_name is None:
+        inspect = shlex.join(["noether", "data", "inspect", source])
         raise RequestError(
             "prepare-needs-a-map",
             "prepare needs a map, which says what the files hold",
             seen="no --map",
             expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
-            fix=f"noether data inspect {source} && noether data prepare {source} {out} --map cases.yaml",
+            fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml",
         )
     return Path(source).expanduser(), Path(out).expanduser(), map_name
 

@@ -7,6 +7,7 @@ first axis.
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,7 +173,7 @@ def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
                 f"{path} was made with other settings",
                 seen=str(seen),
                 expected=str(order),
-                fix=f"rm {path}",
+                fix=f"rm {quote(str(path))}",
             )
         else:
             check_digest(path)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -142,7 +143,7 @@ def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map)
             f"{path} cannot be opened",
             seen=error.strerror or str(error),
             expected="a readable data file",
-            fix=f"ls -l {path.parent}      (is the path right, and may this user read it?)",
+            fix=f"ls -l {quote(str(path.parent))}      (is the path right, and may this user read it?)",
         ) from None
     except SafetensorError as error:
         raise _refusal(path, f"{path.stat().st_size} bytes: {error}", "a whole safetensors file") from None
@@ -199,7 +200,7 @@ def check_digest(path: Path) -> None:
             f"nothing tells whether {path} is as it was written",
             seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
             expected=f"{name} beside it, which is written with it",
-            fix=f"(cd {path.parent} && sha256sum {path.name} > {name})      (takes the file as it is; or copy both)",
+            fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (takes the file as it is)",
         ) from None
     try:
         found = digest_of(path)
@@ -211,7 +212,7 @@ def check_digest(path: Path) -> None:
             f"{path} is damaged",
             seen=f"SHA-256 {found}",
             expected=f"{recorded}, as it was written",
-            fix=f"rm {path} {digest_path(path)}      (and have it made again, or copy it again)",
+            fix=f"rm {quote(str(path))} {quote(str(digest_path(path)))}      (and have it made or copied again)",
         )
 
 
@@ -244,5 +245,5 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
         f"{path} is not a complete packed data file",
         seen=seen,
         expected=expected,
-        fix=f"rm {path}      (and write or copy it again)",
+        fix=f"rm {quote(str(path))}      (and write or copy it again)",
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 
 from noether.common.flags import number_of, one_of
 from noether.common.suggest import nearest
@@ -144,7 +145,7 @@ def _file(name: str, path: str) -> Path:
         beside = [file.name for file in found.parent.iterdir()] if found.parent.is_dir() else []
         alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
         near = nearest(found.name, beside) or next(iter(alike), None)
-        fix = f"--{name} {found.with_name(near)}" if near else f"ls {found.parent}"
+        fix = f"--{name} {quote(str(found.with_name(near)))}" if near else f"ls {quote(str(found.parent))}"
         if not found.parent.is_dir():
             fix = f"--{name} FILE      (there is no folder {found.parent} either)"
         raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def check_suffix(path: Path) -> None:
             f"{path.name} has a suffix that cannot be written",
             seen=path.suffix or "no suffix",
             expected=", ".join(SUFFIXES),
-            fix=f"{path.with_suffix('.vtu')}",
+            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
         )
 
 
@@ -73,15 +74,17 @@ def write_on_shape(
     check_suffix(path)
     pyvista = import_pyvista()
     mesh = whole_mesh(source, part)
+    if isinstance(mesh, pyvista.PointSet):
+        mesh = mesh.cast_to_polydata()
     if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
         raise RequestError(
             "suffix-without-cells",
             f"{path.name} cannot hold the cells of {source.name}",
             seen=path.suffix,
             expected=".vtu or .vtk",
-            fix=f"--out {path.with_suffix('.vtu')}",
+            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
         )
-    if (path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid)) or isinstance(mesh, pyvista.PointSet):
+    if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
         mesh = mesh.cast_to_unstructured_grid()
     data, count = (mesh.cell_data, mesh.n_cells) if part.at == "cells" else (mesh.point_data, mesh.n_points)
     for name, array in arrays.items():

@@ -326,10 +326,15 @@ def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_p
     np.savez(tmp_path / "cloud.npz", points=grid.points, t=np.arange(grid.n_points))
     rows = [",".join(map(str, point)) for point in grid.points]
     (tmp_path / "cloud.csv").write_text("\n".join(["x,y,z", *rows]))
-    for name in ("box.vti", "cloud.npz", "cloud.csv"):
+    for name, out in (
+        ("box.vti", "out.vtu"),
+        ("cloud.npz", "out.vtu"),
+        ("cloud.csv", "out.vtu"),
+        ("cloud.csv", "o.vtp"),
+    ):
         shape = read_shape(tmp_path / name, part=ShapePart("points"))
-        write_on_shape(tmp_path / "out.vtu", tmp_path / name, shape, {"p": shape.points[:, 0]})
-        made = pyvista.read(tmp_path / "out.vtu")
+        write_on_shape(tmp_path / out, tmp_path / name, shape, {"p": shape.points[:, 0]})
+        made = pyvista.read(tmp_path / out)
         assert np.asarray(made.points) == pytest.approx(np.asarray(grid.points)), name
         assert made.point_data["p"] == pytest.approx(np.asarray(grid.points)[:, 0]), name
     plane = read_shape(tmp_path / "plane.vti")

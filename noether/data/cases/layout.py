@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from noether.common.suggest import nearest
 from noether.data.cases.case_map import CaseMap
@@ -22,13 +23,13 @@ def list_files(root: Path) -> list[str]:
     if not root.is_dir():
         folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
         near = nearest(root.name, folders)
-        listed = f"ls {root.parent}      (shows what is there)"
+        listed = f"ls {quote(str(root.parent))}      (shows what is there)"
         raise RequestError(
             "cases-root-not-a-folder",
             f"{root} is not a folder",
             seen="a file" if root.exists() else "no such folder",
             expected="the folder above the cases",
-            fix=f"noether data inspect {root.parent / near}" if near else listed,
+            fix=f"noether data inspect {quote(str(root.parent / near))}" if near else listed,
         )
     found: list[str] = []
     for folder, names, files in os.walk(root, followlinks=True):
@@ -112,7 +113,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
             f"no file in {root} fits the map",
             seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
             expected=", ".join(dict.fromkeys(own.file for own in about.sets.values())),
-            fix=f"noether data inspect {root}      (writes a map of what is there)",
+            fix=f"noether data inspect {quote(str(root))}      (writes a map of what is there)",
         )
     return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from statistics import mode
 
 import numpy as np
@@ -117,8 +118,8 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             "no-cases-found",
             f"{root} holds no cases",
             seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
-            expected="meshes: " + " ".join(SUFFIXES) + ", or OpenFOAM's constant/polyMesh",
-            fix=f"ls {root}/*      (shows what lies there; the folder above the cases is asked for)",
+            expected=f"meshes: {' '.join(SUFFIXES)}, OpenFOAM's constant/polyMesh, or .csv with columns of x and y",
+            fix=f"ls {quote(str(root))}/*      (shows what lies there; the folder above the cases is asked for)",
         )
     survey = Survey(root, grouping, _within_budget(root, grouping), steps=grouping.steps)
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()

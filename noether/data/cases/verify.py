@@ -6,6 +6,7 @@ what changed. Several processes that start at once on a host wait for the first.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
@@ -100,7 +101,7 @@ def _remembered(root: Path, digest: str) -> Iterator[dict[str, Stamp]]:
 
 def _refusal(root: Path, damaged: list[_File]) -> RequestError:
     cases = sorted({file.case for file in damaged})
-    folders = " ".join(str(case_folder(root, case)) for case in cases[:5])
+    folders = shlex.join(str(case_folder(root, case)) for case in cases[:5])
     return RequestError(
         "case-damaged",
         f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",

@@ -141,10 +141,12 @@ def test_a_table_of_all_cases_is_found_by_their_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [{}, {"notes.txt": "nothing"}], ids=["empty", "no-mesh"])
 def test_a_folder_without_cases_is_refused(content: dict[str, str], tmp_path: Path) -> None:
+    (root := tmp_path / "two words").mkdir()
     for name, text in content.items():
-        (tmp_path / name).write_text(text)
-    with refusal("no-cases-found"):
-        survey_folder(tmp_path)
+        (root / name).write_text(text)
+    with refusal("no-cases-found") as refused:
+        survey_folder(root)
+    assert refused.value.fix.startswith(f"ls '{root}'/*")
 
 
 @pytest.mark.parametrize(
