@@ -12,13 +12,12 @@ from noether.data.layout import CASE
 from noether.errors import RequestError
 
 Sample = Mapping[str, Tensor]
-Described = tuple[dict[str, FieldConfig], dict[str, ParameterConfig]]
+Given = Mapping[str, Any] | None
+Described = tuple[dict[str, FieldConfig], dict[str, ParameterConfig], Mapping[str, Any]]
 
 
-def describe(
-    given: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None], about: Mapping[str, Any], sample: Sample
-) -> Described:
-    """Returns fields and parameters: those of the configuration, else those that the data set names.
+def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample: Sample) -> Described:
+    """Returns fields, parameters and scalars: those of the configuration, else those that the data set names.
 
     What an entry of the configuration leaves open is as the data set says. Where one has no `points`, it changes an
     output that the data set names, and all others of the data set are predicted too.
@@ -26,16 +25,18 @@ def describe(
     Args:
         given: those of the configuration; None where it leaves them to the data set.
         about: what the data set says of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
-            "parameters": {name: {unit}}}.
+            "parameters": {name: {unit}}, "scalars": {name: settings}}.
         sample: one of its samples, for what to write where neither says anything.
 
     Raises:
         RequestError: neither the configuration nor the data set names a field, or one has no points.
     """
-    fields, parameters = given
+    fields, parameters, scalars = given
     named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
     changes = {name: _changes(own) for name, own in (fields or {}).items()}
-    fields = {} if names_its_outputs(fields) else dict(named)
+    # Whether the configuration says alone what is predicted, so that nothing comes from the data set.
+    alone = fields is not None and all(own.get("points") for own in fields.values())
+    fields = {} if alone else dict(named)
     for name, own in changes.items():
         if "points" not in (entry := {**named.get(name, {}), **own}):
             raise _without_points(name, own, named)
@@ -55,12 +56,8 @@ def describe(
     return (
         {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in standard.items()},
         {name: ParameterConfig.model_validate(_known(own, ParameterConfig)) for name, own in parameters.items()},
+        scalars or ({} if alone else about.get("scalars", {})),
     )
-
-
-def names_its_outputs(fields: Mapping[str, Any] | None) -> bool:
-    """Whether the configuration says alone what is predicted, so that nothing comes from the data set."""
-    return fields is not None and all(own.get("points") for own in fields.values())
 
 
 def _changes(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,6 +124,21 @@ def _absent(sample: Sample, key: str, setting: str, fix: str) -> RequestError:
         expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
         fix=f"{fix}      (or give the samples {key})",
     )
+
+
+def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
+    """Refuses two things whose metrics would have one name: fields, outputs of the case, coefficients. RequestError."""
+    names = [*outputs, *scalars]
+    for name in (name for name in names if names.count(name) > 1):
+        raise RequestError(
+            "metrics-share-a-name",
+            f"two of what is predicted are called {name}",
+            seen=", ".join(names),
+            expected="a name for each field, each output of the case and each of task.scalars",
+            fix=f"task.scalars.{name}_of_the_fields={{…}}      (in place of task.scalars.{name})"
+            if name in scalars
+            else f"another name than {name}, or other component_names",
+        )
 
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from noether.data.points import ANCHOR
 from noether.runs.metrics import Metric
 from noether.tasks.base import Evaluated, Predictions, SampleMetrics, Task, check_predictions
 from noether.tasks.field_errors import by_channel, component_name, field_metrics, summarise_errors, with_channel
-from noether.tasks.field_samples import check_columns, check_keys, components_of, describe, names_its_outputs
+from noether.tasks.field_samples import check_columns, check_keys, check_names, components_of, describe
 from noether.tasks.field_statistics import (
     SCALINGS,
     SEEN,
@@ -125,9 +125,7 @@ class FieldsTask(Task):
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
-        fields, parameters, scalars = self._given
-        described = scalars or ({} if names_its_outputs(fields) else about.get("scalars", {}))
-        self._take(*describe((fields, parameters), about, sample), described)
+        self._take(*describe(self._given, about, sample))
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self.reference_areas = dict(about.get("reference_areas", {}))
         self._keys = set(sample)
@@ -136,6 +134,8 @@ class FieldsTask(Task):
         self._forces.check(self.scalars, sample)
         for name, field in self.outputs.items():
             self.components[name] = components_of(name, sample[name], field)
+        labels = [label for name in self.case_fields for label in self.case_labels(name)]
+        check_names([*self.fields, *labels], self.scalars)
         self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
 
     def layout(self) -> Layout:

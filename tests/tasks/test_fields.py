@@ -262,6 +262,24 @@ def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split()
     assert losses[1] - losses[0] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("fields", "scalar"),
+    [
+        (FIELDS, "surface_pressure"),
+        ({**FIELDS, "drag": {"points": "case"}}, "drag"),
+        ({**FIELDS, "force": {"points": "case", "component_names": ["side", "lift", "drag"]}}, "force_lift"),
+        ({"force": {"points": "case"}, "force_x": {"points": "case"}}, ""),
+    ],
+    ids=["field", "output", "component-of-an-output", "two-outputs"],
+)
+def test_two_things_whose_metrics_would_share_a_name_are_refused(fields, scalar) -> None:
+    sample = {**make_samples(1)[0], "drag": torch.ones(()), "force": torch.ones(3), "force_x": torch.ones(())}
+    task = FieldsTask(fields, scalars={scalar: LIFT["lift"]} if scalar else {})
+    with refusal("metrics-share-a-name") as refused:
+        task.examine(sample, {})
+    assert (f"task.scalars.{scalar}" if scalar else "force_x") in refused.value.fix
+
+
 @pytest.mark.parametrize("scalars", [{}, LIFT], ids=["no-coefficient", "no-normals"])
 def test_a_weight_of_forces_that_cannot_be_integrated_is_refused(scalars) -> None:
     task = FieldsTask(FIELDS, scalars=scalars, force_weight=1.0)
