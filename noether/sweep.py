@@ -22,7 +22,7 @@ from noether.errors import ExitCode, RequestError, signal_code
 from noether.planning.plan import plan_run
 from noether.report.page import write_report
 from noether.runs.folder import RunFolder, new_run_id
-from noether.runs.metrics import Metric, Metrics, described_in
+from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, write_record
 from noether.runs.results import read_result
 from noether.workers.death_signal import set_death_signal
@@ -100,16 +100,10 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], describe
     heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
     for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
-        cells = [_cell(metrics.get(name), described[name]) for metrics in summary.values()]
+        found = [metrics.get(name) for metrics in summary.values()]
+        cells = [described[name].text(own["mean"], own["std"]) if own else "" for own in found]
         table.add_row(described[name].title, *cells)
     return table
-
-
-def _cell(found: Mapping[str, Any] | None, metric: Metric) -> str:
-    """Returns mean ± std; the value alone where there is one run, or where every run has the same."""
-    if found is None:
-        return ""
-    return metric.text(found["mean"], found["std"] or None)
 
 
 def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:

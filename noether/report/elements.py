@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from noether.common.numbers import count_text, counted, finite, listed
-from noether.report.numbers import duration_parts, number, percent, short_number, shown_score, value_text
+from noether.report.numbers import bare_text, duration_parts, number, percent, short_number, shown_score, value_text
 from noether.report.phrases import full_stop, heading, in_words
 from noether.report.run import ReportedRun
 from noether.runs.metrics import weights_name
@@ -22,7 +22,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 for _filter in (
-    *(count_text, duration_parts, finite, number, percent, shown_score, short_number, value_text),
+    *(bare_text, count_text, duration_parts, finite, number, percent, shown_score, short_number, value_text),
     *(full_stop, heading, in_words, listed, counted, weights_name),
 ):
     TEMPLATES.filters[_filter.__name__] = _filter

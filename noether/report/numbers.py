@@ -1,5 +1,6 @@
 """Numbers as the report writes them: values, percentages, counts, scores, durations, and the labels of an axis."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +17,19 @@ TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times
 
 
 def typeset(text: str) -> str:
-    """A number's text as it is printed: with a true minus, a power of ten, a space before a percent sign."""
-    mantissa, exponential, power = text.partition("e")
-    if exponential:
-        text = f"{mantissa}\u202f×\u202f10{power.translate(SUPERSCRIPTS)}"
-    return text.replace("-", "−").replace("%", "\u202f%")
+    """A text's numbers as they are printed: with a true minus, a power of ten, a space before a percent sign."""
+    text = re.sub(r"(?<=\d)e(-?\d+)", lambda found: f"\u202f×\u202f10{found[1].translate(SUPERSCRIPTS)}", text)
+    return re.sub(r"-(?=\d)", "−", text).replace("%", "\u202f%")
 
 
-def value_text(value: Any, metric: Metric) -> str:
+def bare_text(value: Any, metric: Metric) -> str:
     """Text of a metric's value, without its unit: as precise wherever it stands."""
     return typeset(metric.bare_text(value))
+
+
+def value_text(value: Any, metric: Metric, spread: float | None = None) -> str:
+    """Text of a metric's value with its unit, and the standard deviation of several."""
+    return typeset(metric.text(value, spread))
 
 
 def number(value: Any, digits: int = 3) -> str:

@@ -48,7 +48,7 @@ def use_section(run: ReportedRun) -> Markup:
 def _spread(run: ReportedRun) -> list[tuple[str, str]]:
     """The headline metrics over runs that differ by seed: mean, standard deviation and how many."""
     return [
-        (metric.title, f"{value_text(own['mean'], metric)} ± {value_text(own['std'], metric)} ({own['n']} seeds)")
+        (metric.title, f"{value_text(own['mean'], metric, own['std'])} ({own['n']} seeds)")
         for metric in run.described.foremost(run.spread)
         if (own := run.spread[metric.name])
     ]

@@ -70,9 +70,9 @@ class Metric:
         return number_text(value) if self.unit != "%" else percent_text(value)
 
     def text(self, value: float | None, spread: float | None = None) -> str:
-        """A value with its unit, and the standard deviation of several, to the decimals of the value."""
+        """A value with its unit, and the standard deviation of several that differ, to the decimals of the value."""
         text = self.bare_text(value)
-        if spread is not None:
+        if spread:
             rounded = format(spread, f".{len(text.partition('.')[2])}f")
             fits = self.unit != "%" and "e" not in text and float(rounded) > 0
             text += f" ± {rounded if fits else self.bare_text(spread)}"

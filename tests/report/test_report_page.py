@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from report_pages import SECTIONS, Page
-from report_runs import UNITS, make_run
+from report_runs import UNITS, make_run, without_cases
 
 from noether.config.compose import load_config
 from noether.report.page import render_report, write_report
 from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
+from noether.runs.metrics import Metric, Metrics
 
 pytest_plugins = ("report_fixtures",)
 
@@ -64,6 +65,19 @@ def test_the_spread_over_the_seeds_of_a_sweep_is_shown(tmp_path: Path) -> None:
     assert "loss" not in text
     sweep.write_text("{")
     assert "one seed" in Page(write_report(folder).read_text()).texts["use"]
+
+
+def test_the_spread_is_written_as_in_the_table_of_the_sweep(run: ReportedRun) -> None:
+    described = [Metric("mass/mae", "kg", label="MAE", of="mass", headline=True),
+                 Metric("chord/mae", "m", label="MAE", of="chord", headline=True),
+                 Metric("drag/r2", label="R²", of="drag", headline=True, score=True)]  # fmt: skip
+    found = {"mass/mae": (12.345, 0.01235), "chord/mae": (-1.2e-5, 2e-6), "drag/r2": (0.999, 0.0)}
+    spread = {name: {"mean": mean, "std": std, "n": 2} for name, (mean, std) in found.items()}
+    result = {**run.result, "described": Metrics.of(*described).records()}
+    text = Page(render_report(replace(without_cases(run), result=result, spread=spread))).texts["use"]
+    power = "\u202f×\u202f10"
+    for own in ("12.35 ± 0.01 kg", f"−1.200{power}⁻⁵ ± 2.000{power}⁻⁶ m", "R²0.9990"):
+        assert f"{own} (2 seeds)" in text
 
 
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
