@@ -17,7 +17,7 @@ from noether.errors import ExitCode, RequestError
 from noether.runs.attempts import record_attempt, record_outcome, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.lease import FencedError
-from noether.runs.records import read_record, write_record
+from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from noether.training.build import already_past, build_run
@@ -62,10 +62,12 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     start_update = run.state.progress.updates
     if start_update > run.length.total_updates:
         raise already_past(run)
+    # Rank 0 says so: other hosts may not see its files.
+    is_complete = group.from_first(group.is_first and _is_complete(run))
     if group.is_first:
         about = run.describe()
         console.say(run.summary(about))
-        if not run.is_over():
+        if not is_complete:
             with refusals_told(folder.path):
                 _record(run, {**request.plan.as_dict(), **about, "conditions": run.about["conditions"]})
     group.barrier()
@@ -74,7 +76,9 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         stop.leave_before(request.deadline)
     run.note(lambda: record_attempt(folder, lease.own.number, start_update, context.host, lease.own.job or ""))
     try:
-        reason = _update_and_evaluate(run, stop, request.deadline, callbacks)
+        reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
+        if is_complete and group.is_first:
+            _say_complete(run)
         stop.finish()
     except FencedError:
         raise  # A newer start owns the folder, so write nothing.
@@ -87,21 +91,27 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
-    group, left_to_do = run.group, not run.is_over()
     with open_trackers(run) as trackers, open_saver(run, trackers, deadline) as saver:
         validate, profile = Validation(run, stop), open_profile(run)
         loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)
         with updates_that_fit(run.batch.micro):
             reason = loop.run()
-    group.barrier()
-    # Rank 0 says whether there is a result: other hosts may not see its files.
-    if not reason and group.from_first(left_to_do or not read_record(run.folder.result, run.console.warn)):
-        return write_final_result(run, stop, loop.time_use)
-    if not reason and group.is_first:
-        run.console.say(f"the run is already complete: {run.folder.path}")
-        if run.config.tracker.report and not run.folder.report.exists():  # killed while it was written
-            report_run(run.folder, run.console, run.lease)
-    return reason
+    run.group.barrier()
+    return reason or write_final_result(run, stop, loop.time_use)
+
+
+def _is_complete(run: OpenRun) -> bool:
+    """Whether nothing is left to do: the run is over, and its folder holds the result and nothing of a later update."""
+    if not run.is_over():
+        return False
+    newest = max(newest_update(run.folder.checkpoints), last_update(read_metrics(run.folder.metrics)) or 0)
+    return newest <= run.state.progress.updates and bool(read_record(run.folder.result, run.console.warn))
+
+
+def _say_complete(run: OpenRun) -> None:
+    run.console.say(f"the run is already complete: {run.folder.path}")
+    if run.config.tracker.report and not run.folder.report.exists():  # killed while it was written
+        report_run(run.folder, run.console, run.lease)
 
 
 def _leave(reason: int, run: OpenRun) -> int:

@@ -10,7 +10,7 @@ from processes import wait_for
 from noether.checkpoints.format import list_checkpoints
 from noether.errors import ExitCode
 from noether.runs.folder import RunFolder
-from noether.runs.records import read_metrics
+from noether.runs.records import last_update, read_metrics
 
 # A constant rate, so that a run cut short at k of 8 updates and one of thousands are the same up to k.
 EVERY_PART = ("trainer.ema_decay=0.9", "optimizer.learning_rate=1e-2", "schedule=constant")
@@ -92,9 +92,10 @@ def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(
 def test_resume_auto_starts_goes_on_and_leaves_a_finished_run_alone(train, tmp_path) -> None:
     first = train("auto", "resume=auto")
     result = json.loads(first.result.read_text())
-    before = final_hashes(first), first.result.stat().st_mtime_ns
+    files = (first.result, first.plan, first.metrics)
+    before = final_hashes(first), [path.read_bytes() for path in files]
     again = train("auto", "resume=auto")
-    assert (final_hashes(again), again.result.stat().st_mtime_ns) == before
+    assert (final_hashes(again), [path.read_bytes() for path in files]) == before
     longer = train("auto", "resume=latest", "trainer.max_updates=12")
     assert updates_kept(longer)[-1] == 12
     assert (result["updates"], json.loads(longer.result.read_text())["updates"]) == (8, 12)
@@ -124,3 +125,10 @@ def test_resuming_from_an_older_checkpoint_leaves_the_other_history(train, tmp_p
     train("branch", f"resume={older.path}", "trainer.max_updates=6", "optimizer.learning_rate=1e-6")
     assert updates_kept(folder) == [4, 6]
     assert json.loads(folder.result.read_text())["updates"] in (4, 6)
+    # A run that is over right there leaves it too: rows, checkpoints, settings and result are of one history.
+    train("branch", f"resume={older.path}", "trainer.max_updates=4", "optimizer.learning_rate=1e-6")
+    assert updates_kept(folder) == [4]
+    assert last_update(read_metrics(folder.metrics)) == 4
+    assert json.loads(folder.result.read_text())["updates"] == 4
+    assert json.loads(folder.plan.read_text())["length"]["total_updates"] == 4
+    assert "max_updates: 4" in folder.config.read_text()
