@@ -12,7 +12,7 @@ from dataclasses import replace
 from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.nodes import agree_on_nodes, multinode_placement
 from noether.environments.placement import LaunchRequest, Placement
-from noether.environments.rendezvous import asked_address, port_of
+from noether.environments.rendezvous import asked_address, port_of, refuse_loopback
 from noether.errors import RequestError
 
 INDEX = "JOB_COMPLETION_INDEX"
@@ -67,6 +67,7 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
 def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) -> tuple[str, str]:
     address, source = asked_address(request.master_addr, here.environ)
     if address:
+        refuse_loopback(address, source, request.nodes or 1)
         return address, f"{source}={address}"
     pod, _, domain = here.facts.full_name.partition(".")
     if domain and pod.endswith(f"-{index}"):

@@ -17,13 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.environments.binding import LaunchedTask, agree_with_rank_variables, bind_devices
-from noether.environments.endpoint import is_loopback
 from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
 from noether.environments.process_facts import ProcessFacts
-from noether.environments.rendezvous import asked_address, derived, port_of
+from noether.environments.rendezvous import asked_address, derived, port_of, refuse_loopback
 from noether.environments.slurm.step import restart_count
 from noether.errors import RequestError
 
@@ -193,18 +192,19 @@ def _endpoint(
     if process.count == 1:
         return local_endpoint(request.master_port, environ)
     address, source = asked_address(request.master_addr, environ)
+    refuse_loopback(address, source, process.nodes)
     port, asked_by, port_reason = port_of(request.master_port, environ, _derived_port(process, facts))
     if process.local_count == process.count and source != "master_addr":
         return Endpoint("127.0.0.1", port, asked_by), f"every rank is on this machine; {port_reason}"
-    if address and not is_loopback(address):
+    if address:
         return Endpoint(address, port, asked_by), f"{source}={address}; {port_reason}"
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
     daemon = process.daemon
-    if daemon is None or not daemon.master or address:
+    if daemon is None or not daemon.master:
         raise RequestError(
             "mpi-no-master",
             "there are ranks on several machines, but nothing says where rank 0 is",
-            seen=process.seen + (f", {source}={address}" if address else ", no MASTER_ADDR"),
+            seen=f"{process.seen}, no MASTER_ADDR",
             expected="the host of rank 0",
             fix=fix,
         )

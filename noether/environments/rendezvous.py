@@ -39,6 +39,22 @@ def asked_address(
     return next(iter(asked.items()), ("", ""))
 
 
+def refuse_loopback(address: str, source: str, nodes: int) -> None:
+    """Refuse an address at which each of several nodes would look for rank 0 on itself.
+
+    Raises:
+        RequestError: there are several nodes, and `source` asks for a loopback address.
+    """
+    if nodes > 1 and is_loopback(address):
+        raise RequestError(
+            "master-is-loopback",
+            f"{source}={address} means each of the {nodes} nodes itself",
+            seen=f"{source}={address}, {nodes} nodes",
+            expected="the host of rank 0, under a name or an address that every node knows",
+            fix=f"{source}=HOST      (or leave it out where the launcher knows rank 0's host)",
+        )
+
+
 def port_of(
     master_port: int | None,
     environ: Mapping[str, str],
@@ -107,15 +123,14 @@ def refuse_other_master(address: str, first_host: str, source: str) -> None:
     `source` is what `first_host`, the host of rank 0, was read from.
 
     Raises:
-        RequestError: MASTER_ADDR is another host, or a loopback address.
+        RequestError: MASTER_ADDR is another host.
     """
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
-    if short == first or (not is_loopback(address) and (is_address(address) or short.startswith(first + "-"))):
+    if short == first or is_address(address) or short.startswith(first + "-"):
         return
-    what = "means each node itself" if is_loopback(address) else f"is not {first_host}, where rank 0 runs"
     raise RequestError(
         "master-address",
-        f"MASTER_ADDR={address} {what}",
+        f"MASTER_ADDR={address} is not {first_host}, where rank 0 runs",
         seen=f"MASTER_ADDR={address}, {source}",
         expected=f"{first_host}, which is used if MASTER_ADDR is not set",
         fix="unset MASTER_ADDR      (and master_addr=HOST, if rank 0's host has another name)",

@@ -22,7 +22,7 @@ from noether.environments.launch_context import LaunchContext, whole_number
 from noether.environments.mpi import mpi_process
 from noether.environments.nodes import agree_on_nodes, node_names
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.rendezvous import asked_address, port_of
+from noether.environments.rendezvous import asked_address, port_of, refuse_loopback
 from noether.environments.slurm.step import SrunTask, restart_count, slurm_process
 from noether.errors import RequestError
 
@@ -58,11 +58,13 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
         return None
     if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):
         return None
-    task = _read(environ, elastic)
+    leave_out = "leave master_addr out" if elastic else "unset MASTER_ADDR"
+    asked = asked_address(request.master_addr, environ, leave_out)
+    task = _read(environ, elastic, asked[0])
     binding = _bind(task, environ, here.inventory, request)
     if task.told:
         agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
-    endpoint, endpoint_reason = _endpoint(request, environ, task, here.host)
+    endpoint, endpoint_reason = _endpoint(request, environ, task, here.host, asked)
     restarts, restarts_reason = _restarts(environ)
     source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
     local_world = environ.get("LOCAL_WORLD_SIZE")
@@ -102,7 +104,7 @@ def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestEr
     )
 
 
-def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
+def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
     if not environ.get("WORLD_SIZE"):
         raise _half_set(environ, "RANK", "WORLD_SIZE")
 
@@ -114,8 +116,7 @@ def _read(environ: Mapping[str, str], elastic: bool) -> RankedTask:
     pods = _count_pods(environ, world) if local_rank is None else None
     local_count = read("LOCAL_WORLD_SIZE")
     if local_count is None:
-        one_machine = is_loopback(environ.get("MASTER_ADDR", ""))
-        local_count = world if one_machine and not pods else (local_rank or 0) + 1
+        local_count = world if is_loopback(master) and not pods else (local_rank or 0) + 1
     node_rank, told_nodes = read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"), pods or read("GROUP_WORLD_SIZE")
     seen = f"RANK={rank}, WORLD_SIZE={world}, " + (
         "no LOCAL_RANK" if local_rank is None else f"LOCAL_RANK={local_rank}"
@@ -184,9 +185,10 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     return binding
 
 
-def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTask, host: str) -> tuple[Endpoint, str]:
-    leave_out = "leave master_addr out" if task.elastic else "unset MASTER_ADDR"
-    master, asked_by = asked_address(request.master_addr, environ, leave_out)
+def _endpoint(
+    request: LaunchRequest, environ: Mapping[str, str], task: RankedTask, host: str, asked: tuple[str, str]
+) -> tuple[Endpoint, str]:
+    master, asked_by = asked
     if not master and task.world > 1:
         raise RequestError(
             "no-master-address",
@@ -201,9 +203,11 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: RankedTa
         request.master_port, environ, fix="leave master_port out" if request.master_port else "unset MASTER_PORT"
     )
     served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and task.elastic else ""
-    if is_loopback(master) and task.nodes > 1 and task.node_rank == 0 and not served_by:
+    if is_loopback(master) and task.nodes > 1 and not served_by:
+        if not task.told or task.node_rank > 0:
+            refuse_loopback(master, asked_by, task.nodes)
         # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
-        master = host
+        master, reason = host, f"{host}, as {reason} in the pod of rank 0"
     reason += f"; {port_reason}" + ("; served by torchrun's agent" if served_by else "")
     return Endpoint(master, port, source, served_by), reason
 

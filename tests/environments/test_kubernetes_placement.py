@@ -66,6 +66,13 @@ def test_who_asked_for_the_port_is_said() -> None:
         pytest.param(
             1, {"nodes": 2, "host": "box"}, "without a domain", "master_addr=ADDRESS", id="a name of another form"
         ),
+        pytest.param(
+            1,
+            {"nodes": 2, "environ": {"MASTER_ADDR": "localhost"}},
+            "MASTER_ADDR=localhost, 2 nodes",
+            "MASTER_ADDR=HOST",
+            id="localhost, as another launcher sets it",
+        ),
         pytest.param(2, {"nodes": 2}, "JOB_COMPLETION_INDEX=2", "nodes=3", id="more pods than nodes"),
         pytest.param(1, {"nodes": 2, "node_rank": 0}, "node_rank=0", "leave node_rank out", id="another node_rank"),
     ],

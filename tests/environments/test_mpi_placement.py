@@ -162,8 +162,10 @@ def test_rank_variables_that_a_wrapper_sets_agree() -> None:
 @pytest.mark.parametrize(
     ("environ", "request_", "gpus", "words"),
     [
-        pytest.param({**hydra(1, 1)[1], "MASTER_ADDR": "localhost"}, None, False, ["MASTER_ADDR=localhost"],
-            id="localhost on two"),
+        pytest.param({**hydra(1, 1)[1], "MASTER_ADDR": "localhost"}, None, False, 
+            ["MASTER_ADDR=localhost means each of the 2 nodes"], id="localhost on two"),
+        pytest.param(open_mpi(1, 1)[0], LaunchRequest(master_addr="localhost"), False,
+            ["master_addr=localhost means each of the 2 nodes"], id="localhost on two, as a setting"),
         pytest.param(open_mpi(1, 1, daemons=(1, 2))[0], None, False,
             ["rank 0 is not on the machine that runs mpirun", "mpirun -x MASTER_ADDR=HOST"],
             id="mpirun on a login node"),

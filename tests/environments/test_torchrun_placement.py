@@ -138,9 +138,17 @@ def test_a_pod_starts_a_worker_on_each_device(gpus: bool, extra: dict[str, str],
 def test_the_master_pod_is_told_localhost_and_listens_to_all() -> None:
     environs = pods(2)
     environs[0]["MASTER_ADDR"] = "localhost"
-    assert place(environs[0], host="job-master-0").endpoint.host == "job-master-0"
+    placement = place(environs[0], host="job-master-0")
+    assert placement.endpoint.host == "job-master-0"
+    assert placement.reasons["endpoint"].startswith("job-master-0, as MASTER_ADDR=localhost in the pod")
     # torchrun's agent, which listens to all, may be called localhost by its own workers.
     assert place(torchrun(2, 2, master="localhost")[0]).endpoint.host == "localhost"
+
+
+def test_a_master_on_this_machine_means_that_every_rank_is_here() -> None:
+    environs = [{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)} for rank in range(2)]
+    placements = [place(environ, LaunchRequest(master_addr="localhost")) for environ in environs]
+    assert [(p.endpoint.host, len(p.nodes), p.local_world_size) for p in placements] == [("localhost", 1, 2)] * 2
 
 
 def by_hand(count: int, **extra: str) -> list[dict[str, str]]:
@@ -164,6 +172,10 @@ def test_ranks_by_hand() -> None:
     [
         pytest.param({"RANK": "0", "WORLD_SIZE": "2"}, None, False, ["no MASTER_ADDR", "MASTER_ADDR=HOST"],
             id="no master"),
+        pytest.param({**pods(2)[1], "MASTER_ADDR": "localhost"}, None, False, ["MASTER_ADDR=localhost means each"],
+            id="localhost in another pod than the master"),
+        pytest.param({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "::1"}, None, False,
+            ["MASTER_ADDR=::1 means each of the 2 nodes"], id="localhost and ranks elsewhere"),
         pytest.param({**torchrun(2)[0], "RANK": "2"}, None, False, ["RANK=2, WORLD_SIZE=2"], id="a rank too many"),
         pytest.param({**torchrun(2)[0], "LOCAL_RANK": "2"}, None, False, ["LOCAL_RANK=2"], id="a local rank too many"),
         pytest.param({**torchrun(2)[0], "RANK": "one"}, None, False, ["RANK=one"], id="no number"),

@@ -18,7 +18,7 @@ from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint
 from noether.environments.nodes import agree_on_nodes
 from noether.environments.placement import Endpoint, LaunchRequest, Placement
-from noether.environments.rendezvous import asked_address, derived, port_of, refuse_other_master
+from noether.environments.rendezvous import asked_address, derived, port_of, refuse_loopback, refuse_other_master
 from noether.environments.slurm.devices import component_devices, refuse_uneven_devices
 from noether.environments.slurm.outside_step import outside_placement
 from noether.environments.slurm.step import OutsideStep, SrunTask, restart_count, slurm_process
@@ -89,6 +89,7 @@ def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask
     otherwise, why = derived(task.job_id, task.step_id, f"job {task.job_id} + step {task.step_id}")
     port, source, reason = port_of(request.master_port, variables, (otherwise, why + note))
     address, asked_by = asked_address(request.master_addr, variables)
+    refuse_loopback(address, asked_by, len(task.nodes))
     if asked_by == "master_addr":
         return Endpoint(address, port, source), f"master_addr={address}; {reason}"
     _refuse_other_first_node(environ, task)
