@@ -42,8 +42,8 @@ def predict(
     """Predict the fields on a mesh or on points of your own, at any resolution.
 
     A mesh is expected in the axes and the unit of length of the training files. The fields are written in the same
-    axes, with positions in m. Scaling comes from the checkpoint. Of several runs, the mean is predicted, with their
-    spread and an interval that the validation split calibrates.
+    axes, on the mesh in its own unit. Scaling comes from the checkpoint. Of several runs, the mean is predicted, with
+    their spread and an interval that the validation split calibrates.
 
     Args:
         runs: further runs on the same data; a folder of runs or a sweep stands for its runs

@@ -98,7 +98,7 @@ def open_shape(
         RequestError: a file cannot be read, or is nothing like what was trained on.
     """
     files = FileAxes.of(trained.task.space, asked.axes, trained.task.periods)
-    scale = files.metres if asked.scale is None else asked.scale
+    scale = asked.metres(files.metres)
     given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
     paths = {f"{name}_points": path for name, path in (sets or {}).items()}
     others = {name: read_points(path, scale, trained.part_of(name)) for name, path in paths.items()}
@@ -211,7 +211,7 @@ def _write(
         if arrays and key == trained.shape_set:
             write_on_shape(path, mesh, shape, arrays, trained.part_of(key))
         elif arrays:
-            write_fields(path, points, None, arrays)
+            write_fields(path, points / request.shape.metres(opened.files.metres), None, arrays)
         if arrays:
             lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
     return lines

@@ -39,6 +39,10 @@ class ShapeRequest:
     chunk_size: int
     parameters: dict[str, float | list[float]]
 
+    def metres(self, of_training: float) -> float:
+        """Metres of one unit of the mesh, where the files of training have so many."""
+        return of_training if self.scale is None else self.scale
+
 
 @dataclass(frozen=True)
 class PredictRequest:

@@ -10,7 +10,7 @@ import numpy as np
 from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
 from noether.data.cases.mesh_source import FACES, ShapePart, whole_mesh
-from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista
+from noether.data.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista, read_array
 from noether.errors import RequestError
 
 if TYPE_CHECKING:  # It imports SciPy, which a rank that trains does not need.
@@ -70,7 +70,7 @@ def write_on_shape(
         RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
     """
     if source.suffix == ".npy":
-        return write_fields(path, shape.points, shape.faces, arrays)
+        return write_fields(path, read_array(source)[shape.rows], shape.faces, arrays)
     check_suffix(path)
     pyvista = import_pyvista()
     mesh = whole_mesh(source, part)

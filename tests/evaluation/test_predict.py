@@ -266,7 +266,7 @@ def test_the_test_split_predicted_from_its_own_files_has_the_metrics_of_evaluate
 @pytest.mark.slow
 def test_a_finer_mesh_of_another_program_and_points_in_the_air(noether, tmp_path: Path) -> None:
     plain_stl(tmp_path / "car.stl", POINTS.astype(np.float64) * 1000, triangles(QUADS))
-    np.save(tmp_path / "air.npy", np.random.default_rng(0).uniform([-1, 1.9, -3], [1, 3.5, 3], (700, 3)) * 1000)
+    np.save(tmp_path / "air.npy", air := np.random.default_rng(0).uniform([-1, 1.9, -3], [1, 3.5, 3], (700, 3)) * 1000)
     asked = ("predict", str(SMALL_RUN), "--mesh", str(tmp_path / "car.stl"))
     refused = noether(*asked)
     assert (refused.code, "--scale 0.001" in refused.err) == (2, True)
@@ -280,6 +280,7 @@ def test_a_finer_mesh_of_another_program_and_points_in_the_air(noether, tmp_path
         assert found.shape == shape
         assert np.isfinite(found).all()
     assert pyvista.read(tmp_path / "o.vtp").n_cells == len(triangles(QUADS))
+    np.testing.assert_allclose(pyvista.read(tmp_path / "o_volume.vtp").points, air, rtol=1e-6, err_msg="in mm, too")
 
 
 def test_an_array_of_the_mesh_that_cannot_be_the_truth_of_its_field_is_named(noether, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from noether.data.cases.numbers import read_numbers
 from noether.data.cases.spread import spans_decades
 from noether.data.cases.tables import Row, as_number, case_key, other_sheets, read_table
 from noether.data.cases.unlike import in_another_unit, unlike
+from noether.data.cases.vocabulary import name_and_unit
 from noether.data.shared_work import Progress, silent
 from noether.data.surviving_pool import surviving_map
 from noether.errors import RequestError
@@ -283,7 +284,9 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
     if several := [case for case, count in found.items() if count > 1]:
         survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
     numbers = {}
-    for column in [name for name in columns if name != by]:
+    # The numbers that name the cases are one of them, too, where they do more than count.
+    counts = not name_and_unit(by)[1] and all(row.get(by, "").isdecimal() for row in rows)
+    for column in [name for name in columns if name != by or not counts]:
         values = {case: number for case, row in own if (number := finite(as_number(row.get(column)))) is not None}
         if len(values) > len(found) // 2:
             numbers[column] = values

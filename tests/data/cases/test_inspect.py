@@ -139,6 +139,20 @@ def test_a_table_of_all_cases_is_found_by_their_names(tmp_path: Path) -> None:
     assert {round(float(train[i]["speed"]), 3) for i in range(len(train))} <= {20.0, 21.0, 22.0, 23.0}
 
 
+@pytest.mark.parametrize(("column", "first", "known"), [("alpha", -2, True), ("angle_deg", 0, True), ("run", 0, False)])
+def test_cases_named_by_a_number_have_it_as_a_parameter(column: str, first: int, known: bool, tmp_path: Path) -> None:
+    for number in range(first, first + 5):
+        body(1.0, 2).save(tmp_path / f"{number}.vtp")
+    rows = [f"{number},{number * number}" for number in range(first, first + 5)]
+    (tmp_path / "all.csv").write_text("\n".join([f"{column},speed", *rows]))
+    about = parse_map(text := draft_map(survey_folder(tmp_path)), "m")
+    assert (len(about.parameters) == 2) is known
+    prepare_cases(tmp_path, tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    for own in read_metadata(tmp_path / "out")["cases"].values() if known else ():
+        number, speed = own["parameters"].values()
+        assert number**2 == speed
+
+
 @pytest.mark.parametrize("content", [{}, {"notes.txt": "nothing"}], ids=["empty", "no-mesh"])
 def test_a_folder_without_cases_is_refused(content: dict[str, str], tmp_path: Path) -> None:
     (root := tmp_path / "two words").mkdir()
