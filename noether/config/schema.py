@@ -99,18 +99,21 @@ class RunConfig(Section):
         self._recipe = recipe
         return self
 
-    def own_code(self, *, trains: bool = True) -> dict[str, str]:
+    def own_code(self, *, trains: bool = True, submits: bool = False) -> dict[str, str]:
         """Returns the dotted paths that a run with these settings imports, each with the setting that names it.
 
         Args:
             trains: False: only what a trained model needs; nothing that trains it or follows the training.
+            submits: True: also what its job runs: shell lines, image, mounts and further options.
         """
         sections = SECTIONS_WITH_KIND if trains else SECTIONS_OF_A_TRAINED_MODEL
         named = {getattr(self, name).kind: f"{name}.kind" for name in sections}
         if trains:
             named |= dict.fromkeys(self.tracker.services, "tracker.services")
             named |= dict.fromkeys(self.trainer.callbacks, "trainer.callbacks")
-        return {path: setting for path, setting in named.items() if "." in path}
+        code = {path: setting for path, setting in named.items() if "." in path}
+        names = ("slurm_setup", "container", "container_mounts", "slurm_additional_parameters") if submits else ()
+        return code | {str(value): f"slurm.{name}" for name in names if (value := getattr(self.slurm, name))}
 
     @field_validator("devices", mode="before")
     @classmethod

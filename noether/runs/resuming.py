@@ -24,11 +24,13 @@ def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
     return load_config(*on_own_settings(overrides, hp))
 
 
-def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str], SettingsLayer | str | None]:
+def on_own_settings(
+    overrides: Sequence[str], hp: str | None, *, submits: bool = False
+) -> tuple[list[str], SettingsLayer | str | None]:
     """Returns the words and the settings to compose, for words that may name a run to resume.
 
     With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are the run's own config.yaml;
-    the words are changes to it. What was accepted at an earlier start has to be accepted anew.
+    the words are changes to it. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
 
     Raises:
         RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
@@ -49,9 +51,9 @@ def on_own_settings(overrides: Sequence[str], hp: str | None) -> tuple[list[str]
             expected=f"{folder.config} as the run wrote it",
             fix=f"--hp FILE {_resume_word(folder.path)}      (the settings that the run was started with)",
         ) from None
-    if not own.own_code().keys() <= {str(value) for value in typed.values()}:
+    if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
         fix = f"{again}      (after reading that file)"
-        approved_code(folder, own, folder.config, trust=False, fix=fix, trains=True)
+        approved_code(folder, own, folder.config, trust=False, fix=fix, trains=True, submits=submits)
     if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
         words.append(f"resume={override_value(str(folder.path))}")
     return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], layer

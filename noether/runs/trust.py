@@ -30,13 +30,20 @@ def mark_own(folder: RunFolder, config: RunConfig) -> None:
 
     Only runs that name code of their own need one.
     """
-    key = _own_key(make=True) if config.own_code() else None
+    key = _own_key(make=True) if config.own_code(submits=True) else None
     if key is not None:
         write_json(folder.path / MARK, {"signature": _signature(key, config)})
 
 
 def approved_code(
-    folder: RunFolder, config: RunConfig, written_in: Path, trust: bool, fix: str = "", *, trains: bool
+    folder: RunFolder,
+    config: RunConfig,
+    written_in: Path,
+    trust: bool,
+    fix: str = "",
+    *,
+    trains: bool,
+    submits: bool = False,
 ) -> Collection[str]:
     """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
 
@@ -47,11 +54,12 @@ def approved_code(
         trust: whether the user has said that this run's code may run.
         fix: the words by which the user says so; by default --trust.
         trains: whether the run goes on training; else code that only trains, such as an optimiser, is not imported.
+        submits: whether it goes on in a job, which runs shell lines and an image too.
 
     Raises:
         RequestError: the run names code, this user did not start it and does not trust it.
     """
-    code = config.own_code(trains=trains)
+    code = config.own_code(trains=trains, submits=submits)
     why = "" if trust or not code else _why_not_own(folder, config, written_in)
     if why:
         raise RequestError(
@@ -80,7 +88,7 @@ def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> str:
 
 
 def _signature(key: bytes, config: RunConfig) -> str:
-    sections = {setting.partition(".")[0] for setting in config.own_code().values()}
+    sections = {setting.partition(".")[0] for setting in config.own_code(submits=True).values()}
     text = json.dumps(config.model_dump(mode="json", include=sections), sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 

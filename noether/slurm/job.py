@@ -24,8 +24,8 @@ from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import named_run, new_run_id
 from noether.runs.resuming import on_own_settings
 
-_OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)|[+~]*slurm\.")
-"""Settings that the job sets itself, so that a requeued job continues the same run, and those that are its options."""
+_OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
+"""Settings that the job sets itself, so that a requeued job continues the same run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if multirun:
         expanded, configs = load_sweep(overrides, hp, "submit")
     else:
-        words, settings = on_own_settings(overrides, hp)
+        words, settings = on_own_settings(overrides, hp, submits=True)
         expanded, configs = [words], [load_config(words, settings)]
         hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
     base = configs[0].run_id or new_run_id()

@@ -98,15 +98,18 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
-    # The slurm settings are the script's #SBATCH options, and are not repeated: each needs editing in one place only.
-    train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *job.shared])
+    # The slurm settings too, which this script's options say already: `noether submit resume=RUN` reads the run's.
+    asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
+    others = [word for word in job.shared if word not in asked]
+    train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *others])
     own = shlex.join(["output_path=" + override_value(str(job.output_path)), "resume=auto"])
     name = shlex.quote(f"run_id={override_value(job.name)}")
     if job.is_array:  # The first run's name, with a shell variable in place of its number.
         head, _, tail = override_value(f"{job.name}-0").rpartition("0")
         name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
         train += ' "${overrides[@]}"'
-    return " \\\n    ".join([" ".join(map(_quoted, srun)), *container, train, f"{name} {own}"])
+    lines = [" ".join(map(_quoted, srun)), *container, train, *([shlex.join(asked)] if asked else []), f"{name} {own}"]
+    return " \\\n    ".join(lines)
 
 
 def _quoted(word: str) -> str:

@@ -12,9 +12,12 @@ from conftest import TINY
 
 from noether.checkpoints.format import write_checkpoint
 from noether.common.whole_file import write_json
-from noether.config.compose import load_config
+from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
 from noether.errors import RequestError
+from noether.runs.folder import RunFolder
+from noether.runs.resuming import load_run_config
+from noether.runs.trust import MARK, mark_own
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script
 from tests.refusal import refusal
@@ -261,6 +264,20 @@ def test_a_checkpoint_of_a_run_is_refused_by_its_name_in_runs_too(folder: Path) 
     for named in (f"cars/checkpoints/{saved.name}", saved):
         with refusal("job-resumes-checkpoint"):
             describe_job([f"resume={named}"], str(TINY))
+
+
+def test_a_run_that_goes_on_in_a_job_asks_for_what_it_had_but_runs_no_strangers_lines(folder: Path) -> None:
+    job = describe_job(["run_id=cars", "slurm.nodes=2", "slurm.timeout_min=240", "slurm.slurm_setup=[umask 2]"], str(TINY))
+    config, run = load_config([*job.shared, "run_id=cars"], job.hp), folder / "runs/cars"
+    write_checkpoint(run / "checkpoints", 2, {}, META | {"config": config.model_dump(mode="json")})
+    (run / "config.yaml").write_text(dump_config(config))
+    with refusal("untrusted-run") as refused:
+        describe_job([f"resume={run}"], None)
+    assert "slurm.slurm_setup" in refused.value.seen
+    mark_own(RunFolder(run), config)
+    assert describe_job([f"resume={run}"], None).slurm == job.slurm
+    (run / MARK).unlink()
+    assert load_run_config([f"resume={run}"], None).slurm == job.slurm  # Not of a job: nothing runs the lines.
 
 
 def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:

@@ -30,6 +30,7 @@ trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
     apptainer exec --nv --bind /data images/noether.sif \
     noether train trainer.effective_batch_size=64 \
+    slurm.nodes=2 slurm.gpus_per_node=a100:4 slurm.container=images/noether.sif 'slurm.container_mounts=[/data]' \
     run_id=cars output_path=runs resume=auto
 code=$?
 trap - TERM

@@ -32,6 +32,7 @@ ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
     noether train \
+    'slurm.slurm_setup=['"'"'echo $HOME'"'"']' \
     run_id=cars 'output_path="my runs/it'"'"'s"' resume=auto
 code=$?
 trap - TERM

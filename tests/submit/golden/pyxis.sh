@@ -29,6 +29,7 @@ ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 '--container-image=ghcr.io#my/noether:1.0' --container-mounts="$PWD":"$PWD",/data:/mnt --container-workdir="$PWD" \
     noether train trainer.effective_batch_size=64 \
+    slurm.nodes=2 slurm.gpus_per_node=a100:4 'slurm.container="ghcr.io#my/noether:1.0"' 'slurm.container_mounts=['"'"'/data:/mnt'"'"']' \
     run_id=cars output_path=runs resume=auto
 code=$?
 trap - TERM

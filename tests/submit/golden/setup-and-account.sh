@@ -39,6 +39,7 @@ ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
     noether train \
+    'slurm.slurm_setup=[module load cuda/12.8, '"'"'ulimit -n 4096'"'"']' slurm.slurm_account=cfd slurm.slurm_qos=long slurm.slurm_constraint=ib 'slurm.nodelist="n[1-2]"' slurm.nodes=2 slurm.folder=/scratch/jobs/%j 'slurm.slurm_additional_parameters={mail-type: END, exclusive: true}' slurm.slurm_signal_delay_s=120 slurm.max_requeues=5 \
     run_id=cars output_path=runs resume=auto
 code=$?
 trap - TERM

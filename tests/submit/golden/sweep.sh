@@ -35,6 +35,7 @@ ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 \
     noether train "${overrides[@]}" \
+    slurm.slurm_array_parallelism=2 \
     run_id=cars-"$SLURM_ARRAY_TASK_ID" output_path=runs resume=auto
 code=$?
 trap - TERM

@@ -33,6 +33,7 @@ ended_by_slurm=no
 trap 'ended_by_slurm=yes' TERM
 srun --kill-on-bad-exit=1 --wait=60 --cpus-per-task=8 \
     noether train --hp cars.yaml trainer.effective_batch_size=64 \
+    slurm.nodes=2 slurm.gpus_per_node=a100:4 slurm.cpus_per_task=8 slurm.mem_gb=64 slurm.timeout_min=240 slurm.slurm_partition=gpu \
     run_id=cars output_path=runs resume=auto
 code=$?
 trap - TERM
