@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 from noether.common.suggest import did_you_mean, nearest
@@ -145,7 +146,8 @@ def _wrong_words(
     given = [flag_of(name) + ("" if value is True else f"={value}") for name, value in flags.items()]
     meant = MEANT_FOR.get(verb)
     if meant is not None and meant not in flags and len(extra) == 1:
-        given += [flag_of(meant), *extra]
+        is_run = verb == "status" and (Path(extra[0]) / "config.yaml").is_file()  # The flag takes the folder of runs.
+        given += [flag_of(meant), str(Path(extra[0]).parent) if is_run else extra[0]]
     named, fix = " ".join(needed).upper(), shlex.join(["noether", *verb.split(), *example, *given])
     seen, expected = " ".join(["noether", verb, *words]), f"noether {verb} {named}"
     if missing:
@@ -204,8 +206,10 @@ def _flag_meant(typed: str, value: str, own: Mapping[str, Parameter], settings: 
     if OTHER_FLAGS.get(key) in own:
         return OTHER_FLAGS[key], ""
     if settings and len(key) > 1:
-        from noether.config.other_names import setting_meant
+        from noether.config.other_names import fields_of, setting_meant
 
+        if fields_of(key):
+            return key, ""
         found = setting_meant(key, value)
         if found is not None:
             return found.setting, "" if found.setting in settings and not found.remark else str(found)

@@ -24,7 +24,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         RequestError: a word is not an override, or a setting has several values.
     """
     parsed = []
-    for text, following in zip(overrides, [*overrides, ""][1:], strict=True):
+    for place, text in enumerate(overrides):
+        following = list(overrides[place + 1 : place + 3])
         try:
             override = parse_override(text)
         except HydraException:
@@ -62,15 +63,16 @@ def _several_values(text: str) -> RequestError:
     )
 
 
-def _unreadable(text: str, following: str) -> RequestError:
-    """Explains a word that is not an override; `following` is the next one, which may be its value."""
+def _unreadable(text: str, following: Sequence[str]) -> RequestError:
+    """Explains a word that is not an override; `following` are the next two: its value, or `=` and its value."""
     key, _, value = text.partition("=")
     colon, _, after = text.partition(":")
-    seen = text
+    dotted, seen = re.sub("[/:]", ".", key), text
+    given = "".join(following if following[:1] == ["="] else following[:1]).removeprefix("=")
     if "@" in key or (value and key.startswith("~")):
         fix = key if key.startswith("~") else f"{key.partition('@')[0]}={value}"
-    elif "/" in key and fields_of(key.replace("/", ".")):
-        fix = shlex.quote(f"{key.replace('/', '.')}={value}")
+    elif value and dotted != key and fields_of(dotted):
+        fix = shlex.quote(f"{dotted}={value}")
     elif text.endswith((".yaml", ".yml")):
         fix = f"--hp {shlex.quote(text)}"
     elif not key.strip("+~. ") or key.endswith("."):
@@ -81,8 +83,9 @@ def _unreadable(text: str, following: str) -> RequestError:
         given = after.strip()
         given = given if re.fullmatch(r"[\w.+-]+", given) else override_value(given)
         fix = shlex.quote(f"{colon}={given}")
-    elif fields_of(text) and following and "=" not in following and following[0] not in "+~":
-        seen, fix = f"{text} {following}", shlex.quote(f"{text}={following}")
+    elif fields_of(text) and given and "=" not in given and given[0] not in "+~":
+        spaced = following[: 2 if following[0] == "=" else 1]
+        seen, fix = " ".join([text, *spaced]), shlex.quote(f"{text}={given}")
     elif (default := default_of(fields_of(text))) is not None:
         fix = shlex.quote(f"{text}={as_override(default)}")
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from noether.config.compose import compose_settings, dumped_layer, load_config, validate
 from noether.config.layers import SettingsLayer
-from noether.config.overrides import parse_overrides
+from noether.config.overrides import parse_overrides, setting_value
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.errors import RequestError
@@ -35,10 +35,22 @@ def on_own_settings(
     Raises:
         RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
     """
-    words, typed = list(overrides), {} if hp is not None else _typed(overrides)
-    folder = _resumed(typed, overrides)
+    words, typed = list(overrides), _typed(overrides)
+    folder = None if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)
     if folder is None or not folder.config.exists():
         return words, hp  # Whether there is anything to resume is said where the run starts.
+    name = typed.get("run_id")
+    if name is not None and str(name) != folder.run_id:
+        begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
+        raise RequestError(
+            "resumed-by-another-name",
+            f"resume={typed['resume']} goes on in the folder of {folder.run_id}",
+            seen=f"run_id={name}",
+            expected=f"no run_id, or run_id={folder.run_id}",
+            fix=f"leave run_id={name} out\n{begins} run_id={name}      (a run of its own, from its best weights)",
+        )
+    if hp is not None:
+        return words, hp
     again = f"--hp {shlex.quote(str(folder.config))} {_resume_word(folder.path)}"
     try:
         layer = dumped_layer(folder.config)
@@ -70,7 +82,7 @@ def _resume_word(folder: Path) -> str:
 
 def _typed(words: Sequence[str]) -> dict[str, Any]:
     """Returns the value that each setting was given last."""
-    return {override.key_or_group: override.value() for override in parse_overrides(words)}
+    return {override.key_or_group: setting_value(override) for override in parse_overrides(words)}
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> RunFolder | None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import TINY
 
 from noether.config.compose import dump_config, load_config
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run, newest_run
 from noether.runs.resuming import continue_line, load_run_config, on_own_settings
 from noether.runs.trust import mark_own
+from tests.refusal import refusal
 
 OWN = ("seed=7", "model=transformer", "trainer.max_updates=9", "accept_changes=[seed]")
 
@@ -105,6 +107,21 @@ def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("seed: 3\n")
     assert load_run_config([f"resume={run.path}"], str(mine)).seed == 3
+
+
+@pytest.mark.parametrize(("resume", "hp"), [("{}", None), ("latest", None), ("{}", TINY)], ids=["run", "latest", "hp"])
+def test_a_run_does_not_go_on_under_another_name(resume: str, hp: Path | None, tmp_path: Path) -> None:
+    """It went on in its own folder, and the name was forgotten."""
+    run = make_run(tmp_path, "cars")
+    words = [f"resume={resume.format(run.path)}", f"output_path={tmp_path}"]
+    with refusal("resumed-by-another-name") as refused:
+        load_run_config([*words, "run_id=lorries"], str(hp) if hp else None)
+    *own, name = shlex.split(refused.value.fix.splitlines()[1].partition("   ")[0])
+    assert (own, name) == (
+        ["--hp", str(run.config), "resume=null", f"initial_weights={run.path}"],
+        "run_id=lorries",
+    )
+    load_run_config([*words, "run_id=cars"], str(hp) if hp else None)
 
 
 def test_a_name_with_spaces_and_commas_is_continued_by_the_printed_line(tmp_path: Path) -> None:

@@ -267,7 +267,8 @@ def test_a_checkpoint_of_a_run_is_refused_by_its_name_in_runs_too(folder: Path) 
 
 
 def test_a_run_that_goes_on_in_a_job_asks_for_what_it_had_but_runs_no_strangers_lines(folder: Path) -> None:
-    job = describe_job(["run_id=cars", "slurm.nodes=2", "slurm.timeout_min=240", "slurm.slurm_setup=[umask 2]"], str(TINY))
+    words = ["run_id=cars", "slurm.nodes=2", "slurm.timeout_min=240", "slurm.slurm_setup=[umask 2]"]
+    job = describe_job(words, str(TINY))
     config, run = load_config([*job.shared, "run_id=cars"], job.hp), folder / "runs/cars"
     write_checkpoint(run / "checkpoints", 2, {}, META | {"config": config.model_dump(mode="json")})
     (run / "config.yaml").write_text(dump_config(config))
