@@ -66,8 +66,8 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
 )
 # getopt takes these for the options of the same meaning; both names are then one here.
 SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "cluster": "clusters"}
-SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11")
-"""Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11)."""
+SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11 mpibind")
+"""Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11, mpibind)."""
 _SITE_PREFIXES = ("container-", "no-container-")
 _SITE_FLAGS = names_in("x11 container-writable container-readonly container-remap-root container-mount-home")
 OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slurm calls it.

@@ -30,7 +30,7 @@ _UNFILLED_NAME = (
 )
 _WORD_TO_FILL_IN = re.compile(
     r"(?:/?\b(?:path/to|some/path)/|(?:(?<![\w}.])|(?<=/home))/path_to_)[^\s\"'}]*|[^\s\"'=:]*/xxx+/[^\s\"'}]*|<your[^>]*>|\b(?:[Yy]our|YOUR)[_-]\w+|\bREPLACE_(?:ME|WITH)\b|/your/|\bTODO_\w+"
-    r"|\bpath to (?:an?|your) \w+|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
+    r"|\bpath to (?:an?|your) \w+|\[path[- _]to[^\]]*\]|/(?:home|users|scratch)/(?:user_?name|USER_?NAME)\b"
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 _PATH_TO_FILL_IN = r"^[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?$|(?<!\$)\{\w+\}"
