@@ -10,6 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from noether.common.console import Console
+from noether.common.numbers import NONE
 from noether.data.cases.angles import as_arc
 from noether.evaluation.conformal import LEVELS
 from noether.evaluation.ensemble import Ensemble, calibrate, mean_and_spread, shape_distance
@@ -136,6 +137,9 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
             both = (as_arc(own, trained.task.fields[label].period) for own in (found.spreads[label], half))
             spread, reach = (output_text(trained.task, label, float(np.mean(own))) for own in both)
             table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
+    for label in (label for label in found.scalars if label not in found.half_widths):  # Samples lack what it needs.
+        known = (output_text(trained.task, label, float(own[label])) for own in (found.scalars, found.spreads))
+        table.add_row(label.replace("_", " "), *known, NONE, NONE)
     return table
 
 

@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -9,9 +11,13 @@ import pyvista
 
 from noether import load_run
 from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares, highest_level, kept_scores
+from noether.evaluation.ensemble import Ensemble
+from noether.evaluation.intervals import Prediction, interval_table
 from noether.evaluation.members import named_runs
 from noether.evaluation.shape_distance import distances, fit_distance
 from noether.evaluation.shape_request import interval_level
+from noether.evaluation.trained import TrainedModel
+from noether.tasks.fields import FieldsTask
 from tests.notebooks import run_notebook
 from tests.refusal import refusal
 
@@ -115,6 +121,20 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
                         ([runs[0], runs[2]], "runs-do-not-fit-together")):  # fmt: skip
         refused = noether("predict", *words, "--mesh", CAR, "--out", str(out))
         assert (refused.code, code in refused.err) == (2, True), refused.err
+
+
+def test_a_coefficient_that_could_not_be_calibrated_has_a_row_without_an_interval() -> None:
+    task = FieldsTask({"surface_pressure": {"points": "surface_points", "unit": "Pa"}})
+    trained = cast(TrainedModel, SimpleNamespace(task=task))
+    spreads = {"drag": np.array(0.01), "lift": np.array(0.02)}
+    found = Prediction({}, {"drag": 0.3, "lift": -0.1}, spreads, {"lift": np.array(0.05)}, None)
+    covered = {"lift": {"covered": [0.5] * len(LEVELS)}}
+    table = interval_table(trained, found, Ensemble((), {"outputs": covered, "cases": {"test": 5}}), 90)
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("lift", "-0.1000", "0.02000", "-0.1500 to -0.05000", "50.0%"),
+        ("drag", "0.3000", "0.01000", "–", "–"),
+    ]
 
 
 def test_the_notebook_goes_from_intervals_to_what_to_change(runs: list[str], monkeypatch) -> None:
