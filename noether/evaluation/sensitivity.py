@@ -67,7 +67,7 @@ def sensitivity(
     context, queries = (shape_tensors(trained, one) for one in (as_trained(shape, shown), shape))
     context[trained.shape_set], queries[trained.shape_set] = shown.of(points), points
     if shape.faces is not None:
-        surface["areas"], surface["normals"] = areas_and_normals(points, shape.faces)
+        surface["areas"], surface["normals"] = moved_areas_and_normals(points, shape)
         context[f"{own}normals"], queries[f"{own}normals"] = surface["normals"][shown.rows], surface["normals"]
     sample = whole_sample(trained, context, queries, {}, given)
     batch = to_device({key: value[None] for key, value in sample.items()}, trained.device, trained.precision.weights)
@@ -112,8 +112,12 @@ def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[
     return dict(zip("xyz", np.einsum("nx,nx->x", gradient, points - foot).tolist(), strict=True))
 
 
-def areas_and_normals(points: Tensor, faces: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Area (N,) and unit outward normal (N, 3) of each point of a mesh; as `point_areas`, for gradients."""
+def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Area (N,) and unit outward normal (N, 3) of each point of a mesh that moves; as `point_areas`, for gradients.
+
+    Where the faces round a point cancel, its normal is that of the shape, and held.
+    """
+    faces = np.asarray(shape.faces)
     corners = [points[faces[:, k]] for k in range(faces.shape[1])]
     across = (corners[-2] - corners[0], corners[-1] - corners[1]) if len(corners) == 4 else (
         corners[1] - corners[0], corners[2] - corners[0]
@@ -123,7 +127,8 @@ def areas_and_normals(points: Tensor, faces: np.ndarray) -> tuple[Tensor, Tensor
     for k in range(len(corners)):
         sums = sums.index_add(0, torch.from_numpy(np.ascontiguousarray(faces[:, k])), vectors)
     areas = torch.linalg.vector_norm(sums, dim=1)
-    return areas, sums / areas.clamp(min=torch.finfo(torch.float64).tiny).unsqueeze(1)
+    normals = sums / areas.clamp(min=torch.finfo(torch.float64).tiny).unsqueeze(1)
+    return areas, torch.where(torch.from_numpy(shape.areas == 0).unsqueeze(1), torch.from_numpy(shape.normals), normals)
 
 
 def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray, length: float) -> np.ndarray:

@@ -11,8 +11,14 @@ import torch
 
 from noether.config.compose import load_config
 from noether.data.about import FRONTAL
-from noether.data.surface_mesh import frontal_area, point_areas
-from noether.evaluation.sensitivity import Sensitivity, areas_and_normals, sensitivity, spread_over_surface, stretches
+from noether.data.surface_mesh import frontal_area
+from noether.evaluation.sensitivity import (
+    Sensitivity,
+    moved_areas_and_normals,
+    sensitivity,
+    spread_over_surface,
+    stretches,
+)
 from noether.evaluation.shape_input import Shape
 from noether.evaluation.trained import TrainedModel
 from noether.evaluation.values import output_text
@@ -151,12 +157,18 @@ def test_an_output_is_written_as_metrics_are(label: str, value: float, text: str
     assert output_text(model_of("upt", 64).task, label, value) == text
 
 
-def test_areas_and_normals_are_those_of_the_mesh() -> None:
-    for faces in (QUADS, QUADS[:, :3]):
-        found = areas_and_normals(torch.from_numpy(POINTS), faces)
-        for own, known in zip(found, point_areas(POINTS, faces), strict=True):
-            used = np.unique(faces)
-            np.testing.assert_allclose(own.numpy()[used], known[used], rtol=1e-12, atol=1e-15)
+FOLD = np.array([[0, 1, 11], [0, 11, 1]])
+"""Two triangles back to back: their vector areas cancel."""
+
+
+@pytest.mark.parametrize("faces", [QUADS, QUADS[:, :3], FOLD], ids=["quads", "triangles", "fold"])
+def test_areas_and_normals_are_those_of_the_mesh(faces: np.ndarray) -> None:
+    shape, points = Shape.of_mesh(POINTS, faces), torch.from_numpy(POINTS).requires_grad_()
+    found = moved_areas_and_normals(points, shape)
+    for own, known in zip(found, (shape.areas, shape.normals), strict=True):
+        np.testing.assert_allclose(own.detach().numpy(), known, rtol=1e-12, atol=1e-15)
+    (gradient,) = torch.autograd.grad(found[1].sum(), points)
+    assert torch.isfinite(gradient).all()
 
 
 def test_a_density_has_the_integral_of_its_values() -> None:
