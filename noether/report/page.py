@@ -56,8 +56,9 @@ def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
 
 def render_report(run: ReportedRun) -> str:
     """Returns the page."""
-    wanted = run.result.get("report_parts") or ("errors", "cases", "scalars", "distributions")
-    sections = {part: OF_THE_TASK[part] for part in wanted if part in OF_THE_TASK}
+    told = (record.get("report_parts") for record in (run.result, run.plan))
+    wanted = next((parts for parts in told if isinstance(parts, list)), list(OF_THE_TASK))
+    sections = {part: section for part, section in OF_THE_TASK.items() if part in wanted}
     if run.calibration:
         sections["intervals"] = ("How sure", intervals_section)
     sections |= OF_EVERY_RUN

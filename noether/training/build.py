@@ -91,6 +91,7 @@ class Run:
             },
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
             "described": self.described.records(),
+            "report_parts": list(problem.task.report_parts),
         }
 
     def summary(self, about: Mapping[str, Any]) -> str:

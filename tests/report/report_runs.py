@@ -14,6 +14,7 @@ from noether.report.run import ReportedRun
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics
 from noether.tasks.field_errors import field_metrics
+from noether.tasks.fields import FieldsTask
 from noether.tasks.scalars import scalar_metrics
 
 UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
@@ -179,6 +180,7 @@ def result_of(arrays: dict[str, np.ndarray], updates: int) -> dict[str, Any]:
         "fields": list(UNITS),
         "metrics": metrics | {f"lift_coefficient/{name}": value for name, value in scores.items()},
         "described": Metrics.of(*known).records(),
+        "report_parts": list(FieldsTask.report_parts),
         "baselines": baselines,
         "scalars": {
             "lift_coefficient": {
@@ -207,6 +209,7 @@ def plan_of(updates: int, world_size: int = 2) -> dict[str, Any]:
         "length": {"updates_per_epoch": 67, "total_updates": updates, "epochs": updates / 67},
         "data": {"training": 540, "validation": 60, "test": 100},
         "model": {"kind": "upt", "parameters": 567890},
+        "report_parts": list(FieldsTask.report_parts),
     }
 
 

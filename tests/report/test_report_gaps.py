@@ -70,6 +70,12 @@ def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
     assert "The run has made 1 update and has not been evaluated" in texts[""]
 
 
+def test_the_parts_of_a_page_are_those_of_its_task_before_there_is_a_result(run: ReportedRun) -> None:
+    plan = {**run.plan, "report_parts": ["errors", "classes"]}
+    early = replace(run, plan=plan, result={}, meta={}, arrays={})
+    assert list(Page(render_report(early)).texts)[1:4] == ["errors", "classes", "use"]
+
+
 def no_lift(run: ReportedRun) -> ReportedRun:
     arrays = {key: value for key, value in run.arrays.items() if "lift" not in key}
     return replace(run, result={**run.result, "scalars": {}}, arrays=arrays)

@@ -26,6 +26,8 @@ def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> No
     confusion = result["classes"]["confusion"]
     assert [sum(row) for row in confusion] == [100] * 10
     assert sum(confusion[i][i] for i in range(10)) == round(1000 * result["metrics"]["accuracy"])
+    plan = json.loads((tmp_path / "digits" / "plan.json").read_text())
+    assert plan["report_parts"] == result["report_parts"] == ["errors", "classes"]
     report = (tmp_path / "digits" / "report.html").read_text()
     assert "On 1,000 unseen samples" in report
     assert f"{100 * result['metrics']['accuracy']:.2f}\u202f%" in report
