@@ -78,7 +78,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
     own = [(run.described[key], value) for key, value in run.metrics.items() if run.described[key].of == name]
     scores = {metric.measure: finite(value) for metric, value in own}
     r2, rank = scores.get("r2"), scores.get("spearman")
-    about = {"name": name, "facts": facts, "scores": own, "r2": r2, "floor": "floor_r2" in scores, "chart": ""}
+    about = {"name": name, "facts": facts, "scores": own, "floor": "floor_r2" in scores, "chart": ""}
     prediction, truth, floor = (run.sample_metric(name, part) for part in SCALAR_PARTS)
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about

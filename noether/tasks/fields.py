@@ -325,7 +325,7 @@ class FieldsTask(Task):
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
                 found |= summarise_errors(samples, stem)
-        for name, measures in measure_scalars(self, samples).items():
+        for name, (measures, _) in measure_scalars(self, samples).items():
             found |= {f"{name}/{key}": nan if value is None else value for key, value in measures.items()}
         return found
 
@@ -338,6 +338,6 @@ class FieldsTask(Task):
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
-            "scalars": scalar_facts(self, samples, metrics),
+            "scalars": scalar_facts(self, samples),
             "trained_on": {"points": self.seen.points, "parameters": spans},
         }

@@ -38,41 +38,30 @@ Measures = dict[str, float | None]
 """Of one number, by the keys of MEASURES; None: undefined."""
 
 
-def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, Measures]:
-    """Returns {scalar or output of the case: its measures}, from the values of every sample."""
-    found: dict[str, Measures] = {}
-    for name in _measured(task, samples):
+def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, tuple[Measures, str]]:
+    """Returns {scalar or output of the case: its measures, why some are undefined}, from the values of every sample."""
+    labels = (label for name in task.case_fields for label in task.case_labels(name))
+    found: dict[str, tuple[Measures, str]] = {}
+    for name in (*task.scalars, *labels):
         prediction, truth, integral = (samples.get(f"{name}/{part}") for part in SCALAR_PARTS)
-        if prediction is None or truth is None:
-            found[name] = dict.fromkeys(UNDEFINED)
-        else:
+        if prediction is not None and truth is not None:
             has_floor = name in task.scalars and task.scalars[name].truth
             found[name] = measure_scalar(prediction, truth, integral if has_floor else None)
+        elif name in task.scalars and (lacks := task.lacks(name)):
+            note = f"it cannot be integrated: the samples hold no {', '.join(lacks)}"
+            found[name] = dict.fromkeys(UNDEFINED), note
     return found
 
 
-def scalar_facts(
-    task: "FieldsTask", samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]
-) -> dict[str, dict[str, Any]]:
-    """Returns what the measures in a split's metrics refer to, by scalar or output: why one is undefined, the air."""
+def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Returns what the measures of a split refer to, by scalar or output: why one is undefined, the air."""
     facts: dict[str, dict[str, Any]] = {}
-    for name in _measured(task, samples):
-        prediction = samples.get(f"{name}/prediction")
-        if prediction is None:
-            note = f"it cannot be integrated: the samples hold no {', '.join(task.lacks(name))}"
-        else:
-            note = undefined_note(prediction, metrics[f"{name}/r2"], metrics[f"{name}/spearman"])
+    for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}
-        if name in task.scalars and prediction is not None:
-            scalar, areas = task.scalars[name], samples[f"{name}/reference_area"]
-            first = f" (first: {float(areas[0]):.3g} m²)" if len(areas) else ""
+        if (areas := samples.get(f"{name}/reference_area")) is not None:
+            scalar, first = task.scalars[name], f" (first: {float(areas[0]):.3g} m²)" if len(areas) else ""
             facts[name] |= reference_facts(scalar, f"{scalar.reference_area.replace('_', ' ')} of each sample{first}")
     return facts
-
-
-def _measured(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> list[str]:
-    labels = (label for name in task.case_fields for label in task.case_labels(name))
-    return [*task.scalars, *(label for label in labels if f"{label}/truth" in samples)]
 
 
 def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]:
@@ -87,16 +76,9 @@ def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]
     }
 
 
-def undefined_note(prediction: np.ndarray, r2: float, spearman: float) -> str:
-    """Says why measures of predictions (S,) are undefined, which then are NaN; "": they are not."""
-    if lost := int((~np.isfinite(prediction)).sum()):
-        return f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
-    if np.isnan(r2):
-        return "R² and Spearman are undefined: the true value is the same for every sample"
-    return "Spearman is undefined: the predicted value is the same for every sample" if np.isnan(spearman) else ""
-
-
-def measure_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None) -> Measures:
+def measure_scalar(
+    prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None
+) -> tuple[Measures, str]:
     """Measures how well a number is predicted over the samples of a split.
 
     Args:
@@ -106,11 +88,12 @@ def measure_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth:
             None where the truth is that integral, so that nothing is known of its error.
 
     Returns:
-        r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral).
-        Those that are undefined, because the truth does not vary or a prediction is not a number, are None.
+        r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral); and why some
+        are undefined, which then are None, "" where none is.
     """
-    if not np.isfinite(prediction).all():
-        return dict.fromkeys(UNDEFINED)
+    if lost := int((~np.isfinite(prediction)).sum()):
+        note = f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
+        return dict.fromkeys(UNDEFINED), note
     error = np.abs(prediction - truth)
     found: Measures = {
         "r2": r_squared(prediction, truth),
@@ -121,20 +104,28 @@ def measure_scalar(prediction: np.ndarray, truth: np.ndarray, integral_of_truth:
     if integral_of_truth is not None:
         found["floor_r2"] = r_squared(integral_of_truth, truth)
         found["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
-    return found
+    if not varies(truth):
+        why = "the true value is the same for every sample" if len(truth) > 1 else "there is one sample"
+        return found, f"R² and Spearman are undefined: {why}"
+    note = "" if varies(prediction) else "Spearman is undefined: the predicted value is the same for every sample"
+    return found, note
+
+
+def varies(values: np.ndarray) -> bool:
+    """Whether values (S,) differ by more than rounding, so that they can be ranked."""
+    return float(((values - values.mean()) ** 2).sum()) > 1e-20 * float((values**2).sum())
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Returns the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth is constant."""
-    spread = float(((truth - truth.mean()) ** 2).sum())
-    if len(truth) < 2 or spread <= 1e-20 * float((truth**2).sum()):
+    """Returns the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth does not vary."""
+    if not varies(truth):
         return None
-    return 1.0 - float(((truth - prediction) ** 2).sum()) / spread
+    return 1.0 - float(((truth - prediction) ** 2).sum()) / float(((truth - truth.mean()) ** 2).sum())
 
 
 def spearman(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Returns Spearman's rank correlation; None where either side is constant."""
-    if len(truth) < 2 or np.ptp(truth) == 0 or np.ptp(prediction) == 0:
+    """Returns Spearman's rank correlation; None where either side does not vary."""
+    if not varies(truth) or not varies(prediction):
         return None
     return float(np.corrcoef(_ranks(prediction), _ranks(truth))[0, 1])
 

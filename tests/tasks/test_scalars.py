@@ -6,15 +6,15 @@ import pytest
 from noether.config.task import FieldConfig, ParameterConfig
 from noether.evaluation.chosen_cases import choose_cases
 from noether.runs.metrics import Metric, Metrics
-from noether.tasks.scalars import measure_scalar, r_squared, spearman, undefined_note
+from noether.tasks.scalars import measure_scalar, r_squared, spearman
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 
 
 def test_the_truth_scores_one() -> None:
-    found = measure_scalar(TRUTH, TRUTH, TRUTH)
+    found, note = measure_scalar(TRUTH, TRUTH, TRUTH)
     assert (found["r2"], found["spearman"], found["max"], found["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
-    assert undefined_note(TRUTH, 1.0, 1.0) == ""
+    assert note == ""
 
 
 def test_the_mean_scores_zero_and_worse_than_the_mean_is_negative() -> None:
@@ -31,28 +31,35 @@ def test_equal_values_share_their_rank_as_in_scipy() -> None:
         assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
 
 
-@pytest.mark.parametrize("truth", [np.zeros(4), np.full(4, 1e6)], ids=["zero", "constant"])
+@pytest.mark.parametrize(
+    "truth", [np.zeros(4), np.full(4, 1e6), 1 + 1e-11 * np.arange(4)], ids=["zero", "constant", "rounding"]
+)
 def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> None:
     """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
-    found = measure_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
+    found, note = measure_scalar(truth + np.array([1e-9, 0, 0, 0]), truth, truth)
     assert found["r2"] is found["spearman"] is found["floor_r2"] is None
-    assert "true value is the same" in undefined_note(truth, nan, nan)
+    assert "true value is the same" in note
     assert found["max"] == pytest.approx(1e-9, rel=0.1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinite"])
 def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
-    prediction = np.array([1.0, value, 3.0, value])
-    found = measure_scalar(prediction, TRUTH, TRUTH)
+    found, note = measure_scalar(np.array([1.0, value, 3.0, value]), TRUTH, TRUTH)
     assert found["r2"] is found["spearman"] is found["mae"] is found["max"] is None
-    assert "not a number for 2 of 4 samples" in undefined_note(prediction, nan, nan)
+    assert "not a number for 2 of 4 samples" in note
 
 
 def test_a_constant_prediction_has_no_rank_correlation() -> None:
-    found = measure_scalar(np.full(4, 2.0), TRUTH, TRUTH)
+    found, note = measure_scalar(np.full(4, 2.0), TRUTH, TRUTH)
     assert found["spearman"] is None
     assert found["r2"] == pytest.approx(-0.2)
-    assert undefined_note(np.full(4, 2.0), -0.2, nan).startswith("Spearman is undefined")
+    assert note.startswith("Spearman is undefined")
+
+
+def test_one_sample_is_not_said_to_be_the_same_as_others() -> None:
+    found, note = measure_scalar(TRUTH[:1], TRUTH[:1], None)
+    assert found["r2"] is found["spearman"] is None
+    assert "one sample" in note
 
 
 @pytest.mark.parametrize(
