@@ -66,12 +66,13 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
     held = {*chosen["test"], *chosen["validation"]}
     train = [case for case in ordered if case not in held]
     if len(train) < 2 or not chosen["test"]:
+        fraction = 0.1 if len(ordered) > 3 else 0  # of three, none is left to validate with
         raise RequestError(
             "too-few-cases",
             "there are too few cases for this split",
             seen=f"{len(train)} to train on, {len(chosen['test'])} to test on, of {len(ordered)}",
             expected="at least 2 to train on and 1 to test on",
-            fix="split: {test: 0.2, validation: 0.1}      (or lists, in the map)",
+            fix=f"split: {{test: 0.2, validation: {fraction}}}      (or lists, in the map)" if len(ordered) > 2 else "",
         )
     return {"train": train, "validation": chosen["validation"], "test": chosen["test"]}
 

@@ -153,7 +153,11 @@ def refuse_missing(out: Path | None) -> RequestError:
     return RequestError(
         "no-prepared-cases",
         f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
-        seen="dataset_root=null" if out is None else "no dataset.json" if out.is_dir() else "no such folder",
+        seen="dataset_root=null"
+        if out is None
+        else "no dataset.json"
+        if out.is_dir()
+        else f"no folder {out.absolute()}",
         expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",
         fix="noether data inspect CASES && noether data prepare CASES OUT --map cases.yaml",
     )

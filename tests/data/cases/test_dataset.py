@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 import pyvista
 import torch
+import yaml
 from simulated_cases import MAP, body, write_cases
 
 from noether.config.compose import load_config
 from noether.data.build import open_splits, prepare_data
+from noether.data.cases.case_map import SplitMap, parse_map
 from noether.data.cases.dataset import open_cases
 from noether.data.cases.prepare import prepare_cases
+from noether.data.cases.splits import split_cases
 from noether.data.order import SampleKey
 from noether.data.points import STATISTICS_POINTS, PointSampler
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.learning.setup import build_problem
+from tests.refusal import refusal
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +118,15 @@ def test_a_folder_without_cases_is_refused_with_the_commands(tmp_path: Path) -> 
         with pytest.raises(RequestError) as refused:
             prepare_data(load_config(["dataset=cases", root]))
         assert "noether data prepare" in refused.value.fix
+
+
+def test_of_three_cases_the_split_that_is_proposed_can_be_made(tmp_path: Path) -> None:
+    about = parse_map(MAP, "m")
+    with refusal("too-few-cases") as refused:
+        split_cases(about, ["a", "b", "c"], tmp_path)
+    proposed = SplitMap(**yaml.safe_load(refused.value.fix.partition("  ")[0])["split"])
+    own = split_cases(about.model_copy(update={"split": proposed}), ["a", "b", "c"], tmp_path)
+    assert {name: len(cases) for name, cases in own.items()} == {"train": 2, "validation": 0, "test": 1}
 
 
 @pytest.mark.slow
