@@ -17,6 +17,7 @@ Faces = NDArray[np.int64]
 # The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions that a quad's integral has.
 GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
 FRONTAL_PIXELS = 600
+FLAT = 1e-6  # of what a surface's faces would enclose if they looked away from its middle
 BLOCK_FACES = 200_000
 
 
@@ -101,11 +102,12 @@ def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, v
 def looks_inwards(centres: Array, vectors: Array) -> bool:
     """Whether a surface's normals point to its inside, by the sign of the volume it encloses seen from its middle.
 
-    It holds for a body that is open underneath, or cut at a plane of symmetry, too.
+    It holds for a body that is open underneath, or cut at a plane of symmetry, too. A flat surface, which encloses what
+    rounding leaves of nothing, looks where its faces do.
     """
     weights = np.linalg.norm(vectors, axis=1)
-    middle = weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
-    return float(np.einsum("fi,fi->", centres - middle, vectors)) < 0
+    away = centres - weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
+    return float(np.einsum("fi,fi->", away, vectors)) < -FLAT * float(weights @ np.linalg.norm(away, axis=1))
 
 
 def areas_and_normals(vectors: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from noether.data.surface_mesh import (
 )
 
 POINTS, QUADS = unit_sphere()
+FLAT, TURNED = np.array([[0, 1, 2], [1, 3, 2]]), np.array([[0, 2, 1], [1, 2, 3]])
 SHAPES = {"quads": QUADS, "triangles": triangles(QUADS)}
 
 
@@ -24,6 +25,13 @@ def test_a_closed_mesh_has_no_net_area_and_the_sphere_its_own(faces) -> None:
     assert np.abs((areas[:, None] * normals).sum(axis=0)).max() < 1e-14
     assert areas.sum() == pytest.approx(4 * np.pi, rel=4e-3)
     assert np.einsum("ij,ij->i", normals, POINTS).min() > 0.99
+
+
+def test_rounding_does_not_turn_a_flat_surface_over() -> None:
+    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # four of any plane's points each
+    for own in corners @ np.array([[1, 2, 0.3], [0.1, -1, 1]]):
+        assert oriented(own, FLAT) is FLAT
+        assert oriented(own, TURNED) is TURNED
 
 
 @pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
