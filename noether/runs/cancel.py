@@ -9,7 +9,7 @@ from collections.abc import Callable
 from noether.common.plain_file import create_plain
 from noether.common.shown import shown_name
 from noether.common.signals import JOB_STOP_SIGNAL
-from noether.environments.slurm.queue import queued_jobs, run_slurm
+from noether.environments.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
@@ -25,13 +25,13 @@ def cancel_run(run: str) -> int:
     """Stops a run, in its job or on this machine.
 
     Raises:
-        RequestError: where the run is not running, or runs on another machine.
+        RequestError: where the run is not running, runs on another machine, or its job is suspended.
         NoetherError: where it does not stop within the limit.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))
     if job is not None:
-        return _cancel_job(folder, job.job_id, job.state)
+        return _cancel_job(folder, job)
     attempt = last_attempt(folder)
     if attempt is not None and attempt.alive():
         return _stop_process(folder, attempt)
@@ -46,22 +46,40 @@ def cancel_run(run: str) -> int:
     )
 
 
-def _cancel_job(folder: RunFolder, job_id: str, state: str) -> int:
+def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
+    job_id = job.job_id
+    if job.state in ("SUSPENDED", "STOPPED"):
+        raise RequestError(
+            "job-suspended",
+            f"job {job_id} is suspended: its ranks cannot save before they run again",
+            seen=f"job {job_id} {job.state}",
+            expected="a job that waits or runs",
+            fix=f"scontrol resume {job_id}      (and cancel again; or scancel {job_id}, which ends it unsaved)",
+        )
     # Read by the job's script when the ranks have saved: this job is not to be queued again.
     folder.path.mkdir(parents=True, exist_ok=True)
     create_plain(folder.cancelled).close()
-    if state != "RUNNING":
+    if not job.waits:
+        _wait_for_trainer(folder, job_id)
+        if _state(job_id) == "RUNNING":  # One that is completing ends by itself.
+            # To the ranks; the script only hears how they end.
+            run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
+            print(f"job {job_id} was told to save and stop", flush=True)
+        if not _within(lambda: _state(job_id) in (None, *WAITING), pause_s=1.0):
+            raise NoetherError(
+                f"job {job_id} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: scancel {job_id}"
+            )
+    state = _state(job_id)
+    if state is not None:  # It waits: for its first start, or as Slurm itself has queued it again.
         run_slurm(["scancel", job_id])
         print(f"job {job_id} was {state.lower()}: removed from the queue")
-        return ExitCode.DONE
-    _wait_for_trainer(folder, job_id)
-    if job_id in queued_jobs():
-        # To the ranks; the script only hears how they end.
-        run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
-    print(f"job {job_id} was told to save and stop", flush=True)
-    if not _within(lambda: job_id not in queued_jobs(), pause_s=1.0):
-        raise NoetherError(f"job {job_id} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: scancel {job_id}")
-    return _say_end(folder, "submit")
+    return ExitCode.DONE if job.waits else _say_end(folder, "submit")
+
+
+def _state(job_id: str) -> str | None:
+    """Returns the state of a job; None where it has ended."""
+    job = queued_jobs().get(job_id)
+    return job.state if job is not None else None
 
 
 def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
@@ -70,7 +88,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
     def listens() -> bool:
         attempt = last_attempt(folder)
         begun = attempt is not None and attempt.slurm_job == job_id and has_begun(folder, attempt)
-        return begun or job_id not in queued_jobs()
+        return begun or _state(job_id) != "RUNNING"
 
     if not listens():
         print(f"job {job_id} is starting; it will stop as soon as its ranks have met", flush=True)

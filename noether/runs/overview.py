@@ -162,7 +162,7 @@ def has_begun(folder: RunFolder, attempt: Attempt) -> bool:
 def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
     """Returns a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
     if job is not None:
-        if job.state in ("RUNNING", "COMPLETING"):
+        if not job.waits:
             return RUNNING, f"job {job.job_id} {job.state}"
         return WAITING, f"job {job.job_id} {job.state}" + (f" ({job.reason})" if job.reason != "None" else "")
     alive = attempt.alive() if attempt else False

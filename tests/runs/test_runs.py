@@ -12,12 +12,15 @@ from conftest import TINY
 from processes import wait_for
 
 from noether.common.processes import boot_id
+from noether.common.signals import JOB_STOP_SIGNAL
 from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import QueuedJob, clean_environment
+from noether.runs.cancel import cancel_run
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task, read_attempt, take_lease
 from noether.runs.overview import job_of_run, run_state, runs_under
 from noether.runs.records import parse_record
+from tests.refusal import refusal
 
 HERE = {
     **{"number": 1, "id": "a", "job": None, "is_task": False, "restarts": 0, "host": socket.gethostname()},
@@ -28,6 +31,8 @@ OF_JOB = {**ELSEWHERE, "job": "12", "is_task": True}
 STATES = {
     "waits": ({"job.json": {"job": "12"}}, ("PENDING", "Priority"), "waiting", "job 12 PENDING (Priority)"),
     "runs-in-its-job": ({"attempt.json": OF_JOB}, ("RUNNING", "None"), "running", "job 12 RUNNING"),
+    "is-suspended": ({"attempt.json": OF_JOB}, ("SUSPENDED", "None"), "running", "job 12 SUSPENDED"),
+    "waits-for-its-nodes-to-boot": ({"job.json": {"job": "12"}}, ("CONFIGURING", "None"), "waiting", "job 12 CONFIG"),
     "waits-after-a-requeue": (
         {"attempt.json": {**OF_JOB, "exit_code": 75}, "stopped.json": {}},
         ("PENDING", "BeginTime"),
@@ -181,6 +186,57 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
     assert noether("logs", str(folder.path), "--rank", "1").out.startswith(f"==> {folder.logs}/rank-1.log")
     again = noether("cancel", str(folder.path))
     assert (again.code, "is not running" in again.err) == (2, True)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of stand-ins for Slurm's commands: squeue gives job 12 the state in `state`, scancel takes it away."""
+    line = chr(31).join(("12", "$(cat state)", "1:00", "None", "cars", "", ""))
+    for name, text in {
+        "sbatch": "",
+        "squeue": f'cd {tmp_path} && [ -e state ] && echo "{line}"; true',
+        "scancel": f"cd {tmp_path} && echo $* >> told && rm state",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        pytest.param("RUNNING", f"--signal={JOB_STOP_SIGNAL} 12", id="running"),
+        pytest.param("PENDING", "12", id="pending"),
+        pytest.param("REQUEUE_HOLD", "12", id="queued-again-and-held"),
+    ],
+)
+def test_a_job_that_has_begun_is_told_to_save_and_one_that_waits_is_removed(state: str, told: str, slurm: Path) -> None:
+    folder = folder_with(slurm / "run", {"job.json": {"job": "12"}, "result.json": {}})
+    lease = take_lease(folder, {"SLURM_JOB_ID": "12"}, is_task=True)
+    write_json(folder.plan, {"length": {}})
+    (slurm / "state").write_text(state)
+    assert cancel_run(str(folder.path)) == 0
+    assert (slurm / "told").read_text() == f"{told}\n"
+    assert folder.cancelled.exists()
+    lease.release(0)
+
+
+def test_a_suspended_job_is_not_ended_unsaved(slurm: Path) -> None:
+    folder = folder_with(slurm / "run", {"job.json": {"job": "12"}})
+    (slurm / "state").write_text("SUSPENDED")
+    with refusal("job-suspended"):
+        cancel_run(str(folder.path))
+    assert not folder.cancelled.exists()
+    assert not (slurm / "told").exists()
+
+
+def test_a_job_that_is_ending_is_waited_for_and_not_queued_again(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(slurm / "run", {"job.json": {"job": "12"}, "stopped.json": {"reason": "SIGTERM", "update": 3}})
+    (slurm / "state").write_text("COMPLETING")
+    monkeypatch.setattr("time.sleep", lambda seconds: (slurm / "state").write_text("PENDING"))
+    assert cancel_run(str(folder.path)) == 0
+    assert (slurm / "told").read_text() == "12\n"
 
 
 MISTAKES = {

@@ -16,6 +16,8 @@ RUN_COMMENT = "noether:"
 """How the comment of our jobs begins. After it comes the run's folder, relative to where the job was submitted.
 
 For a job array that ends in %a, which stands for the number of the element."""
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+"""The states of a job that has not started, or not again since it was requeued (squeue(1), "JOB STATE CODES")."""
 RANK_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -44,6 +46,11 @@ class QueuedJob:
     name: str
     comment: str = ""
     submitted_in: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to start: any other, a suspended one too, has begun and may have something to save."""
+        return self.state in WAITING
 
     @cached_property
     def run(self) -> Path | None:
