@@ -116,7 +116,8 @@ class ReportedRun:
 
     arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
     metric over the runs of its sweep that differ by seed; empty where there are none. calibration: of the intervals
-    that were calibrated last; empty where there are none.
+    that were calibrated last; empty where there are none. resumed: whether an attempt went on from a checkpoint: the
+    time of the result is then that of the last alone.
     """
 
     run_id: str
@@ -128,7 +129,7 @@ class ReportedRun:
     rows: Sequence[Row]
     meta: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
-    attempts: int = 1
+    resumed: bool = False
     troubles: Mapping[str, str] = field(default_factory=dict)
     spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
@@ -212,7 +213,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
         result=result,
-        attempts=len(read_attempts(folder)),
+        resumed=any(attempt.start_update for attempt in read_attempts(folder)),
         rows=read(folder.metrics, read_history, []),
         meta=meta,
         arrays=arrays,

@@ -50,9 +50,9 @@ def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
 def summary_tiles(run: ReportedRun) -> Markup:
     """The headline numbers, in rows of like length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
-    # One value: that of the section of the time, where one attempt made the whole run.
+    # One value: that of the section of the time, where one attempt made every update.
     parts = mapping(mapping(run.result, "time_use"), "parts").values()
-    whole = sum(finite(part, 0.0) for part in parts) if parts and run.attempts <= 1 else None
+    whole = sum(finite(part, 0.0) for part in parts) if parts and not run.resumed else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
     every = [] if errors else [(run.described[name], value) for name, value in run.metrics.items()]

@@ -25,11 +25,26 @@ class AttemptRecord:
     job: str
 
 
-def record_attempt(folder: RunFolder, number: int, start_update: int, host: str, job: str = "") -> None:
-    """Adds an attempt to attempts.jsonl; `job` is the scheduler's name for it. Raises OSError where it cannot be."""
+def record_attempt(
+    folder: RunFolder, number: int, start_update: int, host: str, job: str = "", *, unique: str = ""
+) -> None:
+    """Adds an attempt to attempts.jsonl, as it takes the folder. Raises OSError where it cannot be.
+
+    `job` is the scheduler's name for it, `unique` its random id.
+    """
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    row = {"number": number, "start_update": start_update, "host": host, "started": started, "job": job}
+    row = {"number": number, "id": unique, "start_update": start_update, "host": host, "started": started, "job": job}
     append_row(folder.attempts, row)
+
+
+def record_meeting(folder: RunFolder, number: int) -> None:
+    """Adds that the ranks of an attempt have met, which they do listening for signals. Raises OSError as above."""
+    append_row(folder.attempts, {"number": number, "ranks_met": True})
+
+
+def have_ranks_met(folder: RunFolder, number: int) -> bool:
+    """Whether every rank of an attempt listens for signals: those that come earlier end a process as it stands."""
+    return any(row.get("number") == number and row.get("ranks_met") for row in read_rows(folder.attempts))
 
 
 def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
@@ -38,7 +53,7 @@ def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: st
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Returns the attempts at a run that trained, oldest first; one that was killed came as far as the next began."""
+    """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
     attempts: dict[int, Row] = {}
     for row in read_rows(folder.attempts):
         if is_count(row.get("number")):

@@ -11,9 +11,10 @@ from noether.common.shown import shown_name
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.environments.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
 from noether.errors import ExitCode, NoetherError, RequestError
+from noether.runs.attempts import have_ranks_met
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
-from noether.runs.overview import find_run, has_begun, job_in_queue, last_attempt, queue_of, run_state
+from noether.runs.overview import find_run, job_in_queue, last_attempt, queue_of, run_state
 from noether.runs.records import read_record
 from noether.runs.resuming import continue_line
 
@@ -87,7 +88,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
 
     def listens() -> bool:
         attempt = last_attempt(folder)
-        begun = attempt is not None and attempt.slurm_job == job_id and has_begun(folder, attempt)
+        begun = attempt is not None and attempt.slurm_job == job_id and have_ranks_met(folder, attempt.number)
         return begun or _state(job_id) != "RUNNING"
 
     if not listens():
@@ -96,7 +97,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
 
 
 def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
-    _within(lambda: has_begun(folder, attempt) or not attempt.alive(), pause_s=0.1)
+    _within(lambda: have_ranks_met(folder, attempt.number) or not attempt.alive(), pause_s=0.1)
     if attempt.alive():
         os.kill(attempt.pid, signal.SIGTERM)
     print(f"pid {attempt.pid} was told to save and stop", flush=True)

@@ -26,8 +26,9 @@ from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
 from noether.environments.slurm.step import restart_count
 from noether.errors import ExitCode, NoetherError, RequestError
+from noether.runs.attempts import record_attempt
 from noether.runs.folder import RunFolder
-from noether.runs.records import append_row, is_count, parse_record, read_rows, write_record
+from noether.runs.records import is_count, parse_record, read_rows, write_record
 
 _OWN_FOLDER = ".attempt-"
 
@@ -182,10 +183,12 @@ def take_lease(
     environ: Mapping[str, str] = os.environ,
     *,
     is_task: bool = False,
+    start_update: int = 0,
     after: int | None = None,
 ) -> Lease:
     """Takes a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
 
+    start_update: the update that it goes on after; 0: it starts from the beginning.
     after: the attempts that there had been when this one decided from where it starts; None: however many.
 
     Raises:
@@ -222,7 +225,7 @@ def take_lease(
         raise
     # Twice, so that no single damaged file makes an older attempt believe that the run is still its own.
     with suppress(OSError):
-        append_row(folder.attempts, {"number": own.number, "id": own.id})
+        record_attempt(folder, own.number, start_update, own.host, own.job or "", unique=own.id)
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
         doomed = earlier.with_name(f".removed-{secrets.token_hex(4)}")
         with suppress(OSError):

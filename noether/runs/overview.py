@@ -150,15 +150,6 @@ def run_state(
     )
 
 
-def has_begun(folder: RunFolder, attempt: Attempt) -> bool:
-    """Says whether every rank is listening for signals: those that come earlier end a process as it stands.
-
-    Rank 0 writes the plan with the length of the run once all ranks have joined, which they do listening.
-    """
-    written = folder.plan.stat().st_mtime if folder.plan.is_file() else 0.0
-    return written >= attempt.began and "length" in read_record(folder.plan)
-
-
 def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
     """Returns a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
     if job is not None:

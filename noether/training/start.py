@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from noether.distributed.deadline import Deadline, find_deadline
 from noether.environments.placement import Placement
 from noether.errors import ExitCode, NoetherError, signal_code
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
-from noether.runs.attempts import record_stop
+from noether.runs.attempts import record_outcome, record_stop
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.lease import Lease, take_lease
+from noether.runs.lease import FencedError, Lease, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
@@ -52,6 +53,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
         console.say(f"reset  the old run is kept as {aside}")
     target, lease = _open_folder(config, plan, target)
     code: int = ExitCode.FAILED
+    stopped_by: signal.Signals | None = None
     try:
         request = TrainRequest(config, target, data, plan, weights, _say_start(config, target, start, console))
         with beside_run(target.folder, tensorboard):
@@ -62,8 +64,18 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
         code = error.exit_code
         raise
     finally:
-        lease.release(code)
+        _leave_folder(lease, code, stopped_by)
     return code
+
+
+def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) -> None:
+    """Records how this start ended, unless its ranks have, and gives the folder up."""
+    if stopped_by is not None or code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        folder, outcome = lease.folder, stopped_by.name if stopped_by is not None else "failed"
+        with suppress(OSError, FencedError):  # A newer start owns the folder, so write nothing.
+            lease.check()
+            record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome)
+    lease.release(code)
 
 
 def _prepare(
@@ -108,7 +120,8 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
     folder.create()
     with refusals_told(folder.path):
         is_task = placement.launcher == "slurm"
-        lease = take_lease(folder, is_task=is_task, after=target.attempts)
+        start_update = target.checkpoint.updates if target.checkpoint is not None else 0
+        lease = take_lease(folder, is_task=is_task, start_update=start_update, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
         if target.checkpoint is None:

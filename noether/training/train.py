@@ -1,6 +1,5 @@
 """What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
 
-from contextlib import suppress
 from typing import Any
 
 from noether.checkpoints.format import CheckpointFolder, newest_update
@@ -14,9 +13,8 @@ from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
 from noether.errors import ExitCode, RequestError
-from noether.runs.attempts import record_attempt, record_outcome, record_stop
+from noether.runs.attempts import record_meeting, record_outcome, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
-from noether.runs.lease import FencedError
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
@@ -59,8 +57,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
         _resume(run, target.checkpoint, context.host)
-    start_update = run.state.progress.updates
-    if start_update > run.length.total_updates:
+    if run.state.progress.updates > run.length.total_updates:
         raise already_past(run)
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
@@ -74,18 +71,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.leave_before(request.deadline)
-    run.note(lambda: record_attempt(folder, lease.own.number, start_update, context.host, lease.own.job or ""))
-    try:
-        reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
-        if is_complete and group.is_first:
-            _say_complete(run)
-        stop.finish()
-    except FencedError:
-        raise  # A newer start owns the folder, so write nothing.
-    except BaseException:
-        with suppress(FencedError):
-            run.note(lambda: _record_failure(run))
-        raise
+    run.note(lambda: record_meeting(folder, lease.own.number))
+    reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
+    if is_complete and group.is_first:
+        _say_complete(run)
+    stop.finish()
     return _leave(reason, run)
 
 
@@ -118,7 +108,7 @@ def _leave(reason: int, run: OpenRun) -> int:
     """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
     group, updates = run.group, run.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
-    run.note(lambda: _record_outcome(run, outcome))
+    run.note(lambda: record_outcome(run.folder, run.lease.own.number, newest_update(run.folder.checkpoints), outcome))
     if not reason:
         return ExitCode.DONE
     # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
@@ -155,15 +145,6 @@ def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
     console.say(f"resumed {run.folder.run_id} after update {state.progress.updates}")
     for difference in differences_of_resume(checkpoint.meta(), run.about, state.model):
         console.warn(difference)
-
-
-def _record_outcome(run: OpenRun, outcome: str) -> None:
-    record_outcome(run.folder, run.lease.own.number, newest_update(run.folder.checkpoints), outcome)
-
-
-def _record_failure(run: OpenRun) -> None:
-    run.lease.check()
-    _record_outcome(run, "failed")
 
 
 def _record(run: OpenRun, plan: dict[str, Any]) -> None:

@@ -10,7 +10,14 @@ from noether.checkpoints.format import list_checkpoints, newest_update, write_ch
 from noether.common.whole_file import write_whole
 from noether.errors import RequestError
 from noether.runs import lease as lease_module
-from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
+from noether.runs.attempts import (
+    attempts_without_progress,
+    have_ranks_met,
+    read_attempts,
+    record_attempt,
+    record_meeting,
+    record_outcome,
+)
 from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, attempts_so_far, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
@@ -117,6 +124,19 @@ def test_starts_without_progress_are_counted(folder, starts, saved, expected) ->
     for number, first in enumerate(starts, start=1):
         record_attempt(folder, number, first, "n1")
     assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == expected
+
+
+def test_starts_that_end_before_their_ranks_meet_count(folder) -> None:
+    """A job that is stopped each time in its preparation was queued again without end."""
+    for restart in range(3):
+        take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": str(restart)}, start_update=4).release(75)
+    assert attempts_without_progress(folder, 4) == 3
+    assert [(row.number, row.start_update, row.job) for row in read_attempts(folder)] == [
+        (n, 4, "13") for n in (1, 2, 3)
+    ]
+    record_meeting(folder, 2)
+    assert [have_ranks_met(folder, number) for number in (1, 2, 3)] == [False, True, False]
+    assert attempts_without_progress(folder, 4) == 3
 
 
 def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:

@@ -15,6 +15,7 @@ from noether.common.processes import boot_id
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.common.whole_file import write_json
 from noether.environments.slurm.queue import QueuedJob, clean_environment
+from noether.runs.attempts import read_attempts, record_meeting
 from noether.runs.cancel import cancel_run
 from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task, read_attempt, take_lease
@@ -69,6 +70,7 @@ def test_a_start_that_is_refused_in_its_folder_is_a_failure_and_not_lost(noether
     attempt = read_attempt(folder)
     assert attempt is not None
     assert attempt.exit_code == 2
+    assert [row.outcome for row in read_attempts(folder)] == ["failed"]
     assert run_state(folder, {}).state == "failed"
     assert not list(tmp_path.glob("refused/.attempt-*"))
 
@@ -214,7 +216,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_job_that_has_begun_is_told_to_save_and_one_that_waits_is_removed(state: str, told: str, slurm: Path) -> None:
     folder = folder_with(slurm / "run", {"job.json": {"job": "12"}, "result.json": {}})
     lease = take_lease(folder, {"SLURM_JOB_ID": "12"}, is_task=True)
-    write_json(folder.plan, {"length": {}})
+    record_meeting(folder, lease.own.number)  # All that cancel waits for: a start that only evaluates writes no plan.
     (slurm / "state").write_text(state)
     assert cancel_run(str(folder.path)) == 0
     assert (slurm / "told").read_text() == f"{told}\n"

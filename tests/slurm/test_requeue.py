@@ -17,7 +17,7 @@ from conftest import REPOSITORY, final_hashes
 from sharing import in_every_push
 
 from noether.checkpoints.format import list_checkpoints, newest_update
-from noether.runs.attempts import attempts_without_progress, read_attempts
+from noether.runs.attempts import attempts_without_progress, have_ranks_met, read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
 from slurm.conftest import PATH, Slurm, wait_for
@@ -118,7 +118,7 @@ class Scene:
     def second_start(self, outcome: Outcome) -> bool:
         """Whether a start after the first has made an update; notes what was lost, and how long it took."""
         starts = read_attempts(outcome.folder)
-        if len(starts) < 2:
+        if len(starts) < 2 or not have_ranks_met(outcome.folder, starts[1].number):
             # Rows of updates that are made again are dropped at the next start: they are counted before it.
             outcome.reached = max([outcome.reached, *(row["update"] for row in training_rows(outcome.folder))])
             return False
