@@ -56,7 +56,7 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
         raise RequestError(
             "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
         ) from None
-    console.say(
+    print(  # in one line, to copy
         f"{target}: a draft of the map; check it, then: "
         f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
     )
@@ -170,7 +170,7 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
     sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
-    console.say(
+    print(  # in one line, to copy
         f"{sizes}; train on it with: noether train dataset={dataset} "
         f"{shlex.quote(f'dataset_root={as_override(str(folder))}')}"
     )

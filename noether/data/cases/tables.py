@@ -55,7 +55,13 @@ def read_columns(path: Path, text: bytes | None = None, rows: int | None = None)
         )
     except ValueError as error:
         raise _unreadable(path, one_line(error), "numbers in every line") from None
-    return {names[place]: values[:, index] for index, place in enumerate(own) if place < len(names)}
+    columns: dict[str, np.ndarray] = {}
+    for place, column in zip(own, values.T, strict=True):
+        if place < len(names):
+            first = columns.setdefault(names[place], column)
+            if rows is None and not np.array_equal(first, column, equal_nan=True):
+                raise _of_one_name(path, [names[place]])
+    return columns
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
@@ -82,12 +88,7 @@ def _read(path: Path, changed: int) -> list[Row]:
         return []
     names = [name.lstrip(COMMENT + " ") for name in rows[0]]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
-        raise RequestError(
-            "columns-of-one-name",
-            f"{path} has several columns of one name",
-            seen=", ".join(twice),
-            expected="a name of its own for each column",
-        )
+        raise _of_one_name(path, twice)
     for row in rows[1:]:
         if any(row[len(names) :]):
             raise RequestError(
@@ -201,6 +202,15 @@ def as_number(value: Any) -> float | None:
     with suppress(TypeError, ValueError):
         return float(value)
     return None
+
+
+def _of_one_name(path: Path, names: list[str]) -> RequestError:
+    return RequestError(
+        "columns-of-one-name",
+        f"{path} has several columns of one name",
+        seen=", ".join(names),
+        expected="a name of its own for each column",
+    )
 
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:

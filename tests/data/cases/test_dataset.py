@@ -132,11 +132,12 @@ def test_of_three_cases_the_split_that_is_proposed_can_be_made(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_three_commands(noether, tmp_path: Path) -> None:
     """In millimetres, one case broken: it is named, and the rest is trained on."""
-    root = write_cases(tmp_path / "source", 8, scale=1000.0)
+    root = write_cases(tmp_path / "many words in a long name, as a shared disk has" / "source", 8, scale=1000.0)
     (root / "run_5" / "surface.vtp").write_bytes(b"<VTKFile")
     mapped, out = tmp_path / "cases.yaml", tmp_path / "out"
     inspected = noether("data", "inspect", str(root), "--out", str(mapped))
     assert inspected.code == 0, inspected.err
+    assert f"then: noether data prepare '{root}' OUT --map {mapped}\n" in inspected.out
     assert "run_5" in inspected.out + inspected.err
     refused = noether("data", "prepare", str(root), str(out), "--map", str(mapped))
     assert (refused.code, "run_5" in refused.err, "--skip-broken" in refused.err) == (2, True, True), refused.err

@@ -18,6 +18,7 @@ from noether.data.cases.grouping import group_files
 from noether.data.cases.mesh_blocks import read_blocks
 from noether.data.cases.mesh_source import read_set
 from noether.data.cases.survey import survey_folder
+from noether.data.cases.tables import read_columns
 from noether.errors import RequestError
 from tests.refusal import refusal
 
@@ -182,6 +183,14 @@ def test_a_cloud_of_points_is_read_from_csv(write, coordinates: list[str], tmp_p
     assert survey.grouping.numbers.keys() == {"{case}/inlet.csv"}
     drafted = parse_map(draft_map(survey), "m").sets["points"]
     assert (drafted.file, {field.array for field in drafted.fields.values()}) == (own.file, {"p", "U"})
+
+
+def test_columns_of_one_name_are_one_only_where_they_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "same.csv").write_text("x,y,T,x\n0,1,20,0\n1,1,30,1\n")
+    assert list(read_columns(tmp_path / "same.csv")) == ["x", "y", "T"]
+    (tmp_path / "other.csv").write_text("x,y,T,T\n0,1,20,0\n1,1,30,1\n")
+    with refusal("columns-of-one-name"):
+        read_columns(tmp_path / "other.csv")
 
 
 @pytest.mark.parametrize(
