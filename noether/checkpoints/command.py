@@ -11,7 +11,7 @@ from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED
 from noether.config.compose import read_dumped
 from noether.errors import ExitCode, RequestError
-from noether.runs.folder import RunFolder, existing_run
+from noether.runs.folder import RunFolder, existing_run, refusals_told
 
 
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
@@ -39,8 +39,9 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
         damaged = [row.name for row in rows if row.damage]
         chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
         doomed = [row for row in rows if row.name in {one.path.name for one in chosen}]
-        for row in doomed if yes else ():
-            UNFENCED.drop(folder.checkpoints / row.name)
+        with refusals_told(folder.path, elsewhere=f"remove them where {folder.checkpoints} can be written"):
+            for row in doomed if yes else ():
+                UNFENCED.drop(folder.checkpoints / row.name)
     left = [row for row in rows if row not in doomed]
     if as_json:
         gone = {"removed" if yes else "would_remove": [row.name for row in doomed]} if prune else {}

@@ -1,5 +1,6 @@
 """Decides from which checkpoint a run resumes, and in which folder. No torch here."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from noether.checkpoints.format import (
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
+from noether.config.sweep import override_value
 from noether.errors import RequestError
 from noether.runs.folder import (
     DISK_ERRNOS,
+    ELSEWHERE,
     RunFolder,
     checkpoint_paths,
     existing_run,
@@ -49,6 +52,10 @@ class ResumeTarget:
     attempts: int = 0
     lease: Lease | None = None
     changes: tuple[str, ...] = ()
+
+    def check_writable(self, verb: str = "train") -> None:
+        """As RunFolder's; what has been saved is not left behind: `verb` goes on with it in a copy."""
+        self.folder.check_writable(self.folder.as_copy(verb, "resume=COPY") if self.checkpoint else ELSEWHERE)
 
 
 def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
@@ -163,8 +170,17 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     recover_replaced(folder.checkpoints)
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired. Asked first: what
     # another attempt saves meanwhile is found below.
-    begins = may_begin and not list_checkpoints(folder.checkpoints) and not _has_saved(folder)
+    begins = not list_checkpoints(folder.checkpoints) and not _has_saved(folder)
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
+    if checkpoint is None and begins and not may_begin:
+        place = (f"output_path={override_value(str(folder.path.parent))}", f"run_id={override_value(folder.run_id)}")
+        raise RequestError(
+            "nothing-saved-yet",
+            f"{folder.path} has saved nothing yet",
+            seen=f"none in {folder.checkpoints}, and none in its history",
+            expected="a run with a checkpoint",
+            fix=f"--hp {shlex.quote(str(folder.config))} {shlex.join(place)} resume=auto      (begins it)",
+        )
     if checkpoint is None and not begins:
         raise no_intact_checkpoint(folder.checkpoints)
     return ResumeTarget(folder, checkpoint, attempts)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noether.checkpoints import format_2
 from noether.checkpoints.ema import EmaWeights
-from noether.checkpoints.format import WEIGHTS, CheckpointFolder
+from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.runs.metrics import weights_name
@@ -129,13 +129,14 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         load_tensors(model, {name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
     except RuntimeError as error:
         # torch lists every key that differs; the first says enough.
+        run = checkpoint.path.parent.parent
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         raise RequestError(
             "checkpoint-of-another-model",
             f"checkpoint {checkpoint.path.name} was written by another model",
             seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
             expected="the model of the run that is resumed",
-            fix=continue_line(checkpoint.path.parent.parent),
+            fix=f"{continue_line(run)}      (config.yaml was edited: the model of {checkpoint.path / META})",
         ) from None
 
 

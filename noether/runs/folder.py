@@ -89,9 +89,9 @@ class RunFolder:
         with refusals_told(folder, elsewhere=elsewhere), tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"0" * 4096)
 
-    def as_copy(self, command: str) -> str:
+    def as_copy(self, command: str, copy: str = "COPY") -> str:
         """Returns the line that has a command of noether write to a copy, where the run can only be read."""
-        return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} COPY"
+        return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} {copy}"
 
 
 class DiskRefusal(RequestError):

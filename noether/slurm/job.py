@@ -245,5 +245,5 @@ def _target(config: RunConfig, run_id: str) -> ResumeTarget:
             expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
             fix=f"resume={target.folder.path}",
         )
-    target.folder.check_writable()
+    target.check_writable("submit")
     return target

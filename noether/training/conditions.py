@@ -92,8 +92,8 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
             seen=f"{seen} (training and test)",
             expected=expected,
             fix="dataset_root=FOLDER      (where the data of before lie)\n"
-            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (goes on with these; run_id=ANOTHER_NAME "
-            "starts a run of its own)",
+            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (goes on with these; resume=null "
+            "run_id=ANOTHER_NAME starts a run of its own)",
         )
     return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]
 

@@ -39,7 +39,7 @@ def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
 
     Returns the file of those, verified; None where the run begins with none.
     """
-    target.folder.check_writable()
+    target.check_writable()
     begins = target.checkpoint is None and config.initial_weights is not None
     return named_weights(str(config.initial_weights)) if begins else None
 

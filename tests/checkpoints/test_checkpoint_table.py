@@ -1,15 +1,19 @@
 """`noether checkpoints` says what there is and whether it is intact, and removes nothing that is needed."""
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
+from noether.checkpoints.command import checkpoints_here
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.pruning import choose_to_prune
 from noether.checkpoints.table import describe_checkpoints
+from noether.common.whole_file import Publisher
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
+from tests.refusal import refusal
 from tests.saved import META
 
 # Update, metric: the second is the best.
@@ -72,6 +76,17 @@ def test_a_dry_run_removes_nothing_and_yes_does(folder, noether) -> None:
     done = noether("checkpoints", str(folder.path), "--prune", "--yes", "--json")
     assert json.loads(done.out)["removed"] == ["update-000000001", "update-000000003"]
     assert [checkpoint.updates for checkpoint in list_checkpoints(folder.checkpoints)] == [2, 4, 5]
+
+
+def test_where_none_can_be_removed_the_disk_is_named(folder, monkeypatch) -> None:
+    """It was a traceback."""
+
+    def refuse(self, path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Publisher, "drop", refuse)
+    with refusal("disk-refused"):
+        checkpoints_here(str(folder.path), verify=False, prune=True, keep="1", yes=True, as_json=False)
 
 
 def test_a_damaged_one_is_named_and_the_exit_code_says_so(folder, noether) -> None:

@@ -1,10 +1,12 @@
 """Where a run starts: in a folder that a failed start has left, and never over what an earlier one has made."""
 
+import shlex
+
 import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
-from noether.checkpoints.resume import find_target
+from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.config.compose import load_config
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
@@ -93,6 +95,19 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
     assert refused.value.code in ("no-intact-checkpoint", "checkpoint-damaged")
 
 
+def test_a_run_that_cannot_be_written_goes_on_in_a_copy(folder, monkeypatch) -> None:
+    """Another output_path was advised: the run went on in its own folder, or began anew in the other."""
+    checked = []
+    monkeypatch.setattr(RunFolder, "check_writable", lambda self, elsewhere: checked.append(elsewhere))
+    ResumeTarget(folder, None).check_writable()
+    save(folder, 2)
+    ResumeTarget(folder, list_checkpoints(folder.checkpoints)[0]).check_writable()
+    assert checked == [
+        "output_path=FOLDER",
+        f"cp -r --no-preserve=mode {folder.path} COPY && noether train resume=COPY",
+    ]
+
+
 def test_without_any_meta_data_a_run_is_not_begun_anew(folder) -> None:
     save(folder, 2, 4)
     for checkpoint in list_checkpoints(folder.checkpoints):
@@ -110,3 +125,7 @@ def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_an
         start(folder, "resume=auto")
     folder.metrics.write_text(rows_text([ROW]))
     assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"
+    with refusal("nothing-saved-yet") as refused:  # No checkpoint is damaged.
+        start(folder, f"resume={folder.path}")
+    hp, config, *words = shlex.split(refused.value.fix.partition("   ")[0])
+    assert (hp, find_target(load_config(words, config)).folder) == ("--hp", folder)

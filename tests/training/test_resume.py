@@ -112,6 +112,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_p
     done = noether(*words, "trainer.max_updates=6", "model.dim=48", "accept_changes=[model]")
     assert done.code == ExitCode.REQUEST, done.err
     assert "was written by another model" in done.err
+    assert "small/checkpoints/update-000000004/meta.json" in done.err  # What an edited config.yaml is to have again.
     assert "Traceback" not in done.err
     # The refused attempt left the run as it was: what the message advises works.
     again = noether("train", f"resume={tmp_path}/small", "trainer.max_updates=6")
