@@ -60,8 +60,8 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     values, described = mapping(result, "metrics"), described_in(result)
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
-        for name, value in values.items():
-            plain.add_row(described[name].title, described[name].text(value))
+        for metric, value in own_metrics(result, described):
+            plain.add_row(metric.title, metric.text(value))
         return [plain, _pace(result)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}cases of the {result['split']} split"
@@ -82,9 +82,17 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
         lines.append("relative L2 is undefined (–) where a field, or a component, is 0 everywhere in some case")
     for name, facts in result["scalars"].items():
         lines += scalar_lines(name, values, described, facts)
+    lines += [f"{metric.title}: {metric.text(value)}" for metric, value in own_metrics(result, described)]
     if unbeaten := unbeaten_baselines(result):
         lines.append(f"the model does not beat {', nor '.join(unbeaten)}")
     return [*lines, _pace(result)]
+
+
+def own_metrics(result: Mapping[str, Any], described: Metrics) -> list[tuple[Metric, Any]]:
+    """Returns the metrics of no field and no number of a case, such as the loss; of a run without fields, all."""
+    elsewhere = (*result["fields"], *mapping(result, "scalars")) if result.get("fields") else ()
+    metrics = ((described[name], value) for name, value in mapping(result, "metrics").items())
+    return [(metric, value) for metric, value in metrics if metric.of not in elsewhere]
 
 
 def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from noether.common.numbers import counted, finite
 from noether.evaluation.chosen_cases import median_sample
-from noether.evaluation.tables import field_rows, reference_words
+from noether.evaluation.tables import field_rows, own_metrics, reference_words
 from noether.report.charts import error_histogram, parity, sample_errors
 from noether.report.elements import Chart, absent, charts, fill
 from noether.report.numbers import Array, number, percent, shown_score
@@ -19,14 +19,14 @@ from noether.tasks.scalars import SCALAR_PARTS
 
 
 def errors_section(run: ReportedRun) -> Markup:
-    """The metrics of each field beside the baselines; of a task without fields, its metrics."""
+    """The metrics of each field beside the baselines, and those that are of no field."""
+    own = own_metrics(run.result, run.described)
+    others = fill("metrics.html", metrics=own) if own else Markup()
     if run.result.get("fields"):
         fields = [_field_errors(run, name) for name in run.fields]
         celsius = [in_words(name) for name in run.fields if run.unit(name) == "°C"]
-        return fill("errors.html", fields=fields, celsius=celsius, baselines=run.result.get("baselines"))
-    if run.metrics:
-        return fill("metrics.html", metrics=[(run.described[name], value) for name, value in run.metrics.items()])
-    return absent(run, "result.json", "the run has not been evaluated")
+        return fill("errors.html", fields=fields, celsius=celsius, baselines=run.result.get("baselines")) + others
+    return others or absent(run, "result.json", "the run has not been evaluated")
 
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:

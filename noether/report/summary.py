@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from noether.common.numbers import finite
-from noether.evaluation.tables import unbeaten_baselines
+from noether.evaluation.tables import own_metrics, unbeaten_baselines
 from noether.report.elements import fill
 from noether.report.numbers import percent
 from noether.report.phrases import in_words
@@ -33,7 +33,7 @@ def verdict(run: ReportedRun) -> Markup:
         scalars=_scores(run),
         beaten=unbeaten_baselines(run.result),
         undefined=[in_words(name) for name, error in errors.items() if error is None],
-        metrics=[(run.described[name], value) for name, value in run.metrics.items()],
+        metrics=own_metrics(run.result, run.described),
         done=run.history.update or 0,
         total=(run.plan.get("length") or {}).get("total_updates"),
         losses=[row.get("loss") for row in run.rows if row.get("kind") == "training"],
@@ -55,7 +55,6 @@ def summary_tiles(run: ReportedRun) -> Markup:
     whole = sum(finite(part, 0.0) for part in parts) if parts and not run.resumed else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
-    every = [] if errors else [(run.described[name], value) for name, value in run.metrics.items()]
-    own = [(metric, value) for metric, value in every if metric.headline]
+    own = [(metric, value) for metric, value in own_metrics(run.result, run.described) if metric.headline]
     shown = {"errors": errors, "own": own, "scores": _scores(run)}
     return fill("tiles.html", run=run, result=run.result, **shown, whole=whole, logged=logged, most=TILES_IN_A_ROW)

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from noether.config.task import ForceCoefficientConfig
 from noether.evaluation.tables import reference_words, result_tables, scalar_lines
-from noether.runs.metrics import Metrics
+from noether.runs.metrics import Metric, Metrics
 from noether.tasks.field_errors import field_metrics
 from noether.tasks.scalars import scalar_facts
 
-DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {})).records()
+OWN = Metric("my_score", "%", label="my score", headline=True)
+DESCRIBED = Metrics.of(*field_metrics("p", "Pa", {}), OWN).records()
 
 
 def text_of(*, width: int = 160, **metrics: float) -> str:
@@ -22,7 +23,8 @@ def text_of(*, width: int = 160, **metrics: float) -> str:
     given = {f"p/{name}": value for name, value in metrics.items()}
     result: dict[str, Any] = {
         "split": "test", "samples": 2, "weights": "ema", "parameters": 1, "updates": 1, "samples_per_second": None,
-        "world_size": 1, "metrics": {**errors, **given}, "fields": ["p"], "scalars": {},
+        "world_size": 1, "fields": ["p"], "scalars": {},
+        "metrics": {**errors, **given, "my_score": 0.125, "loss": 0.375},
         "baselines": {"mean_field": errors, "nearest_shape": errors},
         "described": DESCRIBED,
     }  # fmt: skip
@@ -55,6 +57,10 @@ def test_a_metric_is_a_number_or_a_dash(metrics, words: str) -> None:
     assert words in text
     assert "undefined" not in text
     assert "nan" not in text
+
+
+def test_a_metric_that_is_of_no_field_stands_below_the_fields() -> None:
+    assert {"my score: 12.50%", "loss: 0.3750"} <= {line.strip() for line in text_of().splitlines()}
 
 
 @pytest.mark.parametrize("width", [60, 44])

@@ -80,6 +80,18 @@ def test_the_spread_is_written_as_in_the_table_of_the_sweep(run: ReportedRun) ->
         assert f"{own} (2 seeds)" in text
 
 
+def test_a_headline_that_is_of_no_field_is_shown_beside_the_fields(run: ReportedRun) -> None:
+    own = Metrics.of(Metric("my_score", better="higher", label="my score", headline=True)).records()
+    metrics = {**run.metrics, "my_score": 0.125, "loss": 0.375}
+    result = {**run.result, "metrics": metrics, "described": [*run.result["described"], *own]}
+    page = render_report(replace(without_cases(run), result=result))
+    header, errors = page.partition('<section id="errors">')[0], Page(page).texts["errors"]
+    assert "my score <b>0.1250</b>" in header
+    assert "<dt>my score</dt>" in header
+    assert "0.1250" in errors
+    assert "0.3750" in errors
+
+
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
     code = (
         "import sys, pathlib; from noether.report.page import write_report; "
