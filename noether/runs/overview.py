@@ -27,8 +27,8 @@ class RunState:
         cancelled before it started), failed, or lost (it ended unrecorded, or its host cannot be asked from here).
     why: what the state was read from.
     update, total_updates: progress; None before the first log line.
-    loss: of the last log line; metrics: of the last evaluation, or of the test split once the run is done; headlines:
-        those that say most, as text.
+    training_loss: of the last log line; metrics: of the last evaluation, or of the result once the run is done; split:
+        what they are of; headlines: those that say most, as text.
     seconds_left: of training at its pace so far, None where that is not known.
     job: the Slurm job's id; time_left: until its time limit, as squeue writes it.
     """
@@ -38,7 +38,8 @@ class RunState:
     why: str
     update: int | None
     total_updates: int | None
-    loss: float | None
+    training_loss: float | None
+    split: str
     metrics: Mapping[str, float]
     headlines: Sequence[str]
     seconds_left: float | None
@@ -133,7 +134,7 @@ def run_state(
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
-    metrics = newest_metrics(result, rows)
+    split, metrics = newest_metrics(result, rows)
     total = planned_updates(plan)
     return RunState(
         run=str(folder.path),
@@ -141,7 +142,8 @@ def run_state(
         why=why,
         update=last_update(rows),
         total_updates=total,
-        loss=number(training[-1], "loss") if training else None,
+        training_loss=number(training[-1], "loss") if training else None,
+        split=split,
         metrics=metrics,
         headlines=[" ".join(pair) for pair in described_in(plan, result).headlines(metrics, HEADLINES_SHOWN)],
         seconds_left=seconds_left(training, total) if state == RUNNING else None,

@@ -138,10 +138,9 @@ RECENT_ROWS = 20
 """How many of the last training rows tell a run's present pace."""
 
 
-def last_evaluation(rows: Sequence[Row]) -> Mapping[str, Any]:
-    """Returns the metrics of the last evaluation, of the selected weights; empty where there is none."""
-    selected = [row for row in rows if row["kind"] == "evaluation" and row.get("selected")]
-    return mapping(selected[-1], "metrics") if selected else {}
+def last_evaluation(rows: Sequence[Row]) -> Row:
+    """Returns the row of the last evaluation, of the selected weights; an empty one where there is none."""
+    return next((row for row in reversed(rows) if row["kind"] == "evaluation" and row.get("selected")), {})
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:

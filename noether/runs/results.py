@@ -20,9 +20,10 @@ def parse_result(path: Path) -> dict[str, Any]:
     return as_now(parse_record(path))
 
 
-def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> Mapping[str, Any]:
-    """Returns the metrics of a result; before there is one, those of the last evaluation among the rows of a run."""
-    return mapping(result, "metrics") or last_evaluation(rows)
+def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, Mapping[str, Any]]:
+    """Returns a result's split and metrics; before there is one, those of the last evaluation among a run's rows."""
+    newest = result if mapping(result, "metrics") else last_evaluation(rows)
+    return str(newest.get("split", "")), mapping(newest, "metrics")
 
 
 def as_now(result: dict[str, Any]) -> dict[str, Any]:

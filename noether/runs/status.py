@@ -53,7 +53,8 @@ def _warn(text: str) -> None:
 
 def status_table(states: list[RunState]) -> Table:
     """Returns the runs as a table."""
-    table = Table("run", "state", "job", "update", "loss", "left", "last metrics", box=None, padding=(0, 2, 0, 0))
+    columns = ("run", "state", "job", "update", "training loss", "left", "split", "last metrics")
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for state in states:
         progress = "" if state.update is None else f"{state.update:,}"
         if state.total_updates:
@@ -64,8 +65,9 @@ def status_table(states: list[RunState]) -> Table:
             state.state if state.state in ("done", "running") else f"{state.state}: {shown_name(state.why)}",
             state.job or "",
             progress,
-            "" if state.loss is None else number_text(state.loss),
+            "" if state.training_loss is None else number_text(state.training_loss),
             left + (f" (job {state.time_left})" if state.time_left else ""),
+            shown_name(state.split),
             ", ".join(map(shown_name, state.headlines)),
         )
     return table

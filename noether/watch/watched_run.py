@@ -150,8 +150,8 @@ class WatchedRun:
 
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
-        metrics = finite_values(newest_metrics(self._result(), self._last_rows()))
-        return {"key": self.key, "metrics": metrics, "settings": self.settings()}
+        split, metrics = newest_metrics(self._result(), self._last_rows())
+        return {"key": self.key, "split": split, "metrics": finite_values(metrics), "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
         """Returns split, weights, metric, update and value of all that was logged."""

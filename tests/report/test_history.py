@@ -86,8 +86,8 @@ def test_best_and_last_evaluation_are_of_the_selected_weights(rows: list[dict[st
     assert (history.best.update, history.best.weights) == (20, "ema")
     assert history.last.update == 30
     assert history.selected_weights == {"validation": "ema"}
-    assert last_evaluation(rows)["loss"] == 0.4
-    assert last_evaluation(rows[:-1])["loss"] == 0.3
+    assert last_evaluation(rows)["metrics"]["loss"] == 0.4
+    assert last_evaluation(rows[:-1])["metrics"]["loss"] == 0.3
     assert history.thinned(9, 0, 99)["validation", "raw", "loss"] == ([10, 20], [0.1, 0.2])
 
 
@@ -95,7 +95,7 @@ def test_an_evaluation_whose_selected_row_is_lost_is_not_the_last() -> None:
     history = History()
     history.add([SAID[0], SAID[3]])
     assert history.last.update == 10
-    assert last_evaluation([SAID[0], SAID[3]])["loss"] == 0.5
+    assert last_evaluation([SAID[0], SAID[3]])["metrics"]["loss"] == 0.5
 
 
 def test_the_best_evaluation_is_that_of_the_metric_that_selects() -> None:

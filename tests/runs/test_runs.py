@@ -21,6 +21,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import job_of_task, read_attempt, take_lease
 from noether.runs.overview import job_of_run, run_state, runs_under
 from noether.runs.records import parse_record
+from noether.runs.status import status_table
 from tests.refusal import refusal
 
 HERE = {
@@ -108,14 +109,16 @@ def test_progress_and_metrics_are_the_newest(tmp_path: Path) -> None:
     rows = [
         {"kind": "training", "update": 2, "loss": 3.0, "time": now - 8},
         {"kind": "training", "update": 4, "loss": 2.0, "time": now - 4},
-        {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.5}, "selected": True, "time": now - 3},
+        {"kind": "evaluation", "update": 4, "split": "validation", "metrics": {"p/relative_l2": 0.5}, "selected": True},
         {"kind": "evaluation", "update": 4, "metrics": {"p/relative_l2": 0.9}, "weights": "raw", "time": now},
     ]
     folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"cut')
     found = run_state(folder, {"12": QueuedJob("12", "RUNNING", "1:00", "None", "cars")})
-    assert (found.update, found.total_updates, found.loss, found.time_left) == (4, 20, 2.0, "1:00")
-    assert found.metrics == {"p/relative_l2": 0.5}
+    assert (found.update, found.total_updates, found.training_loss, found.time_left) == (4, 20, 2.0, "1:00")
+    assert (found.split, found.metrics) == ("validation", {"p/relative_l2": 0.5})
     assert found.seconds_left == pytest.approx(16 * 2 - 4, abs=2)
+    shown = {column.header: list(column.cells) for column in status_table([found]).columns}
+    assert (shown["training loss"], shown["split"]) == (["2.000"], ["validation"])
 
 
 def test_the_newer_of_two_jobs_is_the_run_s(tmp_path: Path) -> None:

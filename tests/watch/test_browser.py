@@ -250,7 +250,7 @@ def test_the_runs_are_sorted_filtered_and_saved(place, opened) -> None:
     with page.expect_download() as saved:
         page.locator("#runs-csv").click()
     (row,) = csv.DictReader(io.StringIO(saved.value.path().read_text()))
-    assert (row["name"], row["seed"], float(row["loss"])) == ("second", "2", losses["second"])
+    assert (row["name"], row["seed"], row["split"], float(row["loss"])) == ("second", "2", "test", losses["second"])
 
 
 def test_curves_are_smoothed_and_shown_along_epochs_and_time(place, opened) -> None:

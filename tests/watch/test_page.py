@@ -211,6 +211,8 @@ def test_runs_compared(place) -> None:
     assert answer["settings"] == {"seed": ["1", "2"]}
     assert answer["final"]["loss"] == [0.25, 0.5]
     assert answer["latest"]["of"][0] == f"{RUN}: validation split, EMA weights, update 50"
+    table = {row["key"]: (row["split"], row["metrics"]["loss"]) for row in place.page.json("api/table")["runs"]}
+    assert [table[key] for key in keys] == [("test", 0.25), ("test", 0.5)]
     curves = place.page.json(f"api/curves?runs={','.join(keys)}&buckets=10&low=10&high=20")["runs"]
     assert [run["key"] for run in curves] == keys
     assert {one["weights"] for one in curves[0]["curves"]} == {"", "EMA weights"}

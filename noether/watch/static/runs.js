@@ -13,6 +13,7 @@ function columns() {
   return [
     { name: "name", title: "run", of: (row) => row.name }, { name: "state", title: "state", of: (row) => row.state },
     { name: "update", title: "update", of: (row) => row.update, text: count, n: true },
+    { name: "split", title: "split", of: (row) => row.split },
     ...there.map((metric) => ({ name: metric.name, title: titled(metric), of: (row) => row.metrics[metric.name], text: (value) => valueText(metric, value), n: true })),
     ...Object.keys(state.rows[0]?.settings ?? {}).map((name) => ({ name, title: name, of: (row) => row.settings[name], n: true })),
   ];
