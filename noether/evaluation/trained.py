@@ -64,7 +64,7 @@ class TrainedModel:
         known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
         own = known.get(key.removesuffix("_points"), {"kind": "points"})
         at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
-        return ShapePart(str(at), tuple(own.get("patches", ())))
+        return ShapePart(str(at), tuple(own.get("patches", ())), tuple(own.get("coordinates", ())))
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from shapenet_car_files import surface_mesh, write_car
 from noether.config.compose import load_config
 from noether.data.about import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.data.cases.case_map import LENGTHS
+from noether.data.cases.dataset import CasesDataset
 from noether.data.cases.mesh_source import FACES, ShapePart, read_part
 from noether.data.ellipsoid_car import EllipsoidCar
 from noether.data.surface_mesh import Holes, area_vectors, find_holes, triangles
@@ -340,6 +342,20 @@ def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_p
         assert made.point_data["p"] == pytest.approx(np.asarray(grid.points)[:, 0]), name
     plane = read_shape(tmp_path / "plane.vti")
     assert plane.areas.sum() == pytest.approx(6)  # pixels, whose corners VTK counts in another order
+
+
+def test_a_cloud_is_read_by_the_coordinates_of_the_map(tmp_path: Path) -> None:
+    (tmp_path / "cloud.csv").write_text("east,north,height,x,y\n1,2,3,0,0\n4,5,6,0,0\n")
+    text = "sets: {p: {file: '{case}.csv', kind: points, coordinates: [east, north, height], fields: {x: {array: x}}}}"
+    metadata = {"map": text, "axes": None, "parameters": {}, "outputs": {}, "fields": {"p_x": {"components": 1}},
+                "sets": {}, "constants": {}}  # fmt: skip
+    own = CasesDataset(tmp_path, [], metadata).about()["space"]["sets"]["p"]
+    task = SimpleNamespace(space={"sets": {"p": own}})
+    part = TrainedModel.part_of(SimpleNamespace(task=task), "p_points")
+    shape = read_shape(tmp_path / "cloud.csv", part=part)
+    np.testing.assert_array_equal(shape.points, [[1, 2, 3], [4, 5, 6]])
+    write_on_shape(tmp_path / "out.vtp", tmp_path / "cloud.csv", shape, {"p": shape.points[:, 0]}, part)
+    np.testing.assert_array_equal(pyvista.read(tmp_path / "out.vtp").points, shape.points)
 
 
 BLOCKS = {

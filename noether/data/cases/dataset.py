@@ -95,7 +95,7 @@ class CasesDataset:
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
         space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
         space["sets"] = {
-            name: {"kind": own.kind, "at": own.at, "patches": own.patches} for name, own in files.sets.items()
+            name: own.model_dump(include={"kind", "at", "patches", "coordinates"}) for name, own in files.sets.items()
         }
         space |= _files_space(files)
         scalars = _force_coefficients(files, metadata)

@@ -1,5 +1,6 @@
 """One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -32,10 +33,14 @@ Arrays = Mapping[str, Mapping[str, int]]
 
 
 class ShapePart(NamedTuple):
-    """What of a file shows a shape: the faces of its surfaces, or the points or cells of others; of these blocks."""
+    """What of a file shows a shape: the faces of its surfaces, or the points or cells of others; of these blocks.
+
+    coordinates: as of `read_cloud`.
+    """
 
     at: str = "faces"
     patches: tuple[str, ...] = ()
+    coordinates: tuple[str, ...] = ()
 
 
 FACES, POINTS = ShapePart(), ShapePart("points")
@@ -104,7 +109,7 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
     with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
         result = Path(folder) / "mesh.pickle"
         code = "import sys; from noether.data.cases.mesh_source import main; main(*sys.argv[1:])"
-        words = [str(path), str(result), part.at, *part.patches]
+        words = [str(path), str(result), json.dumps(part)]
         ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, errors="replace")
         if ended.returncode or not result.is_file():
             said = " ".join(ended.stderr.split())[-120:]
@@ -116,11 +121,11 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
     return read
 
 
-def main(path: str, result: str, at: str, *patches: str) -> None:
+def main(path: str, result: str, part: str) -> None:
     """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
     read: MeshFile | RequestError
     try:
-        read = read_part(Path(path), ShapePart(at, patches))
+        read = read_part(Path(path), ShapePart(*json.loads(part)))
     except RequestError as error:
         read = error
     with open(result, "wb") as file:
@@ -142,7 +147,7 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
     """
     if path.suffix.lower() in MESH_SUFFIXES:
         return import_pyvista().read(path)
-    blocks = read_blocks(path)
+    blocks = read_blocks(path, coordinates=part.coordinates)
     if len(blocks) == 1:
         return blocks[0].mesh
     fits = [block for block in blocks if is_surface(block.mesh) == (part.at == "faces")]
