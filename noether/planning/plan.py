@@ -26,6 +26,7 @@ from noether.environments.process_facts import ProcessFacts, read_process_facts
 from noether.environments.resolve import resolve_placement
 from noether.planning.batches import BatchPlan, plan_batches
 from noether.workers.context import RunInfo
+from noether.workers.spawner import start_methods
 
 ROWS_SHOWN = 16
 """How many ranks are printed at most; JSON lists them all."""
@@ -71,10 +72,9 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
 
 
 def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
-    """Returns what all ranks of a run are given alike; None: what is known of it where the settings are wrong.
+    """Returns what all ranks of a run are given alike, but for the variables that `plan_run` checks.
 
-    Raises:
-        RequestError: DISTRIBUTED_TIMEOUT_S is not a number of seconds.
+    None: what is known of it where the settings are wrong.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
     versions = {"noether": __version__, "torch": version("torch")}
@@ -85,7 +85,7 @@ def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[st
         identity,
         key=run_key(settings, environ),
         start_key=run_key({}, environ),
-        distributed=with_environment(distributed, environ),
+        distributed=distributed,
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
         settings={**versions, **dict(flat(shared_settings(settings)))} if settings else {},
     )
@@ -107,6 +107,8 @@ HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
         config.num_workers, placement.local_world_size, shared_memory_size()
     ),
     "batch": _batch,
+    "timeout": lambda config, _: with_environment(config.distributed, os.environ),
+    "start method": lambda _, placement: start_methods(os.environ) if len(placement.workers) > 1 else None,
 }
 """What a run that has been placed is refused for on its own host; `noether doctor` shows all of it."""
 

@@ -14,6 +14,7 @@ from noether.common.console import Console
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
+from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.data.progress import prepare_with_bar
 from noether.distributed.deadline import Deadline, find_deadline
@@ -87,7 +88,8 @@ def _prepare(
     """
     console.say(*render_plan(plan, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
-    info = replace(run_info(config, plan.placement, os.environ), logs_stay=logs_stay)
+    limits = with_environment(config.distributed, os.environ)
+    info = replace(run_info(config, plan.placement, os.environ), distributed=limits, logs_stay=logs_stay)
     start.hold_ports(plan.placement, info)
     return data, info
 

@@ -109,6 +109,28 @@ def test_a_host_whose_devices_are_refused_is_named_without_a_rank(noether, tmp_p
     assert f"said by   {socket.gethostname()}\n" in first.err
 
 
+VARIABLES = {
+    "DISTRIBUTED_TIMEOUT_S": ("abc", "timeout-variable"),
+    "NOETHER_START_METHOD": ("thread", "unknown-start-method"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "code"), [(name, *one) for name, one in VARIABLES.items()], ids=VARIABLES)
+def test_a_variable_of_one_host_that_is_no_value_is_refused_on_both(noether, tmp_path, name, value, code: str) -> None:
+    """Host 0 waited for ranks that did not come, and plan found nothing wrong."""
+    common = ("--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "devices=2")
+    plan = noether("plan", *common, **{name: value})
+    assert (plan.code, f"[{code}]" in plan.err) == (2, True), plan.out + plan.err
+    where = ("train", *common, "nodes=2", "master_addr=127.0.0.1", f"master_port={free_port()}")
+    with ThreadPoolExecutor(2) as both:
+        hosts = [
+            both.submit(noether, *where, f"node_rank={rank}", timeout=INIT_S, **({name: value} if rank else {}))
+            for rank in (0, 1)
+        ]
+    for host in (host.result() for host in hosts):
+        assert (host.code, f"[{code}]" in host.err) == (2, True), host.err
+
+
 def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> None:
     """Two machines where each is told to be the first are one machine here: both listen at the same port."""
     port = free_port()
