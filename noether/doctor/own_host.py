@@ -14,12 +14,14 @@ from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
+from noether.environments.driver import Driver
 from noether.environments.endpoint import HeldPort
 from noether.environments.placement import Placement, Worker
 from noether.environments.process_facts import read_process_facts
 from noether.environments.resolve import resolve_or_on_cpus
 from noether.errors import RequestError
 from noether.planning.plan import HOST_CHECKS, launch_request
+from noether.training.preflight import check_software
 from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
@@ -61,10 +63,10 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
 
     A host whose devices are refused takes part on its CPUs, so that rank 0 can report why.
     """
-    gpus = facts.driver.gpus if facts.driver is not None else None  # Asking the driver again could hang.
+    driver = facts.driver or Driver()  # Asking the driver again could hang.
     request, process = launch_request(config), read_process_facts()
     try:
-        placement, refusal = resolve_or_on_cpus(request, os.environ, facts.host, lambda: gpus, process)
+        placement, refusal = resolve_or_on_cpus(request, os.environ, facts.host, driver.listed, process)
     except RequestError as error:
         return None, [refused("launch", error)]
     if refusal is not None:
@@ -78,7 +80,7 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
 
 def _refused_plan(config: RunConfig, placement: Placement) -> list[Diagnosis]:
     found = []
-    for name, check in HOST_CHECKS.items():
+    for name, check in {**HOST_CHECKS, "software": check_software}.items():
         try:
             check(config, placement)
         except RequestError as error:

@@ -83,7 +83,7 @@ class Participant:
             check_versions(facts, torch),
             check_torch(torch, os.getloadavg()[0], usable_cpus()),
             check_driver(facts, torch),
-            check_devices(facts, devices, os.environ),
+            check_devices(facts, torch, devices, os.environ),
             *check_gpu_health(facts),
             check_imports(facts),
             check_container(facts),

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from noether.common.numbers import counted
-from noether.doctor.diagnosis import Diagnosis, Level, skipped
+from noether.doctor.diagnosis import Diagnosis, Level, refused, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.environments.granted_gpus import NO_DEVICES
+from noether.environments.devices import find_devices
+from noether.environments.driver import Driver
+from noether.environments.placement import LaunchRequest
+from noether.errors import RequestError
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 """Oldest Linux driver that runs every minor release of a CUDA major version (CUDA release notes, table "minor version
@@ -50,7 +53,7 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
         fix = "nvidia-smi      (if it hangs too, the GPU or the driver needs a reset)"
         return Diagnosis("driver", "error", "the NVIDIA driver does not answer", "an answer within seconds", fix)
     if refusal := driver.refusal():
-        return Diagnosis("driver", "error", f"{refusal.summary}: {refusal.seen}", refusal.expected, refusal.fix)
+        return refused("driver", refusal)
     if driver.gpus is None:
         if driver.nodes:
             seen = f"/dev/{driver.nodes[0]} exists, but NVML says: {driver.error or 'nothing'}"
@@ -65,8 +68,7 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
     if "error" in torch or not torch:
         return Diagnosis("driver", "ok", seen)
     if not cuda:
-        fix = "pip install torch --index-url https://download.pytorch.org/whl/cu126"
-        return Diagnosis("driver", "warning", f"{seen}; torch is built without CUDA", "a torch with CUDA", fix)
+        return Diagnosis("driver", "ok", f"{seen}; torch is built without CUDA")
     oldest = OLDEST_DRIVER.get(int(cuda.partition(".")[0]))
     here = tuple(int(number) for number in re.findall(r"\d+", driver.version)[:2])
     if oldest and here and here < oldest:
@@ -77,7 +79,9 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
     return Diagnosis("driver", "ok", f"{seen}; torch is built for CUDA {cuda}")
 
 
-def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping[str, str]) -> Diagnosis:
+def check_devices(
+    facts: HostFacts, torch: Mapping[str, Any], devices: Mapping[str, Any], environ: Mapping[str, str]
+) -> Diagnosis:
     """Checks that the driver, CUDA_VISIBLE_DEVICES and torch agree about the devices."""
     if "error" in devices or not devices:
         why = devices.get("error", "torch could not be imported")
@@ -90,14 +94,17 @@ def check_devices(facts: HostFacts, devices: Mapping[str, Any], environ: Mapping
     seen = f"the driver lists {listed}, {masked}, torch sees {devices['count']}"
     if not listed and not devices["count"]:
         return Diagnosis("devices", "ok", "the CPU only")
+    if not torch["cuda"]:
+        return skipped("devices", f"{seen}: it is built without CUDA")
     if devices["why"]:
         fix = "unset CUDA_VISIBLE_DEVICES" if mask is not None else "nvidia-smi"
         return Diagnosis("devices", "error", f"{seen}: {devices['why']}", "devices that torch can use", fix)
     divided = bool(facts.driver and facts.driver.gpus and any(gpu.mig_uuids for gpu in facts.driver.gpus))
-    if mask is None:
-        allowed = min(listed, 1) if divided else listed
-    else:
-        allowed = 0 if mask.strip() in NO_DEVICES else len(mask.split(","))
+    try:
+        inventory = find_devices(LaunchRequest(), environ, (facts.driver or Driver()).listed)
+    except RequestError as error:
+        return refused("devices", error)
+    allowed = len(inventory.devices) if inventory.kind == "cuda" else 0
     if devices["count"] != allowed and listed and not divided:
         fix = "unset CUDA_VISIBLE_DEVICES" if mask is not None else "nvidia-smi -q"
         return Diagnosis("devices", "error", seen, f"{allowed} devices in torch", fix)

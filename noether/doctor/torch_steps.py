@@ -36,8 +36,6 @@ class TorchSteps:
 
     def on_devices(self, request: dict[str, Any]) -> dict[str, Any]:
         """Returns the CUDA devices that torch can use, after computing a sum on the first."""
-        if torch.version.cuda is None:
-            return {"count": 0, "names": [], "why": "this torch is built without CUDA"}
         count, why = torch.cuda.device_count(), ""
         try:
             if count:

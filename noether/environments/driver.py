@@ -58,7 +58,7 @@ class Driver:
     nodes: tuple[str, ...] = ()
 
     def refusal(self) -> RequestError | None:
-        """Returns what is wrong and what to do, alike for plan, train and doctor; None where nothing is."""
+        """Returns what is wrong and what to do; None where nothing is."""
         if self.trouble == "mismatch":
             return RequestError(
                 "driver-mismatch",
@@ -85,19 +85,23 @@ class Driver:
             )
         return None
 
+    def listed(self) -> list[Gpu] | None:
+        """Returns the GPUs in PCI order; None where the library or the driver is missing.
+
+        Raises:
+            RequestError: there is a driver, and it hangs, fails or does not fit its library.
+        """
+        if refusal := self.refusal():
+            raise refusal
+        return None if self.gpus is None else list(self.gpus)
+
 
 def nvml_gpus() -> list[Gpu] | None:
-    """List the GPUs in PCI order, or return None when the library or the driver is missing.
+    """Return the GPUs that the driver of this host lists, as `Driver.listed`.
 
     NVML creates no CUDA context, so that forking stays safe.
-
-    Raises:
-        RequestError: there is a driver, and it hangs, fails or does not fit its library.
     """
-    driver = ask_driver()
-    if refusal := driver.refusal():
-        raise refusal
-    return None if driver.gpus is None else list(driver.gpus)
+    return ask_driver().listed()
 
 
 @cache  # One that hangs is not waited for again, where a start that it refuses is placed to tell other hosts.

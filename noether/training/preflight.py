@@ -19,6 +19,7 @@ from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.task import CustomTaskConfig
 from noether.data.build import check_data
+from noether.environments.placement import Placement
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan
 
@@ -28,7 +29,7 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     """Refuses with the words of `train`, and in its order; the user's own components, which its ranks import, last."""
-    check_software(config, plan)
+    check_software(config, plan.placement)
     check_start(config, find_target(config))
     check_data(config)
     _check_own_components(config)
@@ -44,20 +45,20 @@ def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
     return named_weights(str(config.initial_weights)) if begins else None
 
 
-def check_software(config: RunConfig, plan: RunPlan) -> None:
+def check_software(config: RunConfig, placement: Placement) -> None:
     """Refuses a torch that does not fit the devices of this host, and trainer.compile=true without a compiler.
 
     Comes first: the checkpoint to go on from is gigabytes to read.
     """
-    _check_torch(plan)
+    _check_torch(placement)
     if config.trainer.compile:
-        refuse_without_compiler(plan.placement.workers[0].device.kind, os.environ, image_engine(os.environ))
+        refuse_without_compiler(placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
-def _check_torch(plan: RunPlan) -> None:
+def _check_torch(placement: Placement) -> None:
     """Refuses GPUs where torch is built for the CPU: each rank would end with an error of torch's."""
     found = importlib.util.find_spec("torch")  # Where it is, without importing it.
-    if plan.placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
+    if placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
         return
     built = runpy.run_path(str(Path(found.origin).with_name("version.py")))
     if built.get("cuda") or built.get("hip"):
@@ -65,7 +66,7 @@ def _check_torch(plan: RunPlan) -> None:
     raise RequestError(
         "torch-without-cuda",
         "there are GPUs here, and torch is built for the CPU alone",
-        seen=f"torch {built.get('__version__')}; {plan.reasons.get('workers', 'GPUs')}",
+        seen=f"torch {built.get('__version__')}; {placement.reasons.get('workers', 'GPUs')}",
         expected="a torch built with CUDA",
         fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
     )

@@ -43,7 +43,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     """Starts the run that was planned, as `train_here` says."""
     if plan.placement.workers[0].rank > 0:
         return _join(config, plan, start)
-    check_software(config, plan)
+    check_software(config, plan.placement)
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
     weights = check_start(config, target)
@@ -145,7 +145,7 @@ def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: C
 
 def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
     """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
-    check_software(config, plan)
+    check_software(config, plan.placement)
     data, info = _prepare(config, plan, start, Console(None, speaks=False), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         return _train(TrainRequest(config, None, data, plan), Path(scratch), info, start)[0]
@@ -171,7 +171,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
     plan = plan_run(config)
     start.placement = plan.placement
-    check_software(config, plan)
+    check_software(config, plan.placement)
     console = Console(None, speaks=not as_json and plan.placement.workers[0].rank == 0)
     found, aside = _choose_folder(config, console, plan.placement, reset)
     if aside is not None:

@@ -42,6 +42,7 @@ FOLDER = Folder("triton cache", "/home/a/.triton", "TRITON_CACHE_DIR", True, "ex
 OUTPUT = replace(FOLDER, purpose="output", fixed_by="output_path")
 CUDA_13 = {"version": "2.13.0", "cuda": "13.0", "nccl": "2.28", "gloo": True}
 CUDA_12 = CUDA_13 | {"cuda": "12.6"}
+MISMATCH = Driver(error="Driver/library version mismatch", trouble="mismatch")
 CPU_ONLY = CUDA_13 | {"cuda": "", "nccl": ""}
 LATE = {"error": "no answer within 25 s", "late": True}
 USER = User(1000, "ann", "/home/ann", True)
@@ -59,10 +60,12 @@ def driver(found: Driver | None, torch: dict) -> Diagnosis:
     return check_driver(HostFacts(driver=found), torch)
 
 
-def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why: str = "") -> Diagnosis:
+def devices(
+    gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why: str = "", torch: dict = CUDA_13
+) -> Diagnosis:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     asked = {"count": count, "names": ["H200"] * count, "why": why}
-    return check_devices(HostFacts(driver=Driver("580.65.06", gpus)), asked, environ)
+    return check_devices(HostFacts(driver=Driver("580.65.06", gpus)), torch, asked, environ)
 
 
 CASES: dict[str, tuple[Diagnosis, str, str]] = {
@@ -158,7 +161,9 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     ),
     "cuda-torch-without-a-gpu": (driver(Driver(error="Not Found"), CUDA_13), "warning", "accelerator=cpu"),
     "no-gpu-and-none-wanted": (driver(Driver(error="Not Found"), CPU_ONLY), "ok", "no NVIDIA GPU"),
-    "gpu-and-a-torch-for-cpus": (driver(Driver("580.65.06", TWO), CPU_ONLY), "warning", "built without CUDA"),
+    "gpu-and-a-torch-for-cpus": (driver(Driver("580.65.06", TWO), CPU_ONLY), "ok", "built without CUDA"),
+    "a-torch-for-cpus-sees-no-gpu": (devices(TWO, 0, torch=CPU_ONLY), "skipped", "it is built without CUDA"),
+    "driver-of-another-version": (driver(MISMATCH, CUDA_13), "error", "[driver-mismatch]"),
     "devices-agree": (devices(TWO, 2), "ok", "torch sees 2 (H200)"),
     "mask-cut-by-cuda": (devices(TWO, 1, "0,7"), "error", "unset CUDA_VISIBLE_DEVICES"),
     "torch-sees-fewer": (devices(TWO, 1), "error", "the driver lists 2"),
@@ -167,7 +172,7 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "mig": (devices((Gpu(0, "GPU-a", ("MIG-1", "MIG-2")),), 1), "ok", "torch sees 1"),
     "no-devices": (devices(None, 0), "ok", "the CPU only"),
     "torch-hangs-on-a-gpu": (
-        check_devices(HostFacts(driver=Driver("580", TWO)), {"error": "no answer within 10 s"}, {}),
+        check_devices(HostFacts(driver=Driver("580", TWO)), CUDA_13, {"error": "no answer within 10 s"}, {}),
         "error",
         "no answer within 10 s",
     ),
@@ -207,6 +212,27 @@ def test_what_a_plan_says_of_this_host_is_found(monkeypatch) -> None:
     }
     for check, words in (("launch", "open files"), ("loaders", "100 MiB"), ("batch", "3 ranks")):
         assert words in said[check][1]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "driver", "check", "code"),
+    [
+        pytest.param("auto", MISMATCH, "launch", "driver-mismatch", id="another-version"),
+        pytest.param("auto", Driver(error="no answer", trouble="hangs"), "launch", "driver-hangs", id="hangs"),
+        pytest.param(
+            "auto", Driver("580.65.06", TWO), "software", "torch-without-cuda", id="gpus-and-a-torch-for-cpus"
+        ),
+        pytest.param("cpu", Driver("580.65.06", TWO), "", "", id="which-is-no-matter-on-cpus"),
+    ],
+)
+def test_what_train_refuses_of_driver_and_torch_is_found(
+    accelerator: str, driver: Driver, check: str, code: str, monkeypatch
+) -> None:
+    monkeypatch.setattr("noether.training.preflight.runpy.run_path", lambda path: {"__version__": "2.13.0+cpu"})
+    _, found = find_place(load_config([f"accelerator={accelerator}"]), HostFacts(host="box", driver=driver))
+    errors = [(finding.check, finding.seen) for finding in found if finding.level == "error"]
+    assert [one for one, _ in errors] == ([check] if check else [])
+    assert all(f"[{code}]" in seen for _, seen in errors)
 
 
 MOUNTS = """\
