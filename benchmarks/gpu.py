@@ -32,6 +32,7 @@ import torch
 from record import REPOSITORY, at_least_one, finish, machine, row, told
 from torch.utils.flop_counter import FlopCounterMode
 
+from noether.common.cpus import UsableCpus
 from noether.config.compose import load_config
 from noether.data.build import prepare_data
 from noether.data.loader import to_device, training_batches
@@ -152,7 +153,7 @@ def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
 def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
     """Runs all cases in so many ranks of this machine."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
-    inventory = DeviceInventory(kind, devices, "benchmark", max(2, ranks))
+    inventory = DeviceInventory(kind, devices, "benchmark", UsableCpus(tuple(range(ranks)), max(2, ranks)))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
     with tempfile.TemporaryDirectory() as folder:
         asked = {**asked, "out": str(Path(folder) / "found.json")}

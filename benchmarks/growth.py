@@ -31,6 +31,7 @@ from pathlib import Path
 
 from record import at_least_one, told
 
+from noether.common.cpus import UsableCpus
 from noether.workers.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -120,7 +121,7 @@ def measure(ranks: int) -> dict[str, float]:
     from noether.workers.run import run_placement
     from noether.workers.spawner import warm_up
 
-    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", ranks)
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(ranks)), ranks))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
     warm_up()
     with tempfile.TemporaryDirectory() as folder:

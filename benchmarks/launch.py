@@ -26,7 +26,8 @@ from record import REPOSITORY, at_least_one, finish, parser, row, told
 if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
     import torch
 
-    from noether.workers.context import WorkerContext
+    from noether.common.cpus import UsableCpus
+from noether.workers.context import WorkerContext
 
 POINTS = ("first all-reduce", "first DDP step", "exit")
 GOALS = {2: 0.45, 8: 0.2}
@@ -82,7 +83,7 @@ def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.workers.run import run_placement
 
     # An inventory of its own: two CPU workers a core is the most that a user may ask for.
-    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
     placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     sys.exit(run_placement(placement, "launch.noether_worker", str(marks), marks.parent))
 

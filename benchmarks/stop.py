@@ -15,6 +15,7 @@ from pathlib import Path
 
 from record import at_least_one, parser, told
 
+from noether.common.cpus import UsableCpus
 from noether.workers.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -82,7 +83,7 @@ def main() -> None:
     from noether.environments.placement import Device, LaunchRequest
     from noether.workers.run import run_placement
 
-    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", workers)
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
     placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(run_placement(placement, "stop.worker", asked, Path(folder)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from noether.common.cpus import usable_cpus
+from noether.common.cpus import UsableCpus, read_cpus
 from noether.common.numbers import counted, first_of
 from noether.environments.driver import Gpu
 from noether.environments.granted_gpus import NO_DEVICES, how_to_have_gpus, refuse_silent_cpu
@@ -26,13 +26,13 @@ class DeviceInventory:
     """The devices this process may use, and where that was read from.
 
     `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` is text to put in brackets
-    after a number of devices. `cpu_count` is the number of cores this process may run on.
+    after a number of devices. `cpus` are the cores that this process may run on.
     """
 
     kind: DeviceKind
     devices: tuple[Device, ...]
     evidence: str
-    cpu_count: int
+    cpus: UsableCpus
 
 
 def find_devices(
@@ -57,14 +57,14 @@ def find_devices(
             missing device. (CUDA would cut the list at the first wrong entry and train on fewer devices.)
     """
     accelerator, visible_devices = request.accelerator, request.visible_devices
-    cpu_count, system = usable_cpus(), system or f"{platform.system()}-{platform.machine()}"
+    cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
     apple = system == "Darwin-arm64"
     _check_kind(accelerator, system)
     absence = f"accelerator={accelerator}"
     if accelerator in ("auto", "gpu"):
         devices, evidence = _cuda_devices(environ, nvml, visible_devices)
         if devices:
-            return DeviceInventory("cuda", devices, evidence, cpu_count)
+            return DeviceInventory("cuda", devices, evidence, cpus)
         absence = evidence
     if accelerator == "gpu":
         container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
@@ -78,8 +78,8 @@ def find_devices(
     if accelerator == "auto" and visible_devices is None and not apple:
         refuse_silent_cpu(environ, facts, absence)
     if accelerator == "mps" or (accelerator == "auto" and apple):
-        return DeviceInventory("mps", (Device("mps"),), "the GPU of this Apple silicon machine", cpu_count)
-    return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpu_count} usable cores", cpu_count)
+        return DeviceInventory("mps", (Device("mps"),), "the GPU of this Apple silicon machine", cpus)
+    return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpus}", cpus)
 
 
 def _check_kind(accelerator: str, system: str) -> None:
@@ -264,8 +264,9 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
     if inventory.kind == "cpu":
         count = int(entries[0]) if is_number else len(entries)
-        if count > 2 * inventory.cpu_count:
-            raise refuse("too-many-cpu-workers", f"{count} CPU workers for {inventory.cpu_count} cores")
+        cores = inventory.cpus.count
+        if count > 2 * cores:
+            raise refuse("too-many-cpu-workers", f"{count} CPU workers for {cores} cores")
         return tuple(Device("cpu", index) for index in range(count))
     if is_number:
         if int(entries[0]) > len(inventory.devices):
@@ -293,8 +294,8 @@ def _choice_error(code: str, summary: str, inventory: DeviceInventory, devices: 
     count = len(inventory.devices)
     if inventory.kind == "cpu":
         there = f"1 CPU ({inventory.evidence})"
-        expected = f"1 to {2 * inventory.cpu_count} CPU workers: a number, or a list such as 0,1"
-        fix = f"devices={inventory.cpu_count}"
+        expected = f"1 to {2 * inventory.cpus.count} CPU workers: a number, or a list such as 0,1"
+        fix = f"devices={inventory.cpus.count}"
     else:
         names = ", ".join(
             f"{device.index}" + (f" ({device.name})" if device.name not in ("", str(device.index)) else "")

@@ -20,8 +20,8 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     count = len(devices)
     endpoint, endpoint_reason = local_endpoint(request.master_port, here.environ)
     warnings = [] if request.nodes == 1 else _unused_node_variables(here.environ)
-    if inventory.kind == "cpu" and count > inventory.cpu_count:
-        warnings.append(f"{count} CPU workers share {inventory.cpu_count} cores: slower than one per core")
+    if inventory.kind == "cpu" and count > inventory.cpus.count:
+        warnings.append(f"{count} CPU workers share {inventory.cpus.count} cores: slower than one per core")
     return Placement(
         launcher="local",
         world_size=count,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from noether.common.cpus import read_cpus, share_cpus
+from noether.common.cpus import UsableCpus, share_cpus
 from noether.common.limits import read_limits, why_too_large
 from noether.environments.devices import GpuDriver, find_devices
 from noether.environments.driver import nvml_gpus
@@ -64,15 +64,16 @@ def resolve_placement(
     for launcher in LAUNCHERS:
         placement = launcher(request, here)
         if placement is not None:
-            return placement if request.visible_devices is not None else _on_this_host(placement, environ)
+            is_here = request.visible_devices is None
+            return _on_this_host(placement, environ, inventory.cpus) if is_here else placement
     raise AssertionError("the last launcher accepts every environment")
 
 
-def _on_this_host(placement: Placement, environ: Mapping[str, str]) -> Placement:
+def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
     """Return the placement with its share of the CPUs here, and a warning of each limit that is too low for it."""
     kind = placement.workers[0].device.kind
     too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
-    share = share_cpus(read_cpus(), environ, len(placement.workers), placement.local_world_size)
+    share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
     each = " for each rank" if placement.world_size > 1 else ""
     reasons = {**placement.reasons, "threads": f"{share.threads}{each} ({share.reason})"}
     return replace(placement, cpus=share, reasons=reasons, warnings=(*placement.warnings, *too_large))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from noether.common.cpus import UsableCpus
 from noether.distributed.group import Group
 from noether.distributed.stop import (
     SECOND_INTERRUPT_S,
@@ -90,7 +91,7 @@ def test_the_handlers_before_come_back() -> None:
     ],
 )
 def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
-    inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", 2)
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", UsableCpus(tuple(range(2)), 2))
     placement = local_placement(LaunchRequest(devices="2"), LaunchContext({}, inventory, "testbox"))
     code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
     assert code == 0

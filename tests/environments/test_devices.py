@@ -2,7 +2,7 @@
 
 import pytest
 
-from noether.common.cpus import usable_cpus
+from noether.common.cpus import UsableCpus, read_cpus
 from noether.environments.devices import DeviceInventory, choose_devices, find_devices
 from noether.environments.driver import Gpu, nvml_gpus
 from noether.environments.placement import Device, LaunchRequest
@@ -93,7 +93,7 @@ def test_accelerator(accelerator: str, mask: str | None, gpus: list[Gpu] | None,
     inventory = find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
     assert inventory.kind == kind
     assert kind == "cuda" or inventory.devices == (Device(kind),)
-    assert inventory.cpu_count == usable_cpus()
+    assert inventory.cpus == read_cpus()
     if accelerator == "auto" and kind == "cpu":
         assert "CUDA_VISIBLE_DEVICES" in inventory.evidence
 
@@ -143,17 +143,18 @@ def test_visible_devices_is_read_as_strictly_as_a_mask(override: str) -> None:
         find_devices(LaunchRequest(visible_devices=override), {}, untouchable)
 
 
+CORES_8 = UsableCpus(tuple(range(8)), 8)
 CUDA_4 = DeviceInventory(
     "cuda",
     tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
     "CUDA_VISIBLE_DEVICES=2,3,5,7",
-    8,
+    CORES_8,
 )
 CUDA_UUIDS = DeviceInventory(
-    "cuda", tuple(Device("cuda", i, name) for i, name in enumerate([A, B, C])), "CUDA_VISIBLE_DEVICES=…", 8
+    "cuda", tuple(Device("cuda", i, name) for i, name in enumerate([A, B, C])), "CUDA_VISIBLE_DEVICES=…", CORES_8
 )
-CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
-MPS = DeviceInventory("mps", (Device("mps"),), "Apple silicon", 8)
+CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", UsableCpus((0, 1), 2))
+MPS = DeviceInventory("mps", (Device("mps"),), "Apple silicon", CORES_8)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_endpoint, local_placement
 from noether.environments.placement import Device, LaunchRequest, Placement
+from noether.environments.resolve import resolve_placement
 from noether.workers.context import RunInfo, WorkerContext
 from noether.workers.ports import RunPorts
 from noether.workers.spawner import worker_contexts
@@ -20,13 +21,21 @@ CUDA_4 = DeviceInventory(
     "cuda",
     tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
     "CUDA_VISIBLE_DEVICES=2,3,5,7",
-    16,
+    UsableCpus(tuple(range(16)), 16),
 )
-CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", 2)
+CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", UsableCpus((0, 1), 2))
 
 
 def placed(inventory: DeviceInventory, devices: str | None = None, **environ: str) -> Placement:
     return local_placement(LaunchRequest(devices=devices), LaunchContext(environ, inventory, "box"))
+
+
+def test_a_quota_is_said_of_workers_and_threads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers had 2 usable cores, and their threads 8 of them with a quota of 2."""
+    monkeypatch.setattr("noether.environments.devices.read_cpus", lambda: UsableCpus(tuple(range(8)), 8, 2.0))
+    reasons = resolve_placement(LaunchRequest("cpu"), {}, "box").reasons
+    for said in (reasons["workers"], reasons["threads"]):
+        assert "8 usable cores, a quota of 2" in said
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Arguments: the target, the payload folder, the number of workers, and optionally
 import sys
 from pathlib import Path
 
+from noether.common.cpus import UsableCpus
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
@@ -18,7 +19,7 @@ with open(Path(folder) / "launchers", "a") as launchers:
     launchers.write("one\n")
 if preload:
     spawner.PRELOAD = preload[0]
-inventory = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
+inventory = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", UsableCpus(tuple(range(8)), 8))
 placement = local_placement(LaunchRequest(devices=count), LaunchContext({}, inventory, "testbox"))
 code = run_placement(placement, f"launch_targets.{target}", Path(folder), Path(folder) / "logs")
 print("torch" if "torch" in sys.modules else "light")

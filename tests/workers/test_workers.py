@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from processes import is_running
 
-from noether.common.cpus import read_cpus, share_cpus
+from noether.common.cpus import UsableCpus, read_cpus, share_cpus
 from noether.environments.devices import DeviceInventory
 from noether.environments.launch_context import LaunchContext
 from noether.environments.local import local_placement
@@ -26,7 +26,7 @@ from noether.workers.spawner import server_environment, start_methods, start_wor
 from noether.workers.watcher import GRACE_S, watch_workers
 from tests.refusal import refusal
 
-CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", 8)
+CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", UsableCpus(tuple(range(8)), 8))
 
 
 def workers(count: int, master_port: int | None = None) -> Placement:
