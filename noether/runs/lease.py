@@ -46,23 +46,24 @@ class Attempt:
     number: attempts at this run so far, this one included.
     id: random, so that two attempts are never taken for one.
     job: the Slurm job that this process is in ("12", of an array "12_3"), or None; is_task: as a task of its, so that
-        the job is what is asked to stop. restarts: how often the scheduler has requeued that job.
+        the job is what is asked to stop.
     host, pid, started, boot: the process; `started` in clock ticks since the boot with this id.
     began: when it took the folder, in seconds since the epoch.
     exit_code: None while it runs, and where it was killed.
+    requeues: how often the scheduler has requeued the job.
     """
 
     number: int
     id: str
     job: str | None
     is_task: bool
-    restarts: int
     host: str
     pid: int
     started: int
     boot: str
     began: float
     exit_code: int | None = None
+    requeues: int = 0
 
     @property
     def slurm_job(self) -> str | None:
@@ -207,7 +208,7 @@ def take_lease(
             id=name,
             job=job_of_task(environ),
             is_task=is_task,
-            restarts=restart_count(environ)[0],
+            requeues=restart_count(environ)[0],
             **this_process(),
             began=round(time.time(), 3),
         )
@@ -252,14 +253,14 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
 
 def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     same_job = holder.is_of(own.job)
-    if same_job and own.restarts < holder.restarts:
+    if same_job and own.requeues < holder.requeues:
         raise RequestError(
             "stale-start",
             "this is a stale attempt: the job has been requeued since",
-            seen=f"restart {own.restarts} of job {own.job}; restart {holder.restarts} has {folder.path}",
+            seen=f"requeue {own.requeues} of job {own.job}; requeue {holder.requeues} has {folder.path}",
             expected="the newest attempt of a job",
         )
-    requeued = same_job and own.restarts > holder.restarts
+    requeued = same_job and own.requeues > holder.requeues
     if not requeued and holder.pid != own.pid and holder.alive():
         raise RequestError(
             "run-in-use",

@@ -55,8 +55,9 @@ def test_a_later_start_shuts_out_every_earlier_one(folder) -> None:
 def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
     take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "2"})
     elsewhere(folder)
-    with refusal("stale-start"):
+    with refusal("stale-start") as caught:
         take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
+    assert "requeue 1 of job 13; requeue 2 has" in caught.value.seen
     assert take_lease(folder, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
 
 

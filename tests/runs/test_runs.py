@@ -25,7 +25,7 @@ from noether.runs.status import status_table
 from tests.refusal import refusal
 
 HERE = {
-    **{"number": 1, "id": "a", "job": None, "is_task": False, "restarts": 0, "host": socket.gethostname()},
+    **{"number": 1, "id": "a", "job": None, "is_task": False, "requeues": 0, "host": socket.gethostname()},
     **{"pid": os.getpid(), "started": 0, "boot": boot_id(), "began": 0.0, "exit_code": None},
 }
 ELSEWHERE = {**HERE, "host": "n7"}
