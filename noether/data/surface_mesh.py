@@ -164,44 +164,97 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     first, last = np.ceil(flat.min(axis=1)).astype(int), np.floor(flat.max(axis=1)).astype(int)
     (ax, ay), (bx, by), (cx, cy) = flat.transpose(1, 2, 0)
     turn = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
-    for t in np.flatnonzero((turn != 0) & (last >= first).all(axis=1)):
-        (x0, y0), (x1, y1) = np.maximum(first[t], 0), last[t]
-        x, y = np.arange(x0, x1 + 1)[:, None], np.arange(y0, y1 + 1)[None]
+
+    def inside(t: Any, x: Any, y: Any) -> Any:
         sign = np.sign(turn[t])
-        inside = sign * ((bx[t] - ax[t]) * (y - ay[t]) - (by[t] - ay[t]) * (x - ax[t])) >= 0
-        inside &= sign * ((cx[t] - bx[t]) * (y - by[t]) - (cy[t] - by[t]) * (x - bx[t])) >= 0
-        inside &= sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0
-        covered[x0 : x1 + 1, y0 : y1 + 1] |= inside
+        return (
+            (sign * ((bx[t] - ax[t]) * (y - ay[t]) - (by[t] - ay[t]) * (x - ax[t])) >= 0)
+            & (sign * ((cx[t] - bx[t]) * (y - by[t]) - (cy[t] - by[t]) * (x - bx[t])) >= 0)
+            & (sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0)
+        )
+
+    first = np.maximum(first, 0)
+    painted = (turn != 0) & (last >= first).all(axis=1)
+    single = (first == last).all(axis=1)
+    one = np.flatnonzero(painted & single)  # Of a fine mesh nearly all: at once.
+    x, y = first[one[inside(one, *first[one].T)]].T
+    covered[x, y] = True
+    for t in np.flatnonzero(painted & ~single):
+        (x0, y0), (x1, y1) = first[t], last[t]
+        covered[x0 : x1 + 1, y0 : y1 + 1] |= inside(t, np.arange(x0, x1 + 1)[:, None], np.arange(y0, y1 + 1)[None])
     return float(covered.sum()) * pixel**2
 
 
 @dataclass(frozen=True)
 class Holes:
-    """The openings of a surface: edges that only one face has, how many holes they bound, and their area in m²."""
+    """The openings of a surface: edges that only one face has, how many holes they bound, and their area in m².
+
+    against: edges whose two faces are wound against each other; twice: faces that are there more than once; inwards:
+    of several closed parts those that look inwards, as a cavity does and a body that is inside out.
+    """
 
     edges: int
     holes: int
     area: float
+    against: int = 0
+    twice: int = 0
+    inwards: int = 0
 
 
 def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = None) -> Holes:
-    """Finds where a surface is open. A closed surface has no edge that only one face has.
+    """Finds where a surface is open, or wound two ways. A closed surface has no edge that only one face has.
 
+    Faces meet where their corners lie at the same places, as those of several patches do that share no points.
     The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes. A hole whose rim
     lies in one face of a `box` (its low and high corner), such as the ground, is closed by it, and no hole.
     """
-    corners = faces.shape[1]
-    directed = np.concatenate([faces[:, [k, (k + 1) % corners]] for k in range(corners)])
-    directed = directed[directed[:, 0] != directed[:, 1]]
-    _, first, uses = np.unique(np.sort(directed, axis=1), axis=0, return_index=True, return_counts=True)
-    loops = _loops(directed[first[uses == 1]])
+    directed, uses, ways = _edges(faces, len(points))
+    if (uses == 1).any():
+        faces = _at_same_place(points)[faces]
+        directed, uses, ways = _edges(faces, len(points))
+    loops = _loops(directed[uses == 1])
     rims = [rim for rim in loops if box is None or not _lie_in_one_face(points[rim], *box)]
     edges = int((uses == 1).sum()) - sum(map(len, loops)) + sum(map(len, rims))
+    against, twice = int(((uses == 2) & (ways != 0)).sum()), 0
+    if (uses > 2).any():
+        twice = len(faces) - len(np.unique(np.sort(faces, axis=1), axis=0))
     area = 0.0
     for rim in rims:
         ring = points[rim] - points[rim].mean(axis=0)
         area += 0.5 * float(np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum())
-    return Holes(edges, len(rims), area)
+    inwards = 0 if against or (uses == 1).any() else _parts_inwards(points, faces)
+    return Holes(edges, len(rims), area, against, twice, inwards)
+
+
+def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
+    """Every edge of faces of `count` points, by its first use (E, 2), how many faces use it (E,), and one way less the
+    other."""
+    directed = np.stack([faces, np.roll(faces, -1, axis=1)], axis=-1).reshape(-1, 2)
+    directed = directed[directed[:, 0] != directed[:, 1]]
+    low, high = directed.min(axis=1), directed.max(axis=1)
+    _, first, own, uses = np.unique(low * count + high, return_index=True, return_inverse=True, return_counts=True)
+    return directed[first], uses, np.bincount(own, np.where(directed[:, 0] == low, 1, -1), len(first))
+
+
+def _parts_inwards(points: Array, faces: Faces) -> int:
+    """How many of the parts that share no points enclose a negative volume."""
+    from scipy.sparse import coo_array  # Here: every rank imports this file.
+    from scipy.sparse.csgraph import connected_components
+
+    ends = np.broadcast_to(faces[:, :1], faces.shape).ravel(), faces.ravel()
+    joined = coo_array((np.ones(faces.size, bool), ends), (len(points), len(points)))
+    part = connected_components(joined, directed=False)[1][faces[:, 0]]
+    middles = points[faces].mean(axis=1) - points.mean(axis=0)
+    return int((np.bincount(part, np.einsum("fi,fi->f", middles, area_vectors(points, faces))) < 0).sum())
+
+
+def _at_same_place(points: Array) -> Faces:
+    """The first (N,) of the points that lie where each of them does."""
+    order = np.lexsort(points.T)
+    is_first = np.append(True, (np.diff(points[order], axis=0) != 0).any(axis=1))
+    places = np.empty(len(points), np.int64)
+    places[order] = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
+    return places
 
 
 def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:

@@ -163,9 +163,9 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
             expected=f"a field at {own}",
         )
     name, channels = next(iter(at_shape.items()))
-    rows = int(shape.rows.max(initial=0)) + 1
+    rows = shape.of_file or len(shape.points)
     values = _as_field(given, channels)
-    if values is None or len(values) < rows:
+    if values is None or len(values) != rows:
         raise RequestError(
             "truth-does-not-fit",
             f"{request.truth} does not fit {request.shape.mesh}",

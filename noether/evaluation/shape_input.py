@@ -36,6 +36,7 @@ class Shape:
     """A surface as it was given: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
 
     values: arrays with a row per point that the file held; rows: which of the file's points were kept.
+    of_file: points of the file, 0: as many as the shape has.
     frontal: frontal areas that were computed, by the wind.
     """
 
@@ -45,6 +46,7 @@ class Shape:
     areas: np.ndarray
     values: dict[str, np.ndarray]
     rows: np.ndarray
+    of_file: int = 0
     frontal: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def frontal_area(self, wind: tuple[float, ...]) -> float:
@@ -150,7 +152,8 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
         )
     rows = np.unique(cells)
     shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
-    return replace(shape, values={name: values[rows] for name, values in mesh.values.items()}, rows=rows)
+    values = {name: values[rows] for name, values in mesh.values.items()}
+    return replace(shape, values=values, rows=rows, of_file=len(mesh.points))
 
 
 def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.ndarray:
@@ -223,21 +226,34 @@ def check_range(
 
 
 def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
-    """Says that a surface is open, and by how much: forces are integrated over the faces that are there.
+    """Says that a surface is open, and by how much, or wound two ways: forces are integrated over the faces.
 
     What is open only in a face of the `box` of all training shapes, as a car is on the ground, ends where those end.
     """
     if shape.faces is None:
         return []
     holes = find_holes(shape.points, shape.faces, box)
-    if not holes.edges:
-        return []
-    share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
-    return [
-        f"{path} is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
-        f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({share:.1%} of the surface); "
-        "forces lack what acts there"
-    ]
+    warnings = []
+    if holes.edges:
+        share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
+        warnings.append(
+            f"{path} is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
+            f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({share:.1%} of the surface); "
+            "forces lack what acts there"
+        )
+    if holes.against:
+        warnings.append(
+            f"{path} has faces that look inwards: {holes.against:,} edges lie between two that are wound against each "
+            "other; forces have the wrong sign there"
+        )
+    if holes.inwards:
+        warnings.append(
+            f"{path} has {holes.inwards:,} closed {'part that looks' if holes.inwards == 1 else 'parts that look'} "
+            "inwards; unless they are cavities, forces have the wrong sign there"
+        )
+    if holes.twice:
+        warnings.append(f"{path} has {holes.twice:,} faces twice; forces count them twice")
+    return warnings
 
 
 @dataclass(frozen=True)

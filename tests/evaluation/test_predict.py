@@ -147,6 +147,31 @@ def test_the_area_of_holes() -> None:
     assert find_holes(points, cells) == Holes(0, 0, 0.0)
 
 
+WINDINGS = {
+    "patches-that-share-no-points": (
+        lambda p, f: (p[f].reshape(-1, 3), np.arange(f.size).reshape(-1, 3)),
+        Holes(0, 0, 0.0),
+    ),
+    "some-faces-turned-over": (
+        lambda p, f: (p, np.where(np.arange(len(f))[:, None] < 1, f[:, ::-1], f)),
+        Holes(0, 0, 0.0, 3),
+    ),
+    "one-of-two-bodies-inside-out": (
+        lambda p, f: (np.concatenate([p, p + 3]), np.concatenate([f, f[:, ::-1] + len(p)])),
+        Holes(0, 0, 0.0, 0, 0, 1),
+    ),
+    "some-faces-twice": (lambda p, f: (p, np.concatenate([f, f[:5]])), Holes(0, 0, 0.0, 0, 5)),
+}
+
+
+@pytest.mark.parametrize(("change", "found"), WINDINGS.values(), ids=WINDINGS.keys())
+def test_a_surface_in_pieces_is_closed_and_one_that_is_wound_two_ways_is_named(change, found) -> None:
+    points, faces = change(*pyramids())
+    assert find_holes(points, faces) == found
+    words = open_surface_warnings(Path("body.stl"), Shape.of_mesh(points, faces))
+    assert len(words) == (found.against > 0) + (found.twice > 0) + (found.inwards > 0)
+
+
 def pyramids() -> tuple[np.ndarray, np.ndarray]:
     """A closed sphere-like body: the hull of points spread evenly on a sphere."""
     k = np.arange(400) + 0.5
@@ -300,6 +325,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     torn = tmp_path / "torn.stl"
     torn.write_bytes(b"solid nothing")
     np.save(tmp_path / "one.npy", np.zeros(1))
+    np.save(tmp_path / "of-cells.npy", np.zeros(4000))
     np.save(tmp_path / "vectors.npy", np.zeros((3682, 3)))
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
@@ -309,6 +335,10 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         (
             ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "one.npy")],
             r"shape \(1,\)",
+        ),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "of-cells.npy")],
+            r"shape \(4000,\)",
         ),
         (
             ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "vectors.npy")],
