@@ -62,7 +62,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
         for metric, value in own_metrics(result, described):
             plain.add_row(metric.title, metric.text(value))
-        return [plain, _pace(result)]
+        return [plain, _pace(result, described)]
     caption = (
         f"{result['samples']} {'unseen ' if result['split'] == 'test' else ''}cases of the {result['split']} split"
     )
@@ -85,7 +85,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     lines += [f"{metric.title}: {metric.text(value)}" for metric, value in own_metrics(result, described)]
     if unbeaten := unbeaten_baselines(result):
         lines.append(f"the model does not beat {', nor '.join(unbeaten)}")
-    return [*lines, _pace(result)]
+    return [*lines, _pace(result, described)]
 
 
 def own_metrics(result: Mapping[str, Any], described: Metrics) -> list[tuple[Metric, Any]]:
@@ -156,14 +156,14 @@ def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> li
     return [metric.bare_text(row[measure]) if measure in row else "" for measure, metric in columns.items()]
 
 
-def _pace(result: Mapping[str, Any]) -> str:
+def _pace(result: Mapping[str, Any], described: Metrics) -> str:
     parts = [
         f"{result['parameters']:,} parameters",
         counted(result["updates"], "update"),
     ]
     if result["samples_per_second"]:
-        parts.append(f"{result['samples_per_second']:.1f} samples/s")
+        parts.append(described["samples_per_second"].text(result["samples_per_second"]))
     if result.get("device_use") is not None:
-        parts.append(f"devices busy {result['device_use']:.0%}")
+        parts.append(f"devices busy {described['device_use'].text(result['device_use'])}")
     ranks = result["world_size"]
     return ", ".join(parts) + f" on {counted(ranks, 'rank')}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noether.common.numbers import count_text, number_text, percent_text, score_text
+from noether.common.numbers import DIGITS, count_text, number_text, percent_text, score_text
 from noether.runs.metrics import Metric
 
 Array = NDArray[np.float64]
@@ -32,7 +32,7 @@ def value_text(value: Any, metric: Metric, spread: float | None = None) -> str:
     return typeset(metric.text(value, spread))
 
 
-def number(value: Any, digits: int = 3) -> str:
+def number(value: Any, digits: int = DIGITS) -> str:
     """Text of a number with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
     return typeset(number_text(value, digits))
 
@@ -43,7 +43,7 @@ def percent(value: Any, digits: int | None = None) -> str:
 
 
 def short_number(value: float) -> str:
-    """Three digits, fewer where the number is whole."""
+    """A number, without decimals where it is whole."""
     return count_text(int(value)) if float(value).is_integer() else number(value)
 
 

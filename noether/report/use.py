@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from noether.common.numbers import listed
+from noether.common.numbers import DIGITS, listed
 from noether.config.sweep import override_value
 from noether.data.about import axes_words
 from noether.data.cases.case_map import LENGTHS
@@ -75,7 +75,7 @@ def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Both ends with the decimals that the widest needs: a millionth beside a metre is 0."""
     low, high = span["low"], span["high"]
     widest = max((abs(value) for value in (*low, *high)), default=0)
-    decimals = 2 - floor(log10(widest)) if widest else 0
+    decimals = DIGITS - 1 - floor(log10(widest)) if widest else 0
 
     def written(values: list[float]) -> list[str]:
         return [short_number(round(value, decimals)).replace("-", "−") for value in values]

@@ -45,7 +45,7 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     memory = max(group.gather(peak_memory_mib(group.device)), default=0.0)
     if not group.is_first:
         return
-    about = run.describe()
+    about, described = run.describe(), run.described
     summary = {
         **request.plan.as_dict(),
         **about,
@@ -64,10 +64,10 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
     console = Console(None, speaks=not request.quiet)
     console.say(run.summary(about))
     console.say(
-        f"memory {memory:.0f} MiB per rank at most\n"
+        f"memory {described['memory_mib'].text(memory)} per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "
         f"batch;\n       about {duration_text(summary['estimated_training_seconds'])} of training in all\n"
-        f"loss   {loss:.4f} before training\n"
+        f"loss   {described['loss'].text(loss)} before training\n"
         "dry run: nothing was kept"
     )
 

@@ -34,6 +34,11 @@ def text_of(*, width: int = 160, **metrics: float) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_pace_and_device_use_are_written_as_metrics_are() -> None:
+    pace = {"samples_per_second": 1234.56, "device_use": 0.85123, "world_size": 2, "updates": 12, "parameters": 1}
+    assert result_tables({"metrics": {}, **pace})[-1].endswith("1,235 samples/s, devices busy 85.12% on 2 ranks")
+
+
 @pytest.mark.parametrize("ratio", [float("nan"), float("inf")], ids=["0-of-0", "something-of-0"])
 def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -> None:
     text = text_of(relative_l2=ratio)

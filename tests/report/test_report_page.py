@@ -92,6 +92,13 @@ def test_a_headline_that_is_of_no_field_is_shown_beside_the_fields(run: Reported
     assert "0.3750" in errors
 
 
+def test_pace_and_device_use_are_written_as_in_the_table_of_the_result(run: ReportedRun) -> None:
+    result = {**run.result, "samples_per_second": 1234.56, "device_use": 0.85123}
+    text = Page(render_report(replace(without_cases(run), result=result))).texts[""]
+    for words in ("1,235 samples/s", "devices busy 85.12 %"):
+        assert words in text
+
+
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
     code = (
         "import sys, pathlib; from noether.report.page import write_report; "

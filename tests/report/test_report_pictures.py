@@ -172,21 +172,21 @@ def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (3.14159, "3.14"),
-        (0.0312, "0.0312"),
-        (9.999, "10.0"),
-        (1234.6, "1,230"),
-        (-0.5, "−0.500"),
+        (3.14159, "3.142"),
+        (0.0312, "0.03120"),
+        (9.9996, "10.00"),
+        (1234.6, "1,235"),
+        (-0.5, "−0.5000"),
         (0.0, "0"),
-        (0.9996, "1.00"),
-        (1.5e-5, "1.50\u202f×\u202f10⁻⁵"),
-        (2.5e7, "2.50\u202f×\u202f10⁷"),
+        (0.99996, "1.000"),
+        (1.5e-5, "1.500\u202f×\u202f10⁻⁵"),
+        (2.5e7, "2.500\u202f×\u202f10⁷"),
         (float("nan"), "–"),
         (float("inf"), "–"),
         (None, "–"),
     ],
 )
-def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+def test_numbers_have_four_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 

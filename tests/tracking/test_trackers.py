@@ -199,7 +199,7 @@ def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     tracker.close()
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "update       4/10  epoch   0.40  loss 1.000  lr 1.0e-03  80.0 samples/s  500 MiB",
+        "update       4/10  epoch   0.40  loss 1.000  lr 0.001000  80.00 samples/s  500.0 MiB",
         "update       4  validation (EMA weights)  loss 0.5000  surface_pressure 5.10%",
         "update       4  validation (EMA weights)  loss 0.5000  drag R² 0.999960",
     ]
@@ -229,5 +229,5 @@ def test_the_display_of_a_terminal_is_never_cut_off(width: int, monkeypatch) -> 
     tracker.close()
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).strip()
     assert "…" not in last
-    for words in ("/2412", "loss 1", "lr 1.0e-03", "80.0 samples/s", "500 MiB", " left"):
+    for words in ("/2412", "loss 1", "lr 0.001000", "80.00 samples/s", "500.0 MiB", " left"):
         assert words in last

@@ -43,13 +43,13 @@ export function glance(run) {
 function tiles(run) {
   const { pace, result } = run;
   put("tile-loss", number(pace.loss));
-  put("tile-loss-note", pace.memory_mib === null ? "" : `peak memory ${count(Math.round(pace.memory_mib))} MiB`);
+  put("tile-loss-note", pace.memory_mib === null ? "" : `peak memory ${number(pace.memory_mib)} MiB`);
   put("tile-best-title", result ? `Final, ${result.split ?? "test"} split` : "Best so far");
   if (result) lines("tile-best", "tile-best-note", result.shown, result.weights);
   else lines("tile-best", "tile-best-note", run.best?.shown, run.best ? `at update ${count(run.best.update)}` : "");
   lines("tile-last", "tile-last-note", run.last?.shown, run.last ? `${run.last.split}, update ${count(run.last.update)}` : "no evaluation yet");
-  put("tile-pace", pace.samples_per_second === null ? "–" : `${brief(pace.samples_per_second)} /s`);
-  put("tile-pace-note", `samples${pace.device_use === null ? "" : `, device busy ${percent(pace.device_use, 2)}`}`);
+  put("tile-pace", pace.samples_per_second === null ? "–" : `${number(pace.samples_per_second)} /s`);
+  put("tile-pace-note", `samples${pace.device_use === null ? "" : `, device busy ${valueText({ unit: "%" }, pace.device_use)}`}`);
   const slow = pace.slowest ?? run.time?.slowest;
   put("tile-slowest", slow && slow.rank !== undefined ? `rank ${slow.rank}` : run.ranks.length === 1 ? "one rank" : "–");
   put("tile-slowest-note", slow && slow.rank !== undefined ? `${slow.host ?? ""}, ${percent(slow.behind, 2)} behind the others` : run.ranks.length === 1 ? "nobody to wait for" : "");
