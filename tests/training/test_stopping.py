@@ -155,7 +155,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
 
 def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin) -> None:
     """`--kill-on-bad-exit` sends SIGTERM to the tasks that are still leaving, and srun returns the highest code."""
-    process = begin("devices=2")
+    process = begin("devices=2", PAUSE_S="0.05")  # Else a busy machine may have made every update before the signal.
     wait_for("the handler", lambda: is_caught(process.pid, signal.SIGUSR2), 60, process=process)
     time.sleep(0.5)
     process.send_signal(signal.SIGUSR2)
