@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from noether.checkpoints import format_2
 from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
+from noether.data.loader import seed_everything
 from noether.distributed.group import Group
 from noether.errors import RequestError
 from noether.runs.metrics import weights_name
@@ -152,15 +153,6 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
         task.load_state(content)
 
 
-def seed_everything(seed: int, *stream: int) -> None:
-    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
-    sequence = np.random.SeedSequence([seed, *stream])
-    words = [int(word) for word in sequence.generate_state(3, np.uint32)]
-    random.seed(words[0])
-    np.random.seed(words[1])
-    torch.manual_seed(words[2])
-
-
 def _alike(expected: Any, content: Any) -> bool:
     """Whether JSON has the keys, lengths and types of other JSON; whole numbers and others are alike."""
     if isinstance(expected, dict):
@@ -269,7 +261,7 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
             if key.startswith(prefix)
         }
         for key, value in own.items():
-            if value.ndim and value.shape != parameter.shape:
+            if needed is not None and value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
         if own and needed is not None and (lacking := set(needed(parameter)) - own.keys()):
             raise ValueError(f"{name} lacks {', '.join(sorted(lacking))}")

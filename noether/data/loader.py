@@ -1,14 +1,16 @@
 """Samples → batches: what each rank reads, in which order, by how many processes."""
 
 import multiprocessing
+import random
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from noether.common.signals import STOP_SIGNALS
 from noether.data.order import RankOrder, SampleKey
@@ -53,7 +55,11 @@ def training_batches(
 
     def read(keys: list[SampleKey]) -> Batch:
         own = [indices[key.sample] for key in keys]
-        samples = [draw.for_training(dataset[i], key) for i, key in zip(own, keys, strict=True)]
+        samples = []
+        for i, key in zip(own, keys, strict=True):
+            if get_worker_info() is not None:  # What a data set draws there is the same on any ranks, and when resumed.
+                seed_everything(draw.seed, key.epoch, key.sample)
+            samples.append(draw.for_training(dataset[i], key))
         stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
         return {**stacked, "index": torch.tensor(own)}
 
@@ -107,6 +113,15 @@ def _loader(read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_me
         generator=torch.Generator(),
     )
     return loader
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    sequence = np.random.SeedSequence([seed, *stream])
+    words = [int(word) for word in sequence.generate_state(3, np.uint32)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
 
 
 def _start_loader_worker(worker: int) -> None:

@@ -1,6 +1,7 @@
 """Checks that the samples of a user's own data set are dictionaries of tensors, and says what they are instead."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,14 @@ class OwnDataset:
                 expected="tensors by name: what the model reads and the task scores",
                 fix=EXAMPLE,
             )
+        if "index" in sample:
+            raise RequestError(
+                "sample-key-reserved",
+                f"samples of {self.kind} have a key that batches have already",
+                seen="index",
+                expected="other keys: a batch's index (B,) are the numbers of its samples",
+                fix="rename 'index' in __getitem__, where model and task read it too",
+            )
         return {
             str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
             for key, value in sample.items()
@@ -46,7 +55,8 @@ class OwnDataset:
         import torch
 
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
-            return torch.as_tensor(np.array(value))
+            with suppress(TypeError):  # numbers longer than 64 bits
+                return torch.as_tensor(np.array(value, value.dtype.newbyteorder("=")))
         if isinstance(value, (bool, int, float, complex)):
             return torch.tensor(value)
         what = f"a {type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")

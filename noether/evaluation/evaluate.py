@@ -130,7 +130,16 @@ def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMe
     """Undoes the dealing: rank r holds samples r, r + world_size, …"""
     if not ranks or not samples:
         return {}
-    names = next(rows[0] for rows in ranks if rows).keys()
+    every = [row.keys() for rows in ranks for row in rows]
+    names = every[0]
+    if odd := sorted(set().union(*every).difference(set(names).intersection(*every))):
+        raise RequestError(
+            "metrics-differ",
+            "the batches of an evaluation differ in their metrics",
+            seen=f"{', '.join(odd)} in some of them only",
+            expected="the same metrics of every sample; NaN where a sample has none",
+            fix="give every batch the same keys in the metrics of task.kind",
+        )
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}
     for rank, rows in enumerate(ranks):
         for name in names if rows else ():

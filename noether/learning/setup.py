@@ -8,19 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noether.checkpoints.state import seed_everything
 from noether.config.schema import RunConfig
 from noether.data.about import about_data
 from noether.data.build import Splits, open_splits
 from noether.data.checks import checked_samples
 from noether.data.identity import data_identity
-from noether.data.loader import type_like
+from noether.data.loader import seed_everything, type_like
 from noether.data.order import split_validation
 from noether.data.points import GEOMETRY, PointSampler, shape_key
 from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.models.build import REGISTRY, build_model, model_class
-from noether.tasks.base import Task
+from noether.tasks.base import Task, check_state
 from noether.tasks.build import build_task
 
 
@@ -42,9 +41,11 @@ class Problem:
     def fit(self) -> None:
         """Computes the statistics of the task, and of a model that has some, over the training samples.
 
-        Refuses a sample that is not what the task needs.
+        Refuses a sample that is not what the task needs, and a task whose statistics a checkpoint could not keep.
         """
+        before = dict(vars(self.task))
         self.task.fit(_Samples(self))
+        check_state(self.task, before)
         if fit_inputs := getattr(self.model, "fit_inputs", None):
             batches = ({key: value[None] for key, value in sample.items()} for sample in _Samples(self))
             fit_inputs(map(self.task.prepare, batches))

@@ -1,5 +1,6 @@
 """The base class of tasks, which turn a model's predictions into a loss and metrics."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -140,6 +141,26 @@ class Task:
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Returns what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
         return {}
+
+
+def check_state(task: Task, before: Mapping[str, Any]) -> None:
+    """Refuses a task that has fitted what neither a checkpoint nor another rank would get; `before`: its attributes."""
+    kind, state = type(task).__name__, task.state()
+    fitted = [name for name, value in vars(task).items() if before.get(name) is not value]
+    lost = not state or type(task).load_state is Task.load_state
+    seen = f"fit sets self.{fitted[0]}, and {'load_state' if state else 'state'} is not defined" if fitted else ""
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        lost, seen = True, f"state(): {error}"
+    if lost and seen:
+        raise RequestError(
+            "task-state-unusable",
+            f"no checkpoint can keep what {kind}.fit has found",
+            seen=seen,
+            expected="a dictionary of numbers, texts and lists from `state`, which `load_state` takes back",
+            fix=f'def state(self): return {{"mean": self.mean.tolist()}} and def load_state(self, state) in {kind}',
+        )
 
 
 def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:

@@ -10,11 +10,12 @@ import torch
 from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.state import Progress, TrainingState, seed_everything
+from noether.checkpoints.state import Progress, TrainingState
 from noether.common.numbers import counted
 from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
+from noether.data.loader import seed_everything
 from noether.data.order import GlobalOrder
 from noether.distributed.group import Group
 from noether.errors import RequestError

@@ -76,10 +76,10 @@ def _try_updates(run: Run) -> tuple[list[float], float]:
     """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
     group = run.group
     updater = Updater(run.state, group, run.config.trainer, run.precision, run.batch.accumulation_steps)
-    moments, loss = [time.perf_counter()], 0.0
+    moments, losses = [time.perf_counter()], []
     for batches in update_batches(run, updater.clock, 2):
         measured = updater.update(batches, run.schedule(0))
-        loss = float(group.sum(measured.loss / group.world_size))
+        losses.append(float(group.sum(measured.loss / group.world_size)))
         moments.append(time.perf_counter())
     updater.close()
-    return [end - begin for begin, end in pairwise(moments)], loss
+    return [end - begin for begin, end in pairwise(moments)], losses[0]

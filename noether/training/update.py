@@ -16,6 +16,7 @@ from noether.config.trainer import TrainerConfig
 from noether.data.loader import Batch
 from noether.distributed.group import Group
 from noether.distributed.torch_internals import LightDDP
+from noether.errors import RequestError
 from noether.learning.precision import Precision
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
@@ -98,7 +99,7 @@ class Updater:
                 clock.switch(Part.BACKWARD)
                 self._reducing = last
                 with self.group.parent.waiting("all_reduce of the gradients") if last else nullcontext():
-                    scaler.scale(part).backward()
+                    self._backward(scaler.scale(part))
             losses.append(part.detach().to(self.precision.weights))
             with torch.no_grad():
                 for name, value in state.task.counts(predictions, prepared).items():
@@ -107,6 +108,8 @@ class Updater:
         self._reducing = False
         if self._last_gradient is not None:
             self._last_gradient.settle()
+            if len(batches) > 1 and any(parameter.grad is None for parameter in self.parameters):
+                raise self._unused()
         scaler.unscale_(state.optimizer)
         norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         skipped = self._why_not(norm, batches, before)
@@ -124,6 +127,32 @@ class Updater:
         state.progress.updates += 1
         state.progress.samples += self.config.effective_batch_size
         return UpdateMetrics(sum(losses[1:], start=losses[0]), norm, skipped, counts)
+
+    def _backward(self, loss: Tensor) -> None:
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if self.ddp is None or "static_graph" not in str(error):
+                raise
+            raise RequestError(
+                "gradients-of-some-updates",
+                "the loss depends on a parameter in some updates only, which several ranks cannot share",
+                seen="another set of parameters than in the first update",
+                expected="the same parameters in the loss of every update",
+                fix="devices=1      (or add 0 * weight.sum() of what is left out to a prediction)",
+            ) from None
+
+    def _unused(self) -> RequestError:
+        """DDP finds out by itself that a parameter has no gradient only where every backward pass is reduced."""
+        trained = ((name, value) for name, value in self.state.model.named_parameters() if value.requires_grad)
+        unused = [name for name, value in trained if value.grad is None]
+        return RequestError(
+            "parameters-without-gradient",
+            "several ranks that accumulate gradients cannot share parameters that get none",
+            seen=first_of(unused, 3),
+            expected="a gradient of each parameter that is trained",
+            fix=f"'trainer.freeze=[{','.join(unused)}]'      (or trainer.max_batch_size=null)",
+        )
 
     def _clip(self, norm: Tensor) -> None:
         """Scales the gradient, whose norm is given, down to the largest that is allowed."""

@@ -1,5 +1,8 @@
 """What is read does not depend on who reads it."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
@@ -89,6 +92,26 @@ def test_reading_does_not_move_the_run_s_random_numbers() -> None:
     state = torch.get_rng_state()
     read(0)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Noisy(Samples):
+    """A data set that draws from every global generator."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"noise": torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])}
+
+
+def test_what_a_data_set_draws_in_a_loader_worker_follows_from_seed_epoch_and_sample() -> None:
+    def noise(seed: int, share: int, rank: int, start: int) -> torch.Tensor:
+        order = RankOrder(GlobalOrder(8, 4, seed=2), (share,), rank, start, 4)
+        read = training_batches(Noisy(), list(range(8)), order, PointSampler(seed), num_workers=2)
+        return torch.stack([batch["noise"] for batch in read])
+
+    whole = noise(1, 4, 0, 0)
+    assert torch.equal(noise(1, 4, 0, 1), whole[1:]), "resumed"
+    assert torch.equal(torch.cat([noise(1, 2, rank, 0) for rank in range(2)], dim=1), whole), "on two ranks"
+    assert not torch.equal(noise(2, 4, 0, 0), whole)
+    assert len(whole.unique()) == whole.numel(), "another in every epoch"
 
 
 def test_samples_that_do_not_stack_name_the_key() -> None:

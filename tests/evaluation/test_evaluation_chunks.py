@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from noether.config.compose import load_config
 from noether.data.points import PointSampler
 from noether.distributed.group import Group
 from noether.environments.placement import Device, Endpoint, Worker
-from noether.evaluation.evaluate import Evaluator, predict
+from noether.evaluation.evaluate import Evaluator, _in_order, predict
 from noether.learning.precision import Precision
 from noether.learning.setup import Problem
 from noether.models.transformer import Transformer
@@ -79,6 +80,12 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
     assert {"loss", "surface_pressure/relative_l2", "volume_velocity/max"} <= expected.keys()
     for name, values in expected.items():
         assert found[name] == pytest.approx(values, rel=1e-10, abs=1e-12), name
+
+
+def test_batches_that_differ_in_their_metrics_are_refused() -> None:
+    with refusal("metrics-differ") as caught:
+        _in_order([[{"loss": np.zeros(2)}], [{"loss": np.zeros(1), "lift": np.zeros(1)}]], 3)
+    assert caught.value.seen == "lift in some of them only"
 
 
 class ComplexModel(nn.Module):

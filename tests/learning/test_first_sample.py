@@ -41,6 +41,9 @@ class Images:
             "tuples": (image, label),
             "strings": {"image": image, "label": label, "name": f"image {index}"},
             "texts": {"image": image, "label": label, "name": np.array(["a"])},
+            "files": {"image": image.astype(">f4"), "label": np.int64(label)},
+            "long": {"image": image.astype(np.longdouble), "label": label},
+            "index": {"image": image, "label": label, "index": label},
         }[self.as_]
 
 
@@ -156,6 +159,28 @@ class DetachedLoss(OnlyLoss):
         return super().loss(predictions, batch).detach()
 
 
+class Forgetful(OnlyLoss):
+    """Fits what its `state` does not return."""
+
+    mean = 0.0
+
+    def fit(self, samples):
+        self.mean = sum(float(sample["image"].mean()) for sample in samples)
+
+
+class KeepsATensor(Forgetful):
+    def state(self):
+        return {"mean": torch.tensor(self.mean)}
+
+    def load_state(self, state):
+        self.mean = state["mean"]
+
+
+class NeverTakesItBack(Forgetful):
+    def state(self):
+        return {"mean": self.mean}
+
+
 class WithoutSelf(Task):
     def loss(predictions, batch):
         return predictions["logits"].mean()
@@ -175,6 +200,8 @@ MISTAKES = {
     "tuples": ([*IMAGES, *ADAPTER, "dataset.as_=tuples"], "is not a dictionary", "tuple", "__getitem__"),
     "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
+    "longer-than-64-bits": ([*IMAGES, *ADAPTER, "dataset.as_=long"], "image of the samples", "of float128", "'image'"),
+    "index": ([*IMAGES, *ADAPTER, "dataset.as_=index"], "that batches have already", "index", "rename 'index'"),
     "no-length": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.Stream"], "no __len__", "Stream", "def __len__(self)"),
     "lists": ([*IMAGES, *ADAPTER, "dataset.as_=numbers"], "image of the samples", "a list", "torch.as_tensor"),
     "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
@@ -223,6 +250,7 @@ def test_a_mistake_is_answered_in_words(overrides: list[str], summary: str, seen
     [
         pytest.param([*IMAGES, *ADAPTER], id="tensor in, tensor out, by the adapter"),
         pytest.param([*IMAGES, *ADAPTER, "dataset.as_=arrays"], id="samples of NumPy arrays and numbers"),
+        pytest.param([*IMAGES, *ADAPTER, "dataset.as_=files"], id="arrays in the order of bytes of a file"),
         pytest.param([*IMAGES, f"model.kind={HERE}.TensorOut", "model.output=logits"], id="a name for the result"),
         pytest.param([*IMAGES, "model.input=[image]", "model.output=logits"], id="a list of one input"),
         pytest.param([*CARS, *UPT], id="fields"),
@@ -257,6 +285,9 @@ TASK_MISTAKES = {
     "SqueezedMetric": "metric-not-of-each-sample",
     "DetachedLoss": "loss-without-gradient",
     "WithoutSelf": "task-method-arguments",
+    "Forgetful": "task-state-unusable",
+    "KeepsATensor": "task-state-unusable",
+    "NeverTakesItBack": "task-state-unusable",
 }
 
 

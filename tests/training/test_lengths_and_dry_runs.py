@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
+from noether.runs.records import read_metrics
+
 
 @pytest.mark.slow
 def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) -> None:
@@ -54,3 +56,10 @@ def test_a_dry_run_that_fails_leaves_nothing(model: str, ranks: int, code: int, 
     assert ("as it was written" if code == 1 else "SIGTERM") in done.err
     assert str(scratch) not in done.err
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_dry_run_is_that_of_the_first_update(train, noether) -> None:
+    first = next(row for row in read_metrics(train("first", "trainer.max_updates=1").metrics) if "loss" in row)
+    done = noether("train", "--dry-run", "--hp", str(TINY), "devices=1")
+    assert f"loss   {first['loss']:.4f} before training" in done.out

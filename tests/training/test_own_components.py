@@ -103,3 +103,38 @@ def test_running_statistics_are_rank_0_s_in_every_evaluation_and_no_trial_moves_
     assert json.loads(again.out)["metrics"]["mae"] == pytest.approx(last["metrics"]["mae"], rel=1e-6)
     newest = sorted((tmp_path / "runs" / "norm" / "checkpoints").iterdir())[-1]
     assert int(load_file(newest / "model.safetensors")["norm.num_batches_tracked"]) == last["update"]
+
+
+PARTLY_USED = """
+
+class Spare(Linear):
+    def __init__(self, width):
+        super().__init__(width)
+        self.spare = nn.Linear(width, 1)
+
+
+class SometimesSpare(Spare):
+    calls = 0
+
+    def forward(self, batch):
+        self.calls += self.training
+        return {"y": self.layer(batch["x"]) + (self.spare(batch["x"]) if self.calls == 2 else 0)}
+"""
+REFUSED = {
+    "parameters-without-gradient": ("Spare", "'trainer.freeze=[spare.weight,spare.bias]'"),
+    "gradients-of-some-updates": ("SometimesSpare", "devices=1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", REFUSED)
+def test_ranks_that_cannot_share_gradients_say_so_and_the_fix_helps(code: str, noether, tmp_path: Path) -> None:
+    model, fix = REFUSED[code]
+    (tmp_path / "own.py").write_text(OWN + PARTLY_USED)
+    (tmp_path / "own.yaml").write_text(CONFIG.replace("own.Linear", f"own.{model}"))
+    words = ["train", "--hp", "own.yaml", "devices=2", "trainer.max_epochs=1"]
+    words += ["trainer.max_batch_size=2"] if model == "Spare" else []
+    done = noether(*words, cwd=tmp_path)
+    assert (done.code, f"[{code}]" in done.err, "Traceback" in done.err) == (2, True, False), done.err
+    assert f"fix       {fix} " in done.err
+    assert noether(*words, fix.strip("'"), "run_id=fixed", cwd=tmp_path).code == 0
