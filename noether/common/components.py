@@ -21,6 +21,7 @@ class Component:
     registry: dotted paths by short name.
     base: what the result must be an instance of; None: anything.
     given: keyword arguments that the program adds, such as a data set's `split`.
+    offered: those that it adds where the class or function names them, such as a model's `layout`.
     """
 
     section: str
@@ -29,6 +30,7 @@ class Component:
     registry: Mapping[str, str] = field(default_factory=dict)
     base: type | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+    offered: Mapping[str, Any] = field(default_factory=dict)
 
     def find(self) -> Callable[..., Any]:
         """Returns the class or function, and checks that the options fit it; nothing is built.
@@ -57,7 +59,10 @@ class Component:
         Raises:
             RequestError: as of `find`, or it is not an instance of `base`.
         """
-        built = self.find()(**self.given, **self.options)
+        factory = self.find()
+        named = {parameter.name for parameter in _parameters(factory)} if self.offered else set()
+        taken = {name: value for name, value in self.offered.items() if name in named}
+        built = factory(**self.given, **taken, **self.options)
         if self.base is not None and not isinstance(built, self.base):
             raise self._wrong_type(built)
         return built
@@ -79,7 +84,7 @@ class Component:
                     expected=f"{kind}({', '.join([*given, '...'])})",
                     fix=f"give {kind} a parameter {name!r}",
                 )
-        own = {name: required for name, required in named.items() if name not in given}
+        own = {name: required for name, required in named.items() if name not in (*given, *self.offered)}
         for name in () if takes_any else options:
             if name not in own:
                 near = nearest(name, own)

@@ -1,6 +1,5 @@
 """Builds the model that `model.kind` names, with its options."""
 
-import inspect
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,8 +36,8 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
         RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
     named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
-    given = {"layout": layout} if layout is not None and _takes_layout(kind) else {}
-    model: nn.Module = Component("model", kind, options, REGISTRY, base=nn.Module, given=given).build()
+    offered = {"layout": layout} if layout is not None else {}
+    model: nn.Module = Component("model", kind, options, REGISTRY, base=nn.Module, offered=offered).build()
     if not any(named.values()):
         return model
     inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
@@ -48,16 +47,6 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
 def model_class(kind: str) -> Any:
     """Returns the class or function that `model.kind` names. RequestError: there is none."""
     return load_object(kind, "model.kind", REGISTRY)
-
-
-def _takes_layout(kind: str) -> bool:
-    if kind not in REGISTRY and "." not in kind:
-        return False  # Component says what is wrong with it
-    factory = model_class(kind)
-    constructor = getattr(factory, "__init__", None)
-    if getattr(constructor, "__module__", "").startswith("torch.") or not callable(factory):
-        return False
-    return "layout" in inspect.signature(factory).parameters
 
 
 def count_parameters(model: nn.Module) -> int:

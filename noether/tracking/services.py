@@ -139,6 +139,9 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
         except RequestError as error:
             trackers.append(LeftOutTracker(name, f"{error.summary} ({error.seen})", warn))
             continue
+        except Exception as error:  # Whatever its module or constructor raises.
+            trackers.append(LeftOutTracker(name, f"{type(error).__name__}: {error}", warn))
+            continue
         own = replace(facts, session=sessions(facts.folder).get(name))
         trackers.append(ServiceTracker(name, service, own, warn, by))
     return trackers

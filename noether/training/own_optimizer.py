@@ -32,7 +32,11 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
         group["lr"] = config.learning_rate
         for parameter in group["params"]:
             parameter.grad = torch.ones_like(parameter)
+    numbers = {name: value for name, value in vars(trial).items() if type(value) in (int, float)}
     trial.step()
+    if counted := [name for name, value in numbers.items() if vars(trial)[name] != value]:
+        seen = f"self.{counted[0]}: {numbers[counted[0]]} before a step, and {vars(trial)[counted[0]]} after it"
+        raise _unusable(config, seen, "counters in self.state or self.param_groups, which a checkpoint keeps")
     after = [one for group in few for one in group["params"]]
     if all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
         raise _unusable(config, "a step that changes no weight", "a step that follows .grad, at the rate group['lr']")
@@ -55,7 +59,8 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
 
 def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
     given = {"params": groups, "lr": config.learning_rate}
-    component = Component("optimizer", config.kind, config.options(), base=Optimizer, given=given)
+    offered = {"weight_decay": config.weight_decay}
+    component = Component("optimizer", config.kind, config.options(), base=Optimizer, given=given, offered=offered)
     try:
         own: Optimizer = component.build()
     except (ValueError, TypeError) as error:

@@ -113,7 +113,7 @@ def _check_own_components(config: RunConfig) -> None:
 
         adapters = ("input", "output")  # Not the constructor's.
         options = {name: value for name, value in config.model.options().items() if name not in adapters}
-        components.append(Component("model", config.model.kind, options, base=nn.Module))
+        components.append(Component("model", config.model.kind, options, base=nn.Module, offered={"layout": None}))
     if isinstance(config.task, CustomTaskConfig):
         from noether.tasks.base import Task
 
@@ -121,8 +121,9 @@ def _check_own_components(config: RunConfig) -> None:
     if isinstance(config.optimizer, CustomOptimizerConfig):
         from torch.optim import Optimizer
 
-        kind, options = config.optimizer.kind, config.optimizer.options()
-        components.append(Component("optimizer", kind, options, base=Optimizer, given={"params": None, "lr": None}))
+        kind, options, given = config.optimizer.kind, config.optimizer.options(), {"params": None, "lr": None}
+        offered = {"weight_decay": config.optimizer.weight_decay}
+        components.append(Component("optimizer", kind, options, base=Optimizer, given=given, offered=offered))
     if isinstance(config.schedule, CustomScheduleConfig):
         given = {"peak": None, "updates": None}
         components.append(Component("schedule", config.schedule.kind, config.schedule.options(), given=given))

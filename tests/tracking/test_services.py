@@ -70,13 +70,15 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
         )
 
 
-def test_a_service_that_cannot_be_had_is_said_again_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nowhere.Service", f"{__name__}.Failing"], ids=["no-module", "needs-arguments"])
+def test_a_service_that_cannot_be_had_is_said_again_at_the_end(name: str, tmp_path: Path) -> None:
     warned: list[str] = []
-    (tracker,) = open_services(["nowhere.Service"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
+    with code_granted([name]):
+        (tracker,) = open_services([name], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
     tracker.log(ROW)
     tracker.close()
     assert warned == 2 * warned[:1]
-    assert "nowhere.Service is left out" in warned[0]
+    assert f"{name} is left out" in warned[0]
 
 
 def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:

@@ -41,6 +41,22 @@ class NeedsAClosure(Careful):
         closure()
 
 
+class CountsOnItself(Careful):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.steps = 0
+
+    def step(self):
+        super().step()
+        self.steps += 1
+
+
+class AsksForTheDecay(Careful):
+    def __init__(self, params, lr, weight_decay):
+        super().__init__(params, lr)
+        self.asked = weight_decay
+
+
 class Still(Careful):
     def step(self):
         pass
@@ -90,6 +106,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 UNUSABLE = {
     "needs-a-closure": ("own_steps.NeedsAClosure", {}, "optimizer-unusable", "step(closure)"),
     "moves-nothing": ("own_steps.Still", {}, "optimizer-unusable", "changes no weight"),
+    "counts-on-itself": ("own_steps.CountsOnItself", {}, "optimizer-unusable", "self.steps: 0 before a step, and 1"),
     "keeps-texts": ("own_steps.KeepsTexts", {}, "optimizer-unusable", "'name' of a parameter (3, 4): str"),
     "keeps-a-tensor-of-the-group": ("own_steps.KeepsATensorOfTheGroup", {}, "optimizer-unusable", "in param_groups"),
     "no-optimiser": ("own_steps.no_optimiser", {}, "component-wrong-class", "function"),
@@ -121,6 +138,12 @@ def test_an_optimiser_of_torch_takes_its_options_rate_and_decay() -> None:
     assert not optimizer.state, "the trial was made with copies"
 
 
+def test_a_constructor_that_asks_for_the_weight_decay_is_given_it() -> None:
+    config = CustomOptimizerConfig(kind="own_steps.AsksForTheDecay", weight_decay=0.1)
+    with code_granted([config.kind]):
+        assert build_optimizer(config, nn.Linear(4, 3)).asked == 0.1
+
+
 LENGTH = RunLength(updates_per_epoch=5, total_updates=10, effective_batch_size=1)
 NO_SCHEDULES = {
     "no-function": ("own_steps.no_function", "0.1, which cannot be called"),
@@ -145,8 +168,9 @@ def test_an_own_schedule_takes_peak_options_and_warm_up() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_own_optimiser_and_schedule_goes_on_bit_for_bit(noether, tmp_path: Path) -> None:
-    words = ["--hp", str(TINY), "output_path=runs", "optimizer.kind=own_steps.Careful"]
+@pytest.mark.parametrize("kind", ["own_steps.Careful", "torch.optim.Adafactor"])  # keeps rows and columns of a matrix
+def test_a_run_with_own_optimiser_and_schedule_goes_on_bit_for_bit(kind: str, noether, tmp_path: Path) -> None:
+    words = ["--hp", str(TINY), "output_path=runs", f"optimizer.kind={kind}"]
     words += ["schedule.kind=own_steps.halved", "optimizer.learning_rate=1e-3"]
     for name, more in (("whole", ()), ("cut", ("trainer.max_updates=3",)), ("cut", ("resume=auto",))):
         done = noether("train", *words, f"run_id={name}", *more, cwd=tmp_path)

@@ -29,9 +29,17 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self, width=3):
         super().__init__()
+class Reads(Model):
+    def __init__(self, layout): pass
 class Data:
     def __init__(self, split, root, count): pass
 """
+
+
+def test_a_model_that_asks_for_the_layout_is_planned(noether, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    done = noether("plan", "devices=1", "accelerator=cpu", "model.kind=own.Reads", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize(("words", "summary"), REFUSED.values(), ids=REFUSED)
