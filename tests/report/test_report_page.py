@@ -99,6 +99,12 @@ def test_pace_and_device_use_are_written_as_in_the_table_of_the_result(run: Repo
         assert words in text
 
 
+def test_a_number_of_a_case_has_one_tile_where_there_is_no_field(run: ReportedRun) -> None:
+    page = render_report(replace(without_cases(run), result={**run.result, "fields": []}))
+    assert "<dt>lift coefficient</dt>" in page
+    assert "<dt>lift coefficient: R²</dt>" not in page
+
+
 def test_report_needs_no_torch_and_no_pyplot(folder: RunFolder) -> None:
     code = (
         "import sys, pathlib; from noether.report.page import write_report; "
