@@ -55,6 +55,7 @@ def summary_tiles(run: ReportedRun) -> Markup:
     whole = sum(finite(part, 0.0) for part in parts) if parts and not run.resumed else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
-    own = [(metric, value) for metric, value in own_metrics(run.result, run.described) if metric.headline]
-    shown = {"errors": errors, "own": own, "scores": _scores(run)}
+    scores, own = _scores(run), own_metrics(run.result, run.described)
+    own = [(metric, value) for metric, value in own if metric.headline and metric.of not in scores]
+    shown = {"errors": errors, "own": own, "scores": scores}
     return fill("tiles.html", run=run, result=run.result, **shown, whole=whole, logged=logged, most=TILES_IN_A_ROW)
