@@ -49,7 +49,7 @@ class ResumeTarget:
 
     folder: RunFolder
     checkpoint: CheckpointFolder | None
-    attempts: int = 0
+    attempts: int
     lease: Lease | None = None
     changes: tuple[str, ...] = ()
 

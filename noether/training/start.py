@@ -23,7 +23,7 @@ from noether.errors import ExitCode, NoetherError, signal_code
 from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.runs.attempts import record_outcome, record_stop
 from noether.runs.folder import RunFolder, refusals_told
-from noether.runs.lease import FencedError, Lease, take_lease
+from noether.runs.lease import FencedError, Lease, attempts_so_far, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
@@ -164,7 +164,8 @@ def _choose_folder(
     folder = RunFolder(config.output_path.expanduser() / str(config.run_id))
     if placement.restarts > 0 and is_own_attempt(folder):
         return find_target(config.model_copy(update={"resume": "auto"}), console.warn), None
-    return ResumeTarget(folder, None), place_aside(folder)
+    attempts, aside = attempts_so_far(folder), place_aside(folder)
+    return ResumeTarget(folder, None, attempts if aside is None else 0), aside
 
 
 def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool = False) -> int:
@@ -183,7 +184,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
-        request = TrainRequest(config, ResumeTarget(folder, None), data, plan, weights, quiet=as_json)
+        request = TrainRequest(config, ResumeTarget(folder, None, 0), data, plan, weights, quiet=as_json)
         code = _run_ranks(DRY_RUN, request, folder.logs, info, start)
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())

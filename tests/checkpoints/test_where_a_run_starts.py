@@ -99,9 +99,9 @@ def test_a_run_that_cannot_be_written_goes_on_in_a_copy(folder, monkeypatch) -> 
     """Another output_path was advised: the run went on in its own folder, or began anew in the other."""
     checked = []
     monkeypatch.setattr(RunFolder, "check_writable", lambda self, elsewhere: checked.append(elsewhere))
-    ResumeTarget(folder, None).check_writable()
+    ResumeTarget(folder, None, 0).check_writable()
     save(folder, 2)
-    ResumeTarget(folder, list_checkpoints(folder.checkpoints)[0]).check_writable()
+    ResumeTarget(folder, list_checkpoints(folder.checkpoints)[0], 0).check_writable()
     assert checked == [
         "output_path=FOLDER",
         f"cp -r --no-preserve=mode {folder.path} COPY && noether train resume=COPY",

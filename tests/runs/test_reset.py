@@ -128,6 +128,15 @@ def test_a_run_of_two_ranks_is_started_over_once(train_in, noether, tmp_path: Pa
     assert noether("checkpoints", str(old.path), "--verify").code == 0
 
 
+@pytest.mark.slow
+def test_a_start_that_made_nothing_is_started_over_in_its_folder(noether, tmp_path: Path) -> None:
+    words = ("train", "--reset", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=cars", "trainer.max_updates=2")
+    assert noether(*words, "trainer.select_by=typo").code == 2
+    done = noether(*words)
+    assert done.code == 0, done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["cars"]
+
+
 def test_the_newest_run_is_not_one_that_was_started_over(tmp_path: Path) -> None:
     for name in ("cars", "cars.replaced-1"):
         (tmp_path / name / "checkpoints" / "update-000000002").mkdir(parents=True)
