@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from noether.checkpoints.ema import EmaWeights
+from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.state import Progress, TrainingState
+from noether.checkpoints.state import Progress, TrainingState, load_checkpoint
 from noether.common.numbers import counted
 from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
@@ -27,6 +28,7 @@ from noether.models.build import count_parameters
 from noether.models.layers.recompute import recompute_blocks
 from noether.planning.batches import BatchPlan, RunLength, plan_length
 from noether.runs.metrics import Metric, Metrics, described_by
+from noether.training.conditions import data_changes
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.schedules import Schedule, build_schedule
@@ -167,7 +169,35 @@ def build_run(
     )
 
 
-def already_past(run: Run) -> RequestError:
+def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
+    """Puts the checkpoint that a run goes on from into its state. Every rank calls it.
+
+    Raises:
+        RequestError: the checkpoint is damaged or not on this `host`, of other data, or past the length that is asked.
+    """
+
+    def verified_here() -> CheckpointFolder:
+        if not checkpoint.path.is_dir():
+            raise RequestError(
+                "resume-checkpoint-not-here",
+                "the checkpoint from which rank 0 resumes is not on this host",
+                seen=f"no {checkpoint.path} on {host}",
+                expected="the run's folder at the same path on every host",
+                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
+            )
+        checkpoint.check()  # On rank 0's host nothing is read again; a copy on another host may be damaged.
+        return checkpoint
+
+    checkpoint = run.group.once_per_host(verified_here)
+    folder = str(checkpoint.path.parent.parent)
+    for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, folder):
+        warn(change)
+    load_checkpoint(run.state, run.group, checkpoint, run.config.seed)
+    if run.state.progress.updates > run.length.total_updates:
+        raise _already_past(run)
+
+
+def _already_past(run: Run) -> RequestError:
     """A length counts from the first update of the run, not from where it is resumed."""
     trainer, length, updates = run.config.trainer, run.length, run.state.progress.updates
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)

@@ -12,7 +12,7 @@ from noether.common.numbers import duration_text
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop
 from noether.errors import ExitCode
-from noether.training.build import Run, build_run
+from noether.training.build import Run, build_run, go_on_from
 from noether.training.callbacks import load_callbacks
 from noether.training.loop import update_batches
 from noether.training.rehearsal import updates_that_fit
@@ -26,14 +26,21 @@ from noether.workers.context import WorkerContext
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Tries a run on every rank; rank 0 prints what it took and writes dry_run.json for the parent process."""
     with AgreedStop().listening(meets=True), joined_group(context) as group, code_granted(request.config.own_code()):
-        _dry_run(request, group)
+        _dry_run(request, group, context.host)
     return ExitCode.DONE
 
 
-def _dry_run(request: TrainRequest, group: Group) -> None:
-    run = build_run(request.config, request.data, group, request.plan.batch, verified=request.weights)
+def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
+    config, target = request.config, group.from_first(request.target)
+    assert target is not None  # Rank 0's own.
+    console = Console(None, speaks=group.is_first and not request.quiet)
+    resuming, batch = target.checkpoint is not None, request.plan.batch
+    run = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)
     check_selection(run)
-    load_callbacks(request.config.trainer.callbacks)
+    load_callbacks(config.trainer.callbacks)
+    if target.checkpoint is not None:
+        go_on_from(run, target.checkpoint, host, console.warn)
+    done = run.state.progress.updates
     with updates_that_fit(run.batch.micro):
         seconds, loss = _try_updates(run)
     evaluator = run.evaluator()
@@ -54,31 +61,30 @@ def _dry_run(request: TrainRequest, group: Group) -> None:
         "seconds_per_update": seconds[-1],
         "seconds_of_first_update": seconds[0],
         "seconds_per_evaluation_batch": evaluation,
-        "estimated_training_seconds": seconds[-1] * run.length.total_updates,
+        "estimated_training_seconds": seconds[-1] * (run.length.total_updates - done),
         "loss": loss,
         "metrics": run.problem.task.summarise(sample_metrics),
         "torch": torch.__version__,
     }
-    if request.target is not None:
-        (request.target.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
-    console = Console(None, speaks=not request.quiet)
+    (target.folder.path / "dry_run.json").write_text(json.dumps(summary, indent=2))
     console.say(run.summary(about))
+    extent, moment = ("left", f"after update {done}") if done else ("in all", "before training")
     console.say(
         f"memory {described['memory_mib'].text(memory)} per rank at most\n"
         f"time   {seconds[-1]:.3f} s per update ({seconds[0]:.3f} s the first), {evaluation:.3f} s per evaluation "
-        f"batch;\n       about {duration_text(summary['estimated_training_seconds'])} of training in all\n"
-        f"loss   {described['loss'].text(loss)} before training\n"
+        f"batch;\n       about {duration_text(summary['estimated_training_seconds'])} of training {extent}\n"
+        f"loss   {described['loss'].text(loss)} {moment}\n"
         "dry run: nothing was kept"
     )
 
 
 def _try_updates(run: Run) -> tuple[list[float], float]:
     """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
-    group = run.group
+    group, done = run.group, run.state.progress.updates
     updater = Updater(run.state, group, run.config.trainer, run.precision, run.batch.accumulation_steps)
     moments, losses = [time.perf_counter()], []
-    for batches in update_batches(run, updater.clock, 2):
-        measured = updater.update(batches, run.schedule(0))
+    for batches in update_batches(run, updater.clock, done + 2):
+        measured = updater.update(batches, run.schedule(min(done, run.length.total_updates - 1)))
         losses.append(float(group.sum(measured.loss / group.world_size)))
         moments.append(time.perf_counter())
     updater.close()

@@ -184,7 +184,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:
         folder = RunFolder(Path(scratch))
-        request = TrainRequest(config, ResumeTarget(folder, None, 0), data, plan, weights, quiet=as_json)
+        request = TrainRequest(config, replace(found, folder=folder), data, plan, weights, quiet=as_json)
         code = _run_ranks(DRY_RUN, request, folder.logs, info, start)
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())

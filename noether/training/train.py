@@ -4,7 +4,7 @@ from typing import Any
 
 from noether.checkpoints.format import CheckpointFolder, newest_update
 from noether.checkpoints.pruning import drop_checkpoints_after
-from noether.checkpoints.state import load_checkpoint, state_bytes
+from noether.checkpoints.state import state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.whole_file import write_whole
@@ -12,15 +12,15 @@ from noether.config.compose import dump_config
 from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.distributed.group import Group, joined_group
 from noether.distributed.stop import AgreedStop, describe_stop
-from noether.errors import ExitCode, RequestError
+from noether.errors import ExitCode
 from noether.runs.attempts import record_meeting, record_outcome, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
-from noether.training.build import already_past, build_run
+from noether.training.build import build_run, go_on_from
 from noether.training.callbacks import Callback, load_callbacks
-from noether.training.conditions import data_changes, differences_of_resume
+from noether.training.conditions import differences_of_resume
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
@@ -57,8 +57,6 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
         _resume(run, target.checkpoint, context.host)
-    if run.state.progress.updates > run.length.total_updates:
-        raise already_past(run)
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
     if group.is_first:
@@ -123,25 +121,9 @@ def _leave(reason: int, run: OpenRun) -> int:
 
 
 def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
-    """Puts the checkpoint that the run goes on from into its state, and says what will not be as before."""
-
-    def verified_here() -> CheckpointFolder:
-        if not checkpoint.path.is_dir():
-            raise RequestError(
-                "resume-checkpoint-not-here",
-                "the checkpoint from which rank 0 resumes is not on this host",
-                seen=f"no {checkpoint.path} on {host}",
-                expected="the run's folder at the same path on every host",
-                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
-            )
-        checkpoint.check()  # On rank 0's host nothing is read again; a copy on another host may be damaged.
-        return checkpoint
-
-    checkpoint = run.group.once_per_host(verified_here)
+    """Goes on from a checkpoint, and says what will not be as before."""
     state, console = run.state, run.console
-    for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, str(run.folder.path)):
-        console.warn(change)
-    load_checkpoint(state, run.group, checkpoint, run.config.seed)
+    go_on_from(run, checkpoint, host, console.warn)
     console.say(f"resumed {run.folder.run_id} after update {state.progress.updates}")
     for difference in differences_of_resume(checkpoint.meta(), run.about, state.model):
         console.warn(difference)

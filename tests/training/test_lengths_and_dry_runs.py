@@ -1,12 +1,14 @@
 """A length that a resumed run has passed is refused, and a dry run leaves nothing however it ends."""
 
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from conftest import TINY
 
+from noether.checkpoints.format import list_checkpoints
 from noether.runs.records import read_metrics
 
 
@@ -23,6 +25,22 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
     done = noether(*words, fix[1])
     assert done.code == 0, done.out + done.err
     assert "already complete" in noether(*words, fix[1]).out
+
+
+@pytest.mark.slow
+def test_a_dry_run_goes_on_from_the_checkpoint_as_the_run_does(train, noether, tmp_path: Path) -> None:
+    """It asked for the weights that the run had begun with, and tried new ones."""
+    weights = tmp_path / "weights.safetensors"
+    first = list_checkpoints(train("first", "trainer.max_updates=2").checkpoints)[-1]
+    shutil.copy(first.path / "model.safetensors", weights)
+    folder = train("run", "trainer.max_updates=6", f"initial_weights={weights}")
+    weights.unlink()
+    words = ("train", "--dry-run", f"resume={folder.path}")
+    tried = noether(*words, "trainer.max_updates=8")
+    assert tried.code == 0, tried.out + tried.err
+    assert "after update 6" in tried.out
+    refused = noether(*words, "trainer.max_updates=5")
+    assert (refused.code, "with 6 done" in refused.err) == (2, True), refused.err
 
 
 MODEL = """
