@@ -119,6 +119,11 @@ def rule_of(key: str) -> tuple[ResumeRule, str]:
     return RULES.get(key, UNLISTED)
 
 
+def is_accepted(key: str, accept: Sequence[str]) -> bool:
+    """Whether `accept_changes` lets a setting change: by its name, by that of a section above it, or by "all"."""
+    return any(word == "all" or key == word or key.startswith(f"{word}.") for word in accept)
+
+
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
     """Returns a line for each change that the user should know of.
 
@@ -130,14 +135,12 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     Raises:
         RequestError: naming every change that is refused, why, and the line that accepts it.
     """
-
-    def accepted(key: str) -> bool:
-        return any(word == "all" or key == word or key.startswith(f"{word}.") for word in accept)
-
-    refused = [change for change in changes if change.rule is ResumeRule.REFUSED and not accepted(change.key)]
+    refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
         widest = max(len(str(change)) for change in refused)
-        keys = ",".join([*accept, *(change.key for change in refused)])  # what was accepted before stays accepted
+        # What was accepted before stays accepted. Data are accepted as a whole: any setting of them makes others.
+        proposed = ("dataset" if change.key.startswith("dataset.") else change.key for change in refused)
+        keys = ",".join(dict.fromkeys([*accept, *proposed]))
         other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a run of its own)"
         if any(_changes_sizes(change.key) for change in refused):
             other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from noether.checkpoints.resume_rules import is_accepted
 from noether.checkpoints.state import model_tensors
 from noether.errors import RequestError
 
@@ -85,7 +86,7 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     seen, expected = (
         f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)
     )
-    if {"dataset", "all"}.isdisjoint(accepted):
+    if not is_accepted("dataset", accepted):
         raise RequestError(
             "resume-other-data",
             f"the data are not what {run} was trained on",

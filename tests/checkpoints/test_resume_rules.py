@@ -9,6 +9,8 @@ from noether.checkpoints.resume_rules import RULES, UNLISTED, ResumeRule, accept
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.errors import RequestError
+from noether.training.conditions import data_changes
+from tests.refusal import refusal
 
 BEFORE = load_config((), TINY).model_dump(mode="json")
 
@@ -26,7 +28,6 @@ CASES = {
     "precision": (["trainer.precision=bf16"], [], ["trainer.precision"]),
     "EMA weights": (["trainer.ema_decay=0.9"], [], ["trainer.ema_decay"]),
     "model": (["model.dim=64", "model.heads=4"], [], ["model.dim", "model.heads"]),
-    "data": (["dataset.train_shapes=30"], [], ["dataset.train_shapes"]),
     "task": (["task.domain_low=-4.0"], [], ["task.domain_low"]),
     "derived-figures": (["task.scalars.lift_coefficient.density=1.2"], ["task.scalars.lift_coefficient.density"], []),
 }
@@ -55,6 +56,16 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
     else:
         assert f"'accept_changes=[{','.join(refused)}]'" in caught.value.fix
     assert accepted_changes(changes, refused, "runs/a"), "what the message advises is accepted, and said"
+
+
+def test_what_is_advised_for_other_data_accepts_them_too() -> None:
+    """The line for a changed setting of theirs was refused once they had been read."""
+    changes = compare_configs(BEFORE, load_config(["dataset.train_shapes=30", "dataset.test_shapes=6"], TINY))
+    with refusal("settings-changed") as refused:
+        accepted_changes(changes, (), "runs/a")
+    assert "'accept_changes=[dataset]'" in refused.value.fix
+    before, now = ({"training": count, "test": 4, "digest": "0"} for count in (20, 30))
+    assert data_changes({"data": before}, now, ["dataset"], "runs/a")
 
 
 @pytest.mark.parametrize(
