@@ -16,7 +16,7 @@ CEILING_S = 0.05
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
     """Counts the operations of a sample's forward and backward pass, and times matrix products on this device.
 
-    Nothing of the run changes. `time_use` is what the seconds of its loop were made of.
+    Nothing of the run changes. `time_use` is what the seconds of its loop were made of, on as many ranks as there were.
 
     Returns:
         flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
@@ -34,8 +34,9 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
         run.state.model.zero_grad()
     per_sample = counter.get_total_flops() / run.batch.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
-    seconds = time_use["ranks"][0]["forward"] + time_use["ranks"][0]["backward"] if time_use else 0.0
-    made = per_sample * run.batch.per_rank * time_use.get("updates", 0)
+    ranks = time_use["ranks"]
+    seconds = ranks[0]["forward"] + ranks[0]["backward"]
+    made = per_sample * run.batch.effective / len(ranks) * time_use["updates"]
     return {
         "flops_per_sample": float(per_sample),
         "matmul_flops_per_second": ceiling,

@@ -14,7 +14,7 @@ from noether.errors import NoetherError
 from noether.evaluation.final import RunEvaluation, about_weights
 from noether.evaluation.tables import result_tables
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
-from noether.runs.records import write_record
+from noether.runs.records import read_metrics, write_record
 from noether.runs.resuming import continue_line
 from noether.training.arithmetic import measure_arithmetic
 from noether.training.open_run import OpenRun
@@ -23,6 +23,8 @@ from noether.training.open_run import OpenRun
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
     """Evaluates the test split with the selected weights, and writes the result and the report.
 
+    `time_use` is what the seconds of this start were made of.
+
     Returns:
         0, or why all ranks stopped before it was through; the next start of the run does it again.
     """
@@ -30,6 +32,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
     try:
         result = _evaluate_selected(run, stop)
         if group.is_first:
+            time_use = _of_training(run, time_use)
             result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run, time_use)}
             _show_result(run, result)
             run.console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
@@ -45,6 +48,13 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
     # A launcher may end what is left a while after the first rank has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)
     return 0
+
+
+def _of_training(run: OpenRun, time_use: dict[str, Any]) -> dict[str, Any]:
+    """What the seconds of the last start that made updates were made of: this one may only repeat the evaluation."""
+    rows = [] if time_use["updates"] else read_metrics(run.folder.metrics)
+    last = next((row for row in reversed(rows) if row["kind"] == "time_use"), time_use)
+    return {name: last[name] for name in time_use if name in last}
 
 
 def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:

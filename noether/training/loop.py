@@ -87,7 +87,8 @@ class Loop:
             self.profile.close()
         made, seconds = progress.updates - start_update, time.perf_counter() - began
         self.time_use = {"updates": made, "seconds": seconds, **window.finish().as_dict()}
-        self._log("time_use", **self.time_use)
+        if made:  # Who reads the last such row wants that of the training.
+            self._log("time_use", **self.time_use)
         return 0 if built.is_over() else reason
 
     def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:

@@ -132,3 +132,9 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
         names = [event.get("name", "") for event in trace["traceEvents"]]
         assert any("addmm" in name or "linear" in name for name in names)
         assert names.count("aten::_fused_adamw_") == 4 * 2  # Weights that decay, and those that do not.
+    if ranks == 1:  # A start that only repeats the evaluation says what the training took.
+        folder.result.unlink()
+        train("timed", "devices=2", "trainer.max_updates=24", "trainer.profile=null", "resume=auto")
+        again = json.loads(folder.result.read_text())
+        assert (again["time_use"], again["arithmetic"]["share"] > 0) == (whole, True)
+        assert [row["kind"] for row in read_metrics(folder.metrics)].count("time_use") == 1
