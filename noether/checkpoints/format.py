@@ -110,9 +110,9 @@ class CheckpointFolder:
             return damage.seen
         return None
 
-    def check(self, fix: str = "") -> None:
-        """Raises DamagedCheckpoint, with the line to write instead, where a file is not as it was written."""
-        if (damage := self.damage()) is not None:
+    def check(self, fix: str = "", *, whole: bool = True) -> None:
+        """Raises DamagedCheckpoint, with the line to write instead, where `damage` finds any."""
+        if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
     def verified(self, name: str) -> StampedFile:
@@ -241,16 +241,17 @@ def newest_update(folder: Path) -> int:
     return max((checkpoint.updates for checkpoint in list_checkpoints(folder)), default=0)
 
 
-def selected_checkpoint(folder: Path, warn: Warn) -> CheckpointFolder:
+def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> CheckpointFolder:
     """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
 
-    Damaged ones are named to `warn` and passed over, and better ones that are gone are named too.
+    Damaged ones are named to `warn` and passed over, and better ones that are gone are named too. `whole` as for
+    `newest_intact`.
 
     Raises:
         RequestError: where the run has no intact checkpoint.
     """
     ordered = _ranked(folder)
-    chosen = _first_intact(ordered, warn, whole=True)
+    chosen = _first_intact(ordered, warn, whole=whole)
     if chosen is None:
         raise no_intact_checkpoint(folder)
     there = {checkpoint.updates for checkpoint in ordered}

@@ -17,14 +17,18 @@ from noether.data.packed import check_digest, digest_path
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder, named_run
 
+BEST = "      (the best that is intact)"
+"""A remark on the line that names another checkpoint."""
 
-def named_checkpoint(folder: RunFolder, name: str | None, fix: str) -> CheckpointFolder:
+
+def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
     """Returns a run's checkpoint, every file of which is as it was written.
 
     Args:
         folder: the run.
         name: best, latest or the checkpoint's own; None: best, and no other in its place.
         fix: the line that names another checkpoint, with {} for its name.
+        whole: False reads meta.json alone, not the gigabytes that it names.
 
     Raises:
         RequestError: there is none of this name, or it is damaged.
@@ -41,18 +45,18 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str) -> Checkpoin
     name = one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
         passed_over: list[str] = []
-        best = selected_checkpoint(folder.checkpoints, passed_over.append)
+        best = selected_checkpoint(folder.checkpoints, passed_over.append, whole=whole)
         if passed_over:
             raise DamagedCheckpoint(
                 "best-checkpoint-damaged",
                 f"the best checkpoint of {folder.path} is not there as it was written",
                 seen="\n".join(passed_over),
                 expected="the checkpoint that the run was evaluated with",
-                fix=f"{fix.format(best.path.name)}      (the best that is intact)",
+                fix=fix.replace("{}", best.path.name),
             )
         return best
     chosen = {"latest": list(found.values())[-1], **found}[name]
-    chosen.check(f"{fix.format('best')}      (the best that is intact)")
+    chosen.check(fix.replace("{}", "best"), whole=whole)
     return chosen
 
 
@@ -72,7 +76,7 @@ def named_weights(where: str) -> StampedFile:
     run, name = named_run(path)
     checkpoint = CheckpointFolder(path) if (path / META).exists() else None
     if list_checkpoints(run / "checkpoints"):
-        checkpoint = named_checkpoint(RunFolder(run), name, f"initial_weights={run}/checkpoints/{{}}")
+        checkpoint = named_checkpoint(RunFolder(run), name, f"initial_weights={run}/checkpoints/{{}}{BEST}")
     if checkpoint is not None:
         return checkpoint.verified(WEIGHTS[checkpoint.weights[0]])
     if (path / "model.safetensors").is_file():

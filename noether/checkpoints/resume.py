@@ -13,6 +13,7 @@ from noether.checkpoints.format import (
     no_intact_checkpoint,
     recover_replaced,
 )
+from noether.checkpoints.named import named_checkpoint
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
@@ -129,7 +130,6 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
     """Goes on with the run that is named, from its newest checkpoint or the one that is."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
-    checkpoint = CheckpointFolder(folder.checkpoints / name) if name is not None and is_run(run) else None
     if (path / META).is_file() and not (run / "config.yaml").is_file():
         raise RequestError(
             "checkpoint-outside-run",
@@ -138,23 +138,24 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
             expected="RUN/checkpoints/update-000001234",
             fix="resume=RUN      (the run's folder)",
         )
-    if not (checkpoint.path if checkpoint else run).exists():
+    inside = {one.name: one for one in checkpoint_paths(folder.checkpoints)}
+    inside |= {word: folder.checkpoints / word for word in ("best", "latest") if inside}
+    if not run.exists() or (name is not None and inside and name not in inside):
         runs = [one for one in output.iterdir() if is_run(one)] if output.is_dir() else []
-        found = {one.name: one for one in checkpoint_paths(folder.checkpoints) or runs}
-        near = nearest(path.name, [*found, "auto", "latest"]) or ("latest" if newest_run(output) else "")
+        found = inside or {one.name: one for one in [*runs, Path("auto"), Path("latest")]}
+        near = nearest(path.name, found) or ("latest" if inside or newest_run(output) else "")
         raise RequestError(
             "nothing-to-resume",
             f"nothing to resume at {path}",
             seen="no such folder",
             expected="auto, latest, a run folder or one of its checkpoints",
-            fix=f"resume={found.get(near, near)}" if near else "leave resume out",
+            fix=f"resume={found[near]}" if near else "leave resume out",
         )
     existing_run(run, "resume={}")
-    if checkpoint is None:
+    if name is None:
         return _newest(folder, warn, whole)
     attempts = attempts_so_far(folder)
-    if whole:
-        checkpoint.check(fix=f"resume={folder.path}      (the newest intact one)")
+    checkpoint = named_checkpoint(folder, name, f"resume={folder.path}      (the newest intact one)", whole=whole)
     return ResumeTarget(folder, checkpoint, attempts)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.checkpoints.format import META, CheckpointFolder
-from noether.checkpoints.named import named_checkpoint
+from noether.checkpoints.named import BEST, named_checkpoint
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.flags import one_of
@@ -81,7 +81,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     """
     run, name = named_run(wanted.run)
     folder = existing_run(run)
-    chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}")
+    chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}" + BEST)
     config, written_in = _config_of(folder, chosen)
     code = approved_code(folder, config, written_in, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)

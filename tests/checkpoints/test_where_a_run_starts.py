@@ -79,6 +79,21 @@ def test_a_checkpoint_that_is_named_is_damaged_or_is_not_there(folder) -> None:
     with refusal("nothing-to-resume") as refused:
         start(folder, f"resume={folder.checkpoints}/update-00000002")
     assert refused.value.fix == f"resume={folder.checkpoints}/update-000000002"
+    with refusal("nothing-to-resume") as refused:
+        start(folder, f"resume={folder.checkpoints}/lates")
+    assert refused.value.fix == f"resume={folder.checkpoints}/latest", "of this run, not of all"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("word", "update"), [("best", 2), ("latest", 4)])
+def test_best_and_latest_name_a_checkpoint_of_a_run(word: str, update: int, whole: bool, folder) -> None:
+    config = load_config([f"resume={folder.path}/checkpoints/{word}"], TINY)
+    for saved, metric in ((2, 0.1), (4, 0.2)):
+        meta = META | {"config": config.model_dump(mode="json"), "metric": metric}
+        write_checkpoint(folder.checkpoints, saved, {}, meta)
+    found = find_target(config, whole=whole).checkpoint
+    assert found is not None
+    assert found.updates == update
 
 
 @pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
