@@ -210,8 +210,8 @@ def _loss(row: Mapping[str, Any], better: Any) -> float:
     return math.inf if metric is None else -metric if better == "higher" else metric
 
 
-def _ranked(folder: Path) -> list[CheckpointFolder]:
-    """A run's checkpoints: the best first, the earlier of two equals; then those without a metric, the newest first.
+def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
+    """Returns the best first, the earlier of two equals; then those without a metric, the newest first.
 
     Before them come those that cannot be read: each may have been the best.
     """
@@ -224,16 +224,7 @@ def _ranked(folder: Path) -> list[CheckpointFolder]:
         loss = _loss(meta, meta.get("better"))
         return loss, checkpoint.updates if math.isfinite(loss) else -checkpoint.updates
 
-    return sorted(list_checkpoints(folder), key=rank)
-
-
-def best_checkpoint(folder: Path) -> CheckpointFolder | None:
-    """Returns the checkpoint with the best selection metric, the earlier of two equals, or None.
-
-    Only meta.json is verified, so that listing is cheap: the user of a checkpoint verifies its files.
-    """
-    readable = (one for one in _ranked(folder) if one.damage(whole=False) is None)
-    return next((one for one in readable if number(one.meta(), "metric") is not None), None)
+    return sorted(checkpoints, key=rank)
 
 
 def newest_update(folder: Path) -> int:
@@ -250,7 +241,7 @@ def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> Chec
     Raises:
         RequestError: where the run has no intact checkpoint.
     """
-    ordered = _ranked(folder)
+    ordered = ranked(list_checkpoints(folder))
     chosen = _first_intact(ordered, warn, whole=whole)
     if chosen is None:
         raise no_intact_checkpoint(folder)

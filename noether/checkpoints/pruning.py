@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from noether.checkpoints.format import CheckpointFolder, best_checkpoint, list_checkpoints
+from noether.checkpoints.format import CheckpointFolder, list_checkpoints, ranked
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.runs.folder import UPDATE
 
@@ -21,9 +21,9 @@ def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFol
 
     Where none is intact, none may go: one may still be repaired.
     """
-    found, best = list_checkpoints(folder), best_checkpoint(folder)
+    found = list_checkpoints(folder)
     intact = [one for one in found if not is_damaged(one)]
-    kept = [*intact[-keep:], *(one for one in intact if one == best)]
+    kept = [*intact[-keep:], *ranked(intact)[:1]]
     return [one for one in found if one not in kept] if intact else []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, best_checkpoint, list_checkpoints
+from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, list_checkpoints, ranked
 from noether.common.numbers import duration_text, size_text
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, number
@@ -35,8 +35,9 @@ class CheckpointRow:
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
     """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
-    found, best = list_checkpoints(folder.checkpoints), best_checkpoint(folder.checkpoints)
-    return [_describe(checkpoint, checkpoint == best, checkpoint == found[-1], verify) for checkpoint in found]
+    found = list_checkpoints(folder.checkpoints)
+    best = ranked(one for one in found if one.damage(whole=verify) is None)[:1]
+    return [_describe(checkpoint, checkpoint in best, checkpoint == found[-1], verify) for checkpoint in found]
 
 
 def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bool) -> CheckpointRow:

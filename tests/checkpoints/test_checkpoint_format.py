@@ -8,7 +8,6 @@ from noether.checkpoints import format as checkpoint_format
 from noether.checkpoints.format import (
     CheckpointFolder,
     DamagedCheckpoint,
-    best_checkpoint,
     list_checkpoints,
     newest_intact,
     recover_replaced,
@@ -159,9 +158,7 @@ def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) ->
     prune_checkpoints(tmp_path, keep=2)
     assert kept(tmp_path) == [2, 4, 5]
     assert not list(tmp_path.glob(".update-*"))
-    best = best_checkpoint(tmp_path)
-    assert best is not None
-    assert best.updates == selected_checkpoint(tmp_path, pytest.fail).updates == 2
+    assert selected_checkpoint(tmp_path, pytest.fail).updates == 2
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none_of_those_that_training_keeps(tmp_path) -> None:
@@ -175,7 +172,6 @@ def test_a_checkpoint_that_cannot_be_read_is_none_of_those_that_training_keeps(t
 def test_without_a_metric_the_newest_is_selected(tmp_path) -> None:
     write(tmp_path, 1)
     write(tmp_path, 2)
-    assert best_checkpoint(tmp_path) is None
     assert selected_checkpoint(tmp_path, pytest.fail).updates == 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from noether.checkpoints.command import checkpoints_here
-from noether.checkpoints.format import list_checkpoints, write_checkpoint
+from noether.checkpoints.format import list_checkpoints, selected_checkpoint, write_checkpoint
 from noether.checkpoints.pruning import choose_to_prune
 from noether.checkpoints.table import describe_checkpoints
 from noether.common.whole_file import Publisher
@@ -43,6 +43,14 @@ def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
     assert all(row.size > 2048 and row.age_s < 600 and row.damage is None for row in rows)
 
 
+@pytest.mark.parametrize("damaged", [(), (2,), (2, 4), (1, 2, 3, 4)])
+def test_the_best_is_the_one_that_is_evaluated(damaged, folder) -> None:
+    """Of those without a metric too."""
+    damage(folder, *damaged)
+    best = [row.update for row in describe_checkpoints(folder, verify=True) if row.best]
+    assert best == [selected_checkpoint(folder.checkpoints, lambda text: None).updates]
+
+
 def test_where_higher_values_are_better_the_highest_is_the_best(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for update, metric in ((1, 0.9), (2, 0.98), (3, 0.97)):
@@ -58,6 +66,7 @@ def test_where_higher_values_are_better_the_highest_is_the_best(tmp_path: Path) 
         pytest.param((), 2, [1, 3], id="the-newest-and-the-best-stay"),
         pytest.param((), 9, [], id="fewer-than-are-kept"),
         pytest.param((5,), 1, [1, 3, 5], id="a-damaged-one-does-not-count"),
+        pytest.param((2,), 1, [1, 2, 3], id="the-best-that-is-intact-stays"),
         pytest.param((2, 3, 4, 5), 1, [2, 3, 4, 5], id="the-only-good-one-stays"),
         pytest.param((1, 2, 3, 4, 5), 1, [], id="none-is-good-so-none-goes"),
     ],

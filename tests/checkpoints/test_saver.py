@@ -12,7 +12,7 @@ from torch import nn
 
 from noether.checkpoints import saver
 from noether.checkpoints import writer as checkpoint_writer
-from noether.checkpoints.format import best_checkpoint, list_checkpoints, selected_checkpoint
+from noether.checkpoints.format import list_checkpoints, selected_checkpoint
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
@@ -141,7 +141,7 @@ def test_a_best_one_that_the_disk_refused_until_a_newer_came_is_not_the_one_to_b
     assert scene.state.progress.best_metric == 0.9
     scene.settle()
     scene.save(40, leaving=True)
-    assert best_checkpoint(scene.writer.folder).updates == 10
+    assert selected_checkpoint(scene.writer.folder, pytest.fail).updates == 10
     assert progress_in(list_checkpoints(scene.writer.folder)[-1])["best_metric"] == 0.9
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from noether.checkpoints.format import best_checkpoint, newest_update
+from noether.checkpoints.format import list_checkpoints, newest_update, ranked
 
 from . import victim
 from .commands import NO_TRACEBACK, run_command
@@ -131,8 +131,7 @@ class SourceRoom(Room):
         log = self.log("export")
         code = run_command(["export", str(run.path), str(self.intact / "export"), "--weights-only"], log, self.environ)
         assert code == 0, log.read_text()
-        best = best_checkpoint(self.intact / "run" / "checkpoints")
-        assert best is not None
+        best = ranked(list_checkpoints(self.intact / "run" / "checkpoints"))[0]
         at = f"run/checkpoints/{best.path.name}"
         self.places = (
             "run",
