@@ -39,16 +39,16 @@ def on_own_settings(
     folder = None if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)
     if folder is None or not folder.config.exists():
         return words, hp  # Whether there is anything to resume is said where the run starts.
-    name = typed.get("run_id")
-    if name is not None and str(name) != folder.run_id:
+    if other := _another_folder(folder, typed):
         begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
         raise RequestError(
             "resumed-by-another-name",
             f"resume={typed['resume']} goes on in the folder of {folder.run_id}",
-            seen=f"run_id={name}",
-            expected=f"no run_id, or run_id={folder.run_id}",
-            fix=f"leave run_id={name} out\n{begins} run_id={name}      (a run of its own, from its best weights)",
+            seen=other,
+            expected=f"no {other.partition('=')[0]}, or that of {folder.path}",
+            fix=f"leave {other} out\n{begins} {other}      (a run of its own, from its best weights)",
         )
+    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Where it lies, whatever settings say.
     if hp is not None:
         return words, hp
     again = f"--hp {shlex.quote(str(folder.config))} {_resume_word(folder.path)}"
@@ -68,7 +68,16 @@ def on_own_settings(
         approved_code(folder, own, folder.config, trust=False, fix=fix, trains=True, submits=submits)
     if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
         words.append(f"resume={override_value(str(folder.path))}")
-    return ["accept_changes=[]", f"output_path={override_value(str(folder.path.parent))}", *words], layer
+    return ["accept_changes=[]", *words], layer
+
+
+def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
+    """Returns the word that asks for another folder than that of the run, which stays where it is; "" for none."""
+    name, place = typed.get("run_id"), typed.get("output_path")
+    if name is not None and str(name) != folder.run_id:
+        return f"run_id={name}"
+    is_other = place is not None and Path(str(place)).expanduser().resolve() != folder.path.resolve().parent
+    return f"output_path={place}" if is_other else ""
 
 
 def continue_line(folder: Path, verb: str = "train") -> str:

@@ -106,7 +106,17 @@ def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path, "cars")
     mine = tmp_path / "mine.yaml"
     mine.write_text("seed: 3\n")
-    assert load_run_config([f"resume={run.path}"], str(mine)).seed == 3
+    config = load_run_config([f"resume={run.path}"], str(mine))
+    assert (config.seed, config.output_path) == (3, tmp_path), "the run stays where it lies"
+
+
+@pytest.mark.parametrize("hp", [None, TINY], ids=["own", "hp"])
+def test_a_run_does_not_go_on_in_another_folder(hp: Path | None, tmp_path: Path) -> None:
+    """It went on in its own, and a disk that refused it was taken for another's."""
+    run = make_run(tmp_path, "cars")
+    with refusal("resumed-by-another-name") as refused:
+        load_run_config([f"resume={run.path}", "output_path=elsewhere"], str(hp) if hp else None)
+    assert refused.value.fix.startswith("leave output_path=elsewhere out")
 
 
 @pytest.mark.parametrize(("resume", "hp"), [("{}", None), ("latest", None), ("{}", TINY)], ids=["run", "latest", "hp"])
