@@ -18,6 +18,7 @@ from noether import __version__
 from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
 from noether.common.whole_file import UNFENCED
+from noether.data.about import axes_words
 from noether.data.cases.angles import as_pair
 from noether.data.layout import CASE
 from noether.data.packed import digest_of, write_digest
@@ -70,6 +71,8 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    if words := axes_words(trained.task.space):
+        console.say(f"positions in m and vectors: {words}")
     console.say(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
     return ExitCode.DONE
 
@@ -172,6 +175,7 @@ def _write_weights(
             "options": task.model_dump(mode="json", exclude={"kind"}),
             "state": trained.task.state(),
         },
+        "axes": axes_words(trained.task.space),
         "arguments": [_argument(trained, name, value) for name, value in example.items()],
         "results": [
             {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
@@ -189,9 +193,9 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
     task, unit = trained.task, ""
     low: Any = -1.0
     high: Any = 1.0
-    if name.endswith("_points"):
+    if name.endswith(("_points", "_sdf")):
         low, length = task.domain
-        high, unit = low + length, "m"
+        low, high, unit = (0.0, length, "m") if name.endswith("_sdf") else (low, low + length, "m")
     elif name in task.parameters:
         span = task.seen.parameters[name]
         low, high = (side[0] if len(side) == 1 else side for side in (span["low"], span["high"]))

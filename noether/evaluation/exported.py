@@ -65,11 +65,12 @@ class ExportedModel:
         """Predicts.
 
         Args:
-            arrays: what `inputs` names, in m, NumPy arrays or tensors. Of the set geometry_points and of anchors, whose
-                numbers are fixed, a longer array is thinned to a fixed random choice.
+            arrays: what `inputs` names, in m and in the axes of `about["axes"]`, NumPy arrays or tensors. Of the set
+                geometry_points and of anchors, whose numbers are fixed, a longer array is thinned to a fixed random
+                choice.
 
         Returns:
-            Each field (N, C) in its physical unit.
+            Each field (N, C) in its physical unit, vectors in the same axes.
 
         Raises:
             RequestError: an array is missing or has another shape.
@@ -105,7 +106,7 @@ class ExportedModel:
         fixed = shape[0] if shape else 0
         if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for an array of one.
             value = value.reshape(shape)
-        if fixed > 0 and len(value) > fixed:
+        if len(shape) > 1 and 0 < fixed < len(value):
             value = value[torch.from_numpy(fixed_rows(len(value), fixed))]
         if list(value.shape[1:]) != shape[1:] or (shape and (len(value) != fixed if fixed > 0 else len(value) < 2)):
             raise RequestError(

@@ -19,7 +19,7 @@ from noether.checkpoints.named import named_weights
 from noether.config.task import ParameterConfig
 from noether.errors import RequestError
 from noether.evaluation.export import _argument
-from noether.evaluation.exported import load_exported
+from noether.evaluation.exported import ExportedModel, load_exported
 from tests.refusal import refusal
 
 SMALL_RUNS = Path(__file__).with_name("small_runs")
@@ -62,10 +62,20 @@ def check_export(run: Path, noether, out: Path) -> None:
 def test_each_component_of_a_parameter_has_its_own_range() -> None:
     seen = {"wind": {"low": [0.0, 100.0], "high": [1.0, 110.0]}, "angle": {"low": [-5.0], "high": [5.0]}}
     task = SimpleNamespace(parameters=dict.fromkeys(seen, ParameterConfig()), seen=SimpleNamespace(parameters=seen))
+    task.domain = (-2.0, 5.0)
     trained = SimpleNamespace(task=task, axes=())
+    distance = _argument(trained, "volume_sdf", torch.zeros(1, 9))
+    assert (distance["low"], distance["high"], distance["unit"]) == (0.0, 5.0, "m")
     wind, angle = (_argument(trained, name, torch.zeros(1, len(span["low"]))) for name, span in seen.items())
     assert (wind["low"], wind["high"]) == ([0.0, 100.0], [1.0, 110.0])
     assert (angle["low"], angle["high"]) == (-5.0, 5.0)
+
+
+def test_a_parameter_takes_as_many_numbers_as_it_has() -> None:
+    model = ExportedModel({"arguments": [{"name": "wind", "shape": ["batch", 1]}], "results": []}, lambda *_: ())
+    model({"wind": 30.0})
+    with refusal("export-input-shape"):
+        model({"wind": [30.0, 31.0]})
 
 
 @pytest.mark.slow

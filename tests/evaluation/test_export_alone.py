@@ -71,6 +71,7 @@ def test_the_example_runs_with_torch_alone(export, tmp_path: Path) -> None:
 def test_only_what_the_model_reads_is_asked_for(export) -> None:
     kind, folder = export
     about = json.loads((folder / "model.json").read_text())
+    assert about["axes"] == "x across, y up, z along the wind"
     assert READS[kind] == {argument["name"] for argument in about["arguments"]}
     assert [result["name"] for result in about["results"]] == ["surface_pressure", "volume_velocity"]
 
