@@ -137,7 +137,7 @@ def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMe
             "metrics-differ",
             "the batches of an evaluation differ in their metrics",
             seen=f"{', '.join(odd)} in some of them only",
-            expected="the same metrics of every sample; NaN where a sample has none",
+            expected="the same metrics of every sample: NaN where it has none, which `summarise` leaves out",
             fix="give every batch the same keys in the metrics of task.kind",
         )
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}

@@ -10,6 +10,7 @@ from noether.config.interval import Interval
 from noether.data.loader import Batch, to_device, training_batches
 from noether.data.order import RankOrder
 from noether.distributed.stop import AgreedStop, StopAgreed
+from noether.tasks.base import Task
 from noether.tracking.metrics_file import UNCOUNTED
 from noether.tracking.tracker import Trackers
 from noether.training.build import Run
@@ -52,7 +53,8 @@ class Loop:
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
         window = LogWindow(group, built.batch.effective, clock)
-        epoch = EpochMetrics(group, built.batch.per_rank)
+        counts = type(built.problem.task).counts is not Task.counts
+        epoch = EpochMetrics(group, built.batch.per_rank, counts=counts)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
         last_update = built.length.total_updates

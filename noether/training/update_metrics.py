@@ -100,11 +100,11 @@ class EpochMetrics:
     """Sums up the updates of an epoch without reading the device in between.
 
     Each sample counts once, as the model was when it learned from it. An update that was skipped counts nothing.
-    `samples_per_update` are this rank's.
+    `samples_per_update` are this rank's; of a task that does not count (`counts` is False) nothing is summed.
     """
 
-    def __init__(self, group: Group, samples_per_update: int) -> None:
-        self._group, self._per_update = group, samples_per_update
+    def __init__(self, group: Group, samples_per_update: int, *, counts: bool = True) -> None:
+        self._group, self._per_update, self._counts = group, samples_per_update, counts
         self._clear()
 
     def _clear(self) -> None:
@@ -113,10 +113,11 @@ class EpochMetrics:
 
     def add(self, metrics: UpdateMetrics) -> None:
         """Counts one update of a task that counts anything."""
-        if metrics.skipped or not metrics.counts:
+        if metrics.skipped or not self._counts:
             return
         sums = {"loss": metrics.loss * self._per_update, **metrics.counts}
-        for name, value in sums.items():
+        for name, one in sums.items():
+            value = torch.as_tensor(one)
             value = value if value.device.type == "mps" else value.double()
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._samples += self._per_update
@@ -124,15 +125,16 @@ class EpochMetrics:
     def read(self) -> dict[str, Any]:
         """Returns the means over the samples since the last call, and how many they are; {} without any.
 
-        Every rank calls it: all have skipped the same updates.
+        Every rank calls it: all have skipped the same updates. What is counted may differ from batch to batch.
         """
         if not self._samples:
             return {}
-        table = self._group.table([self._samples, *(float(value) for value in self._sums.values())])
-        samples, *sums = (sum(column) for column in zip(*table, strict=True))
-        means = {name: value / samples for name, value in zip(self._sums, sums, strict=True)}
+        ranks = self._group.gather((self._samples, {name: float(value) for name, value in self._sums.items()}))
         self._clear()
-        return {"epoch_samples": int(samples), "metrics": means}
+        samples = sum(own for own, _ in ranks)
+        names = dict.fromkeys(name for _, sums in ranks for name in sums)
+        means = {name: sum(sums.get(name, 0.0) for _, sums in ranks) / samples for name in names}
+        return self._group.from_first({"epoch_samples": samples, "metrics": means})
 
 
 def resident_mib() -> float | None:

@@ -1,10 +1,15 @@
 """Evaluates the validation split while a run trains."""
 
 import time
+from collections.abc import Mapping
+from math import isnan
 
+import numpy as np
 from torch import nn
 
+from noether.common.numbers import first_of
 from noether.data.about import about_data, sample_name
+from noether.data.checks import sample_label
 from noether.distributed.stop import AgreedStop
 from noether.evaluation.cases import ShownCase, write_cases
 from noether.evaluation.chosen_cases import median_sample
@@ -22,7 +27,7 @@ class Validation:
 
     def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
         self.run, self.stop = run, stop
-        self._next_case = 0.0
+        self._next_case, self._has_warned = 0.0, False
 
     def __call__(self) -> dict[str, dict[str, float]]:
         """Returns the metrics of every kind of weights; nothing on ranks above 0."""
@@ -42,7 +47,19 @@ class Validation:
                 )
                 self._next_case = time.monotonic() + CASE_PAUSE_S
             metrics[weights] = problem.task.summarise(sample_metrics)
+            if weights == state.selected_weights:
+                self._warn_of_nan(metrics[weights], sample_metrics)
         return metrics
+
+    def _warn_of_nan(self, metrics: Mapping[str, float], sample_metrics: SplitMetrics) -> None:
+        """Says, once in a start, that no weights can be selected, and of which samples the metric is NaN."""
+        run, name = self.run, self.run.selected_by.name
+        if self._has_warned or not isnan(metrics.get(name, 0.0)):
+            return
+        self._has_warned, dataset, indices = True, run.problem.splits.train, run.problem.validation_indices
+        bad = [sample_label(dataset, indices[at]) for at in np.flatnonzero(np.isnan(sample_metrics.get(name, [])))]
+        where = f", because it is NaN of sample {first_of(bad, 3)} of the training split" if bad else ""
+        run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
 
     def _keep_median(
         self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics, about: dict[str, str | int]

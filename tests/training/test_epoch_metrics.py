@@ -77,10 +77,20 @@ def measured(loss: float, right: int, skipped: str | None = None) -> UpdateMetri
     return UpdateMetrics(torch.tensor(loss), torch.tensor(0.0), skipped, {"accuracy": torch.tensor(right)})
 
 
+def two_ranks(other: dict[str, float]) -> Group:
+    """Ranks of a group, as far as the sums are asked for."""
+    return SimpleNamespace(gather=lambda own: [own, (4, other)], from_first=lambda found: found)  # type: ignore
+
+
+def test_what_is_in_some_batches_only_counts_over_all_samples() -> None:
+    epoch = EpochMetrics(two_ranks({"loss": 8.0, "far": 2.0, "near": 1}), 4)
+    for counts in ({"near": 3}, {}):
+        epoch.add(UpdateMetrics(torch.tensor(1.0), torch.tensor(0.0), None, counts))
+    assert epoch.read() == {"epoch_samples": 12, "metrics": {"loss": 16 / 12, "near": 4 / 12, "far": 2 / 12}}
+
+
 def test_a_skipped_update_counts_nothing() -> None:
-    # Ranks of a group, as far as the sums are asked for.
-    alone: Group = SimpleNamespace(table=lambda row: [list(row), [4.0, 8.0, 4.0]])  # type: ignore[assignment]
-    epoch = EpochMetrics(alone, 4)
+    epoch = EpochMetrics(two_ranks({"loss": 8.0, "accuracy": 4.0}), 4)
     epoch.add(measured(0.5, 3))
     epoch.add(measured(float("nan"), 0, skipped="the gradient is not finite"))
     assert epoch.read() == {"epoch_samples": 8, "metrics": {"loss": 10 / 8, "accuracy": 7 / 8}}
@@ -88,6 +98,6 @@ def test_a_skipped_update_counts_nothing() -> None:
 
 
 def test_a_task_that_counts_nothing_has_no_line() -> None:
-    epoch = EpochMetrics(SimpleNamespace(), 4)  # type: ignore[arg-type]
+    epoch = EpochMetrics(SimpleNamespace(), 4, counts=False)  # type: ignore[arg-type]
     epoch.add(UpdateMetrics(torch.tensor(1.0), torch.tensor(0.0)))
     assert epoch.read() == {}

@@ -8,6 +8,8 @@ import pytest
 from noether.config.task import FieldConfig
 from noether.evaluation.cases import ShownCase, write_cases
 from noether.report.run import read_evaluation
+from noether.runs.metrics import Metric
+from noether.training.validation import Validation
 
 
 def test_the_median_case_is_kept_while_the_run_trains(noether, tmp_path) -> None:
@@ -38,3 +40,20 @@ def test_a_case_of_many_points_is_thinned(most, kept, tmp_path) -> None:
     shapes = {name.rpartition("/")[2]: array.shape for name, array in arrays.items() if name.startswith("case/")}
     three, one = (kept, 3), (kept, 1)
     assert shapes == {"points": three, "truth": one, "prediction": one, "normals": three}
+
+
+def test_a_metric_that_is_nan_and_selects_no_weights_is_told_once_with_the_sample() -> None:
+    warned: list[str] = []
+    run = SimpleNamespace(
+        selected_by=Metric("loss"),
+        problem=SimpleNamespace(splits=SimpleNamespace(train=[]), validation_indices=[4, 7]),
+        console=SimpleNamespace(warn=warned.append),
+    )
+    validation = Validation(run, None)  # type: ignore[arg-type]
+    samples = {"loss": np.array([0.5, np.nan])}
+    validation._warn_of_nan({"loss": 0.5}, samples)
+    assert not warned
+    for _ in range(2):
+        validation._warn_of_nan({"loss": float("nan")}, samples)
+    assert len(warned) == 1
+    assert "trainer.select_by=loss is NaN, because it is NaN of sample 7 of the training split" in warned[0]
