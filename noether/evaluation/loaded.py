@@ -201,7 +201,8 @@ class LoadedRun:
         opened = OpenedShape.of(files, _as_shape(shape, metres, self.trained), others)
         source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
         sources = dict.fromkeys((self.trained.shape_set, *others), source)
-        return opened, shape_warnings(opened, sources, self.trained, metres)
+        taken_as = metres if isinstance(shape, str | Path) else 1.0  # Arrays are in m.
+        return opened, shape_warnings(opened, sources, self.trained, taken_as)
 
 
 def _as_shape(shape: Any, scale: float, trained: TrainedModel) -> Shape:

@@ -143,11 +143,11 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
         return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
     corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
     cells = np.concatenate(corners)
-    if not len(cells):
+    if not area_vectors(mesh.points, cells).any():
         raise RequestError(
             "shape-without-faces",
-            f"{path} has no triangles or quadrilaterals",
-            seen="points and cells of other kinds",
+            f"{path} has no triangles or quadrilaterals" + (" with an area" if len(cells) else ""),
+            seen=f"{len(cells):,} faces of area 0" if len(cells) else "points and cells of other kinds",
             expected="a surface mesh; or its points as a .npy file",
         )
     rows = np.unique(cells)
@@ -194,17 +194,17 @@ def check_range(
     box = f"({_three(low)}) to ({_three(high)})" + (f", {axes}" if axes else "")
     expected = f"positions in m, within about {box}"
     if not trained / 4 <= size <= trained * 4:
-        units = {metres: unit for unit, metres in LENGTHS.items()}
-        factor = min((*units, 100.0, 1000.0), key=lambda f: abs(np.log(max(size, 1e-30) * f / trained)))
-        unit = units.get(factor, "another one")
-        fits = trained / 4 <= size * factor <= trained * 4
+        units, in_file = {metres: unit for unit, metres in LENGTHS.items()}, max(size, 1e-30) / scale
+        metres = min((*units, 100.0, 1000.0), key=lambda own: abs(np.log(in_file * own / trained)))
+        unit = units.get(metres, "another one")
+        fits = trained / 4 <= in_file * metres <= trained * 4
         raise RequestError(
             "shape-size",
             f"{path} is {size / trained:.3g} times as large as what the model was trained on"
             + (f": is its unit of length {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {factor * scale:g}" if fits else "use a shape of the size of the training shapes, or --scale",
+            fix=f"--scale {metres:g}" if fits else "use a shape of the size of the training shapes, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError(

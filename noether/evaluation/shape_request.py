@@ -146,11 +146,12 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
 def _file(name: str, path: str) -> Path:
     found = Path(path).expanduser()
     if not found.is_file():
-        beside = [file.name for file in found.parent.iterdir()] if found.parent.is_dir() else []
+        folder = found if found.is_dir() else found.parent
+        beside = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
         alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
         near = nearest(found.name, beside) or next(iter(alike), None)
-        fix = f"--{name} {quote(str(found.with_name(near)))}" if near else f"ls {quote(str(found.parent))}"
-        if not found.parent.is_dir():
-            fix = f"--{name} FILE      (there is no folder {found.parent} either)"
+        fix = f"--{name} {quote(str(folder / near))}" if near else f"ls {quote(str(folder))}"
+        if not folder.is_dir():
+            fix = f"--{name} FILE      (there is no folder {folder} either)"
         raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
     return found

@@ -138,6 +138,14 @@ def test_an_open_surface_is_named_with_the_area_that_is_missing(faces, holes, tm
     assert holes is None or holes in words[0]
 
 
+@pytest.mark.usefixtures("read_here")
+def test_faces_without_an_area_are_refused(tmp_path: Path) -> None:
+    with_pyvista(tmp_path / "line.vtp", np.array([[0.0, 0, 0], [1, 0, 0], [2, 0, 0]]), np.array([[0, 1, 2]]))
+    with refusal("shape-without-faces") as refused:
+        read_shape(tmp_path / "line.vtp")
+    assert refused.value.seen == "1 faces of area 0"
+
+
 def test_the_area_of_holes() -> None:
     points, cells = pyramids()
     gone = cells[::7]
@@ -223,6 +231,14 @@ def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:
     with pytest.raises(RequestError) as refused:
         check_range(Path("car.stl"), BOX * factor + shift, LOW, HIGH)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("unit", ["m", "in", "cm"])
+def test_the_unit_that_fits_is_named_where_training_was_in_mm(unit: str) -> None:
+    with refusal("shape-size") as refused:
+        check_range(Path("car.stl"), BOX / LENGTHS[unit] * 0.001, LOW, HIGH, scale=0.001)
+    assert f"is its unit of length {unit}?" in refused.value.summary
+    assert refused.value.fix == f"--scale {LENGTHS[unit]:g}"
 
 
 def test_what_reaches_beyond_training_is_warned_of() -> None:
@@ -329,6 +345,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", np.zeros((3682, 3)))
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
+        (["--mesh", str(tmp_path / "car")], r"fix\s+ls \S*/car\s"),
         ([], "--mesh is needed"),
         (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
