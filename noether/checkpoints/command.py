@@ -3,13 +3,15 @@
 import json
 from dataclasses import asdict
 
+from noether.checkpoints.format import newest_intact
+from noether.checkpoints.own_settings import own_settings
 from noether.checkpoints.pruning import choose_to_prune
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
 from noether.common.flags import number_of
 from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED
-from noether.config.compose import read_dumped
+from noether.config.compose import validate
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run, refusals_told
 
@@ -35,7 +37,8 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []
     if prune:
-        kept = asked or read_dumped(folder.config).trainer.keep_checkpoints
+        newest = newest_intact(folder.checkpoints, whole=False)
+        kept = asked or validate(own_settings(folder, newest).settings).trainer.keep_checkpoints
         damaged = [row.name for row in rows if row.damage]
         chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
         doomed = [row for row in rows if row.name in {one.path.name for one in chosen}]

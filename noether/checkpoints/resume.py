@@ -130,11 +130,11 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
     """Goes on with the run that is named, from its newest checkpoint or the one that is."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
-    if (path / META).is_file() and not (run / "config.yaml").is_file():
+    if (path / META).is_file() and not is_run(run):
         raise RequestError(
             "checkpoint-outside-run",
             f"{path} is a checkpoint outside a run",
-            seen=f"no config.yaml in {path.resolve().parent.parent}",
+            seen=f"{path.resolve().parent.parent} is no run",
             expected="RUN/checkpoints/update-000001234",
             fix="resume=RUN      (the run's folder)",
         )

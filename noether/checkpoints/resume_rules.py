@@ -1,6 +1,5 @@
 """Which settings may change when a run is resumed, and why: one table, and functions that apply it. No torch here."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.errors import RequestError
@@ -144,15 +142,12 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
         other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a run of its own)"
         if any(_changes_sizes(change.key) for change in refused):
             other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
-        # A few are typed in full: config.yaml, which the run would go on with, may have been edited.
-        own = [shlex.quote(f"{change.key}={as_override(change.before)}") for change in refused]
-        again = " ".join([continue_line(Path(run)), *(own if len(own) <= 3 else ())])
         raise RequestError(
             "settings-changed",
             f"the run {run} has other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the resumed run, or accept_changes if the change is intended",
-            fix=f"{again}      (the run's own settings)\n" + other,
+            fix=f"{continue_line(Path(run))}      (the run's own settings)\n" + other,
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.FREE]
 

@@ -18,7 +18,7 @@ def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: 
     from noether.doctor.examine import doctor_here, read_seconds
 
     def load() -> Any:
-        from noether.runs.resuming import load_run_config
+        from noether.checkpoints.own_settings import load_run_config
 
         return load_run_config(overrides, hp)
 

@@ -61,7 +61,7 @@ def train(
                 fix="noether train -m …      (without them, and with another run_id)",
             )
         return sweep_here(overrides, hp, dry_run=dry_run)
-    from noether.runs.resuming import load_run_config
+    from noether.checkpoints.own_settings import load_run_config
     from noether.training.begin import check_flags, train_here
     from noether.training.refusing import other_hosts_told
 
@@ -85,9 +85,9 @@ def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:
     """
     import shlex
 
+    from noether.checkpoints.own_settings import on_own_settings
     from noether.config.explain import as_override
     from noether.config.origins import settings_with_origins
-    from noether.runs.resuming import on_own_settings
 
     found = settings_with_origins(*on_own_settings(overrides, hp))
     if json:
@@ -116,8 +116,8 @@ def plan(
         multirun: (or -m) plan a run for each value of seed=1,2,3
         visible_devices: plan for a machine with these devices instead: 0,1,2,3
     """
+    from noether.checkpoints.own_settings import load_run_config
     from noether.planning.plan import plan_run, render_plan
-    from noether.runs.resuming import load_run_config
 
     runs = {"": overrides}
     if multirun:

@@ -73,8 +73,12 @@ def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsL
 
     A layer that sets another kind of a section, or another length of the run, takes the lower layers' from them.
     """
-    known = hp.settings if isinstance(hp, SettingsLayer) else None
-    primary = primary_file(hp.file if isinstance(hp, SettingsLayer) else hp)
+    known: dict[str, Any] | None = None
+    if isinstance(hp, SettingsLayer):
+        assert hp.file is not None
+        known, primary = hp.settings, hp.file.resolve()  # It has been read, whatever its name.
+    else:
+        primary = primary_file(hp)
     path = SearchPath(tuple(dict.fromkeys((primary.parent, configs_folder()))))
     parsed = parse_overrides(overrides)
     chosen = chosen_options(parsed, path)

@@ -1,19 +1,18 @@
 """Starts an evaluation or an export of a run, on one device of this machine. No torch here."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints.format import META, CheckpointFolder
+from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.named import BEST, named_checkpoint
+from noether.checkpoints.own_settings import own_settings, say_of_settings
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
-from noether.common.console import Console
 from noether.common.flags import one_of
-from noether.config.compose import read_dumped, validate
+from noether.config.compose import validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
@@ -82,8 +81,9 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     run, name = named_run(wanted.run)
     folder = existing_run(run)
     chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}" + BEST)
-    config, written_in = _config_of(folder, chosen)
-    code = approved_code(folder, config, written_in, wanted.trust, trains=False)
+    layer = own_settings(folder, chosen)
+    config = validate(layer.settings)
+    code = approved_code(folder, config, layer.file or folder.config, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
     return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
@@ -139,22 +139,10 @@ def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
         )
 
 
-def _config_of(folder: RunFolder, checkpoint: CheckpointFolder) -> tuple[RunConfig, Path]:
-    """A run's configuration, and the file that it was read from.
-
-    The checkpoint holds it too, under its SHA-256: where config.yaml cannot be read, that one counts.
-    """
-    try:
-        return read_dumped(folder.config), folder.config
-    except RequestError as error:
-        _warn(f"{folder.config} cannot be read ({error.summary}); the settings in the checkpoint's {META} are used")
-        return validate(checkpoint.meta()["config"]), checkpoint.path / META
-
-
 def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunConfig) -> None:
     for change in compare_configs(checkpoint.meta()["config"], config):
         if change.rule is not ResumeRule.FREE:
-            _warn(f"{folder.config} is not what the checkpoint was trained with: {change}")
+            say_of_settings(f"{folder.config} is not what the checkpoint was trained with: {change}")
 
 
 def _for_one_device(config: RunConfig) -> RunConfig:
@@ -172,7 +160,3 @@ def run_here(config: RunConfig, target: str, request: Any) -> int:
     # The run's own logs stay as they are, and its folder may be one that can only be read.
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         return run_placement(plan.placement, target, request, Path(scratch), RunInfo(logs_stay=False))
-
-
-def _warn(text: str) -> None:
-    Console(None, speaks=True, stream=sys.stderr).warn(text)

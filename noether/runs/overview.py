@@ -9,7 +9,7 @@ from typing import Any
 
 from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.errors import RequestError
-from noether.runs.folder import RunFolder, existing_run
+from noether.runs.folder import RunFolder, existing_run, is_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import described_in
 from noether.runs.records import RECENT_ROWS, Row, is_count, last_update, mapping, number, read_metrics, read_record
@@ -74,7 +74,7 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
             expected="the folder that holds the run folders, the output_path of the runs",
             fix="noether status --output-path FOLDER",
         )
-    found = {marker.parent for name in ("config.yaml", "job.json") for marker in output_path.glob(f"*/{name}")}
+    found = {path for path in output_path.glob("*") if is_run(path) or RunFolder(path).job.is_file()}
     return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
 
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from noether.checkpoints.named import named_weights
+from noether.checkpoints.own_settings import on_own_settings
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.numbers import counted
 from noether.common.signals import JOB_STOP_SIGNAL
@@ -22,7 +23,6 @@ from noether.environments.slurm.queue import RUN_COMMENT
 from noether.errors import RequestError
 from noether.planning.plan import RunPlan, plan_run
 from noether.runs.folder import named_run, new_run_id
-from noether.runs.resuming import on_own_settings
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
 """Settings that the job sets itself, so that a requeued job continues the same run."""

@@ -1,7 +1,5 @@
 """Settings that changed since the checkpoint: which go on in silence, which are said, which need the user's word."""
 
-import shlex
-
 import pytest
 from conftest import TINY
 
@@ -47,9 +45,6 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
         accepted_changes(changes, (), "runs/a")
     for key in refused:
         assert f"{key}: " in str(caught.value)
-    words = shlex.split(caught.value.fix.partition("   ")[0])[3:]  # They undo the change where config.yaml was edited.
-    undone = compare_configs(BEFORE, load_config([*overrides, *words], TINY))
-    assert not any(change.rule is ResumeRule.REFUSED for change in undone)
     if "model.dim" in refused:  # Weights of other sizes cannot be taken, whoever accepts it.
         assert "run_id=ANOTHER_NAME" in caught.value.fix
         assert "accept_changes" not in caught.value.fix

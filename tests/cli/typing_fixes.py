@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from noether.checkpoints.own_settings import load_run_config
 from noether.cli.arguments import parse_arguments
 from noether.cli.commands import VERBS
 from noether.cli.entry import dispatch
 from noether.config.schema import RunConfig
 from noether.config.sweep import expand_sweep
 from noether.errors import RequestError
-from noether.runs.resuming import load_run_config
 
 
 def run_line(words: Sequence[str]) -> None:

@@ -9,12 +9,19 @@ import pytest
 import yaml
 from conftest import TINY
 
+from noether.checkpoints.command import checkpoints_here
+from noether.checkpoints.format import write_checkpoint
+from noether.checkpoints.own_settings import load_run_config, on_own_settings
+from noether.checkpoints.resume import find_target
 from noether.config.compose import dump_config, load_config
 from noether.errors import RequestError
+from noether.evaluation.start import WantedModel, choose_model
 from noether.runs.folder import RunFolder, existing_run, newest_run
-from noether.runs.resuming import continue_line, load_run_config, on_own_settings
+from noether.runs.overview import runs_under
+from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from tests.refusal import refusal
+from tests.saved import META
 
 OWN = ("seed=7", "model=transformer", "trainer.max_updates=9", "accept_changes=[seed]")
 
@@ -140,6 +147,28 @@ def test_a_name_with_spaces_and_commas_is_continued_by_the_printed_line(tmp_path
     noether, train, *words = shlex.split(continue_line(run.path))
     assert (noether, train) == ("noether", "train")
     assert load_run_config(words, None).seed == 7
+
+
+@pytest.mark.parametrize("file", ["gone", "cut-off", "of-a-start-that-saved-nothing"])
+@pytest.mark.parametrize("resume", ["{run}", "{run}/checkpoints/update-000000006"])
+def test_the_settings_in_the_checkpoint_count_where_config_yaml_makes_no_run_of_it(file, resume, tmp_path) -> None:
+    """Defaults counted, or the run was refused with the line just typed as the way out."""
+    run = make_run(tmp_path, "cars")
+    config = load_config([*OWN, f"output_path={tmp_path}", "run_id=cars"])
+    meta = META | {"config": config.model_dump(mode="json")}
+    write_checkpoint(run.checkpoints, 6, {"model.safetensors": [b"weights"]}, meta)
+    text = run.config.read_text()
+    if file == "gone":
+        run.config.unlink()
+    else:
+        run.config.write_text(text[:99] if file == "cut-off" else text.replace("seed: 7", "seed: 3"))
+    config = load_run_config([f"resume={resume.format(run=run.path)}", "trainer.max_updates=20"], None)
+    assert (config.seed, config.model.kind, config.trainer.max_updates) == (7, "transformer", 20)
+    assert find_target(config, whole=False).folder == run
+    assert checkpoints_here(str(run.path), verify=False, prune=True, keep=None, yes=False, as_json=True) == 0
+    assert runs_under(tmp_path, {}) == [run]
+    if file != "of-a-start-that-saved-nothing":  # Whoever evaluates is told, and may have edited it.
+        assert choose_model(WantedModel(str(run.path), "latest", None, trust=False)).config.seed == 7
 
 
 def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:

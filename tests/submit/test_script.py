@@ -11,12 +11,12 @@ import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import write_checkpoint
+from noether.checkpoints.own_settings import load_run_config
 from noether.common.whole_file import write_json
 from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
 from noether.errors import RequestError
 from noether.runs.folder import RunFolder
-from noether.runs.resuming import load_run_config
 from noether.runs.trust import MARK, mark_own
 from noether.slurm.job import describe_job
 from noether.slurm.script import render_script

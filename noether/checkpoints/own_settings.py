@@ -1,0 +1,148 @@
+"""The settings of a run: whoever goes on with it, evaluates it or tidies it up has the same. No torch here."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from noether.checkpoints.format import META, CheckpointFolder, newest_intact
+from noether.checkpoints.named import named_checkpoint
+from noether.checkpoints.resume_rules import ResumeRule, compare_configs
+from noether.common.console import Console
+from noether.common.numbers import first_of
+from noether.config.compose import compose_settings, dumped_layer, load_config, validate
+from noether.config.layers import SettingsLayer
+from noether.config.overrides import parse_overrides, setting_value
+from noether.config.schema import RunConfig
+from noether.config.sweep import override_value
+from noether.errors import RequestError
+from noether.runs.folder import RunFolder, is_run, named_run, newest_run
+from noether.runs.resuming import resume_word
+from noether.runs.trust import approved_code
+
+
+def own_settings(folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False) -> SettingsLayer:
+    """Returns the settings of a run: config.yaml, which every start writes.
+
+    Where that cannot be read, those in `checkpoint`, under its digest, count (None: none can be read); for whoever
+    `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
+
+    Raises:
+        RequestError: they cannot be read.
+    """
+    refused: list[str] = []
+    try:
+        layer = dumped_layer(folder.config)
+        config = validate(layer.settings)
+    except RequestError as error:
+        if checkpoint is None:
+            raise
+        why = f"cannot be read ({error.summary})"
+    else:
+        if checkpoint is not None and resumes:
+            changes = compare_configs(checkpoint.meta()["config"], config)
+            refused = [str(change) for change in changes if change.rule is ResumeRule.REFUSED]
+        if checkpoint is None or not refused:
+            return layer
+        why = f"is not what {checkpoint.path.name} was trained with ({first_of(refused, 3)})"
+    say_of_settings(f"{folder.config} {why}; the settings in the checkpoint's {META} are used")
+    return SettingsLayer(checkpoint.path / META, checkpoint.meta()["config"])
+
+
+def say_of_settings(text: str) -> None:
+    """Warns on stderr, beside what a command prints."""
+    Console(None, speaks=True, stream=sys.stderr).warn(text)
+
+
+def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
+    """Composes the configuration of a run, on the settings of the run that `resume` names.
+
+    Raises:
+        RequestError: as `config.compose.load_config` and `on_own_settings`.
+    """
+    return load_config(*on_own_settings(overrides, hp))
+
+
+def on_own_settings(
+    overrides: Sequence[str], hp: str | None, *, submits: bool = False
+) -> tuple[list[str], SettingsLayer | str | None]:
+    """Returns the words and the settings to compose, for words that may name a run to resume.
+
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `own_settings`;
+    the words are changes to them. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
+
+    Raises:
+        RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
+    """
+    words, typed = list(overrides), _typed(overrides)
+    folder, name = (None, None) if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)
+    if folder is None or not is_run(folder.path):
+        return words, hp  # Whether there is anything to resume is said where the run starts.
+    if other := _another_folder(folder, typed):
+        begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
+        raise RequestError(
+            "resumed-by-another-name",
+            f"resume={typed['resume']} goes on in the folder of {folder.run_id}",
+            seen=other,
+            expected=f"no {other.partition('=')[0]}, or that of {folder.path}",
+            fix=f"leave {other} out\n{begins} {other}      (a run of its own, from its best weights)",
+        )
+    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Where it lies, whatever settings say.
+    if hp is not None:
+        return words, hp
+    again = f"--hp {shlex.quote(str(folder.config))} {resume_word(folder.path)}"
+    try:
+        # A job's script names config.yaml.
+        layer = own_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
+        own = validate(layer.settings)
+    except RequestError as error:
+        raise RequestError(
+            "own-settings-unreadable",
+            f"the settings of {folder.path} cannot be read",
+            seen=error.summary,
+            expected=f"{folder.config} as the run wrote it",
+            fix=f"--hp FILE {resume_word(folder.path)}      (the settings that the run was started with)",
+        ) from None
+    if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
+        fix = f"{again}      (after reading that file)"
+        approved_code(folder, own, layer.file or folder.config, trust=False, fix=fix, trains=True, submits=submits)
+    if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
+        words.append(f"resume={override_value(str(folder.path))}")
+    return ["accept_changes=[]", *words], layer
+
+
+def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
+    """Returns the word that asks for another folder than that of the run, which stays where it is; "" for none."""
+    name, place = typed.get("run_id"), typed.get("output_path")
+    if name is not None and str(name) != folder.run_id:
+        return f"run_id={name}"
+    is_other = place is not None and Path(str(place)).expanduser().resolve() != folder.path.resolve().parent
+    return f"output_path={place}" if is_other else ""
+
+
+def _typed(words: Sequence[str]) -> dict[str, Any]:
+    """Returns the value that each setting was given last."""
+    return {override.key_or_group: setting_value(override) for override in parse_overrides(words)}
+
+
+def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
+    """Returns the folder and the checkpoint that `resume` names, which may not exist; None where it names none."""
+    named = typed.get("resume")
+    if not isinstance(named, str) or named == "auto":
+        return None, None
+    if named == "latest":
+        # With all words: an experiment of theirs may say where runs are.
+        place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
+        return newest_run(Path(str(place)).expanduser()), None
+    run, name = named_run(named)
+    return RunFolder(run.resolve()), name
+
+
+def _checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder | None:
+    """Returns the checkpoint that is gone on from; None where there is none: that is said where the run starts."""
+    with suppress(RequestError):
+        if name is not None:
+            return named_checkpoint(folder, name, "", whole=False)
+    return newest_intact(folder.checkpoints, whole=False)
