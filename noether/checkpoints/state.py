@@ -17,6 +17,7 @@ from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
 from noether.data.loader import seed_everything
 from noether.distributed.group import Group
 from noether.errors import RequestError
+from noether.models.build import TensorModel
 from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
 from noether.runs.resuming import continue_line
@@ -132,12 +133,16 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         # torch lists every key that differs; the first says enough.
         run = checkpoint.path.parent.parent
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        kind = type(model.model if isinstance(model, TensorModel) else model)
+        fix = f"{continue_line(run)}      (config.yaml was edited: the model of {checkpoint.path / META})"
+        if not kind.__module__.startswith("noether."):
+            fix = f"{kind.__qualname__} of {kind.__module__} as it was then      (or run_id=ANOTHER_NAME: another run)"
         raise RequestError(
             "checkpoint-of-another-model",
             f"checkpoint {checkpoint.path.name} was written by another model",
             seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
             expected="the model of the run that is resumed",
-            fix=f"{continue_line(run)}      (config.yaml was edited: the model of {checkpoint.path / META})",
+            fix=fix,
         ) from None
 
 

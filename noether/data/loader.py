@@ -149,7 +149,7 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
                 "samples of one batch differ in their keys",
                 seen=f"{', '.join(odd)} in some of them only",
                 expected="the same keys in every sample",
-                fix="give every sample the same keys" + (f", or {one_at_a_time}" if one_at_a_time else ""),
+                fix="noether data describe      (names such samples); then give every sample the same keys",
             )
     try:
         return {key: torch.stack([sample[key] for sample in samples]) for key in first}
@@ -161,7 +161,8 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
                     "batch-shapes-differ",
                     f"samples of one batch differ in the shape of {key}",
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
-                    expected="one shape, or a model and a task that read masks (reads_masks = True)",
+                    expected="one shape; for a model and a task with reads_masks = True, SET_points and what lies at\n"
+                    "them may have several",
                     fix=f"{one_at_a_time}      (one sample at a time)" if one_at_a_time else "one sample at a time",
                 ) from None
         raise

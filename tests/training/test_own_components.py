@@ -74,6 +74,9 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path)
     assert again.code == 0, again.err
     assert json.loads(again.out)["samples"] == 16
+    (tmp_path / "own.py").write_text(OWN.replace("nn.Linear(width, 1)", "nn.Linear(width, 1, bias=False)"))
+    changed = noether("evaluate", "runs/lines", cwd=tmp_path)
+    assert "fix       Linear of own as it was then" in changed.err
 
 
 NORMALISED = """
