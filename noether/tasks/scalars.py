@@ -97,28 +97,30 @@ def measure_scalar(
     error = np.abs(prediction - truth)
     found: Measures = {
         "r2": r_squared(prediction, truth),
-        "spearman": spearman(prediction, truth),
+        "spearman": spearman(prediction, truth) if varies(truth, error) else None,
         "mae": float(error.mean()),
         "max": float(error.max()),
     }
     if integral_of_truth is not None:
         found["floor_r2"] = r_squared(integral_of_truth, truth)
         found["floor_mae"] = float(np.abs(integral_of_truth - truth).mean())
-    if not varies(truth):
+    if not varies(truth, error):
         why = "the true value is the same for every sample" if len(truth) > 1 else "there is one sample"
         return found, f"R² and Spearman are undefined: {why}"
     note = "" if varies(prediction) else "Spearman is undefined: the predicted value is the same for every sample"
     return found, note
 
 
-def varies(values: np.ndarray) -> bool:
-    """Whether values (S,) differ by more than rounding, so that they can be ranked."""
-    return float(((values - values.mean()) ** 2).sum()) > 1e-20 * float((values**2).sum())
+def varies(values: np.ndarray, error: np.ndarray | float = 0.0) -> bool:
+    """Whether values (S,) differ by more than rounding, of them or of what the error (S,) is made of, so that they can
+    be ranked: the lift of bodies without any is what arithmetic leaves of 0."""
+    least = 1e-20 * (values**2).sum() + 1e-12 * np.square(error).sum()
+    return float(((values - values.mean()) ** 2).sum()) > float(least)
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
     """Returns the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth does not vary."""
-    if not varies(truth):
+    if not varies(truth, truth - prediction):
         return None
     return 1.0 - float(((truth - prediction) ** 2).sum()) / float(((truth - truth.mean()) ** 2).sum())
 

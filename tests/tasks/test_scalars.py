@@ -42,6 +42,12 @@ def test_scores_of_a_constant_truth_are_undefined_and_said_in_words(truth) -> No
     assert found["max"] == pytest.approx(1e-9, rel=0.1)
 
 
+def test_a_truth_that_is_noise_beside_the_errors_has_no_scores() -> None:
+    found, note = measure_scalar(np.array([0.1, -0.2, 0.15, 0.05]), 1e-9 * TRUTH, None)
+    assert found["r2"] is found["spearman"] is None  # R² would be −10¹⁵
+    assert "true value is the same" in note
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinite"])
 def test_a_prediction_that_is_no_number_leaves_every_score_undefined(value) -> None:
     found, note = measure_scalar(np.array([1.0, value, 3.0, value]), TRUTH, TRUTH)
