@@ -32,10 +32,12 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
         group["lr"] = config.learning_rate
         for parameter in group["params"]:
             parameter.grad = torch.ones_like(parameter)
-    numbers = {name: value for name, value in vars(trial).items() if type(value) in (int, float)}
+    numbers = {name: float(value) for name, value in vars(trial).items() if _is_number(value)}
     trial.step()
-    if counted := [name for name, value in numbers.items() if vars(trial)[name] != value]:
-        seen = f"self.{counted[0]}: {numbers[counted[0]]} before a step, and {vars(trial)[counted[0]]} after it"
+    after_it = {name: float(value) for name, value in vars(trial).items() if _is_number(value)}
+    if counted := [name for name, value in numbers.items() if after_it.get(name, value) != value]:
+        name = counted[0]
+        seen = f"self.{name}: {numbers[name]:g} before a step, and {after_it[name]:g} after it"
         raise _unusable(config, seen, "counters in self.state or self.param_groups, which a checkpoint keeps")
     after = [one for group in few for one in group["params"]]
     if all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
@@ -55,6 +57,10 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
     own = _own(config, groups)
     own.built_groups = copy.deepcopy(group_settings(own))  # type: ignore[attr-defined]
     return own
+
+
+def _is_number(value: Any) -> bool:
+    return value.numel() == 1 and not value.is_complex() if isinstance(value, Tensor) else type(value) in (int, float)
 
 
 def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:

@@ -42,9 +42,9 @@ class NeedsAClosure(Careful):
 
 
 class CountsOnItself(Careful):
-    def __init__(self, params, lr):
+    def __init__(self, params, lr, start=0):
         super().__init__(params, lr)
-        self.steps = 0
+        self.steps = start or torch.zeros(())
 
     def step(self):
         super().step()
@@ -107,6 +107,12 @@ UNUSABLE = {
     "needs-a-closure": ("own_steps.NeedsAClosure", {}, "optimizer-unusable", "step(closure)"),
     "moves-nothing": ("own_steps.Still", {}, "optimizer-unusable", "changes no weight"),
     "counts-on-itself": ("own_steps.CountsOnItself", {}, "optimizer-unusable", "self.steps: 0 before a step, and 1"),
+    "counts-on-itself-a-number": (
+        "own_steps.CountsOnItself",
+        {"start": 3},
+        "optimizer-unusable",
+        "self.steps: 3 before",
+    ),
     "keeps-texts": ("own_steps.KeepsTexts", {}, "optimizer-unusable", "'name' of a parameter (3, 4): str"),
     "keeps-a-tensor-of-the-group": ("own_steps.KeepsATensorOfTheGroup", {}, "optimizer-unusable", "in param_groups"),
     "no-optimiser": ("own_steps.no_optimiser", {}, "component-wrong-class", "function"),
