@@ -63,6 +63,8 @@ def read_mesh(path: Path, *, at_cells: bool = False) -> MeshFile:
             "no-mesh-file", f"no mesh file {path}", seen="no such file", expected="a mesh: " + ", ".join(MESH_SUFFIXES)
         )
     pyvista = import_pyvista()
+    if not path.stat().st_size:
+        raise unreadable(path, "an empty file")
     if path.suffix.lower() not in MESH_SUFFIXES:
         raise unreadable(path, f"the suffix {path.suffix!r}" if path.suffix else "no suffix")
     try:
@@ -177,7 +179,7 @@ def read_array(path: Path) -> np.ndarray:
         raise RequestError(
             "mesh-parts-unreadable",
             f"{path} cannot be read",
-            seen=one_line(error),
+            seen="a file of another kind" if "pickle" in str(error) else one_line(error),  # NumPy offers to run it.
             expected="one array of numbers, saved by numpy.save",
         ) from None
     return array

@@ -70,7 +70,7 @@ def mutated(content: bytes, rng: np.random.Generator) -> bytes:
 
 def read_quietly(path: Path, result: Path) -> None:
     faulthandler.disable()
-    main(str(path), str(result), "faces")
+    main(str(path), str(result), '["faces"]')
 
 
 def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:

@@ -342,10 +342,17 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
     torn.write_bytes(b"solid nothing")
     np.save(tmp_path / "one.npy", np.zeros(1))
     np.save(tmp_path / "of-cells.npy", np.zeros(4000))
+    (tmp_path / "empty.vtp").touch()
+    (tmp_path / "table.csv").write_text("p\n1\n")
     np.save(tmp_path / "vectors.npy", np.zeros((3682, 3)))
     for words, message in (
         (["--mesh", "/nowhere.stl"], "no file /nowhere.stl"),
         (["--mesh", str(tmp_path / "car")], r"fix\s+ls \S*/car\s"),
+        (["--mesh", str(tmp_path / "empty.vtp")], "an empty file"),
+        (
+            ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "table.csv")],
+            "a file of another kind",
+        ),
         ([], "--mesh is needed"),
         (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),

@@ -36,7 +36,7 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
             f"{path} has no columns of coordinates",
             seen=", ".join(columns) or "no columns of numbers",
             expected=", ".join(coordinates) or "x, y and z; of a plane, x and y",
-            fix="coordinates: [x, y, z]      (the names of the columns, in the map's set)",
+            fix="name its columns x, y, z in its first line      (or coordinates: [their, own, names] in the map)",
         )
     places = [columns.pop(name) for name in own]
     zero = np.zeros_like(places[0])
