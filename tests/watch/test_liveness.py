@@ -23,7 +23,7 @@ NOW = time.time()
 def start(folder: RunFolder, host: str, exit_code: int | None = None, pid: int = 2**22 + 1) -> None:
     own = process_id(os.getpid())
     started = own.started if pid == os.getpid() and own else 5
-    attempt = Attempt(1, "ab", None, False, 0, host, pid, started, boot_id(), NOW - 1000, exit_code)
+    attempt = Attempt(1, "ab", None, False, host, pid, started, boot_id(), NOW - 1000, exit_code)
     write_record(folder.attempt, asdict(attempt))
 
 
