@@ -353,6 +353,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
             ["--mesh", str(tmp_path / "car" / "quadpress_smpl.vtk"), "--truth", str(tmp_path / "table.csv")],
             "a file of another kind",
         ),
+        (["--mesh", str(torn), "--set", "wind_speed: 32"], "--set wind_speed=NUMBER"),
         ([], "--mesh is needed"),
         (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
