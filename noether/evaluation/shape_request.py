@@ -137,7 +137,7 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
                 "--set takes a parameter and its number",
                 seen=f"--set {part}",
                 expected="NAME=NUMBER, separated by commas",
-                fix=f"--set {name.strip(' :') or 'NAME'}=NUMBER",
+                fix=f"--set {name.partition(':')[0].strip() or 'NAME'}=NUMBER",
             )
         parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
     return parameters
