@@ -13,7 +13,8 @@ from noether.errors import RequestError
 def read_values(path: Path) -> dict[str, np.ndarray]:
     """Returns a table's arrays, (N,) or (N, C), by name; columns that differ in x, y, z or a number alone are one.
 
-    The first column that counts all rows, from 0 or 1, is none: it says their order. RequestError: it cannot be read.
+    The first column that counts all rows, from any number on, is none: it says their order. RequestError: it cannot be
+    read.
     """
     columns = read_columns(path)
     counting = next((name for name, values in columns.items() if _counts(values)), None)
@@ -23,7 +24,7 @@ def read_values(path: Path) -> dict[str, np.ndarray]:
 
 def _counts(values: np.ndarray) -> bool:
     counted = np.sort(values)
-    return len(values) > 1 and counted[0] in (0, 1) and bool((np.diff(counted) == 1).all())
+    return len(values) > 1 and counted[0] % 1 == 0 and bool((np.diff(counted) == 1).all())
 
 
 def add_values(mesh: Any, at: str, path: Path) -> None:

@@ -79,3 +79,9 @@ def test_a_table_without_numbers_of_its_rows_is_taken_in_its_own_order(tmp_path:
     assert {name: own.tolist() for name, own in found.items()} == {
         "T": [3, 1, 1], "q": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
     }  # fmt: skip
+
+
+def test_rows_that_are_numbered_from_any_number_on_are_put_in_order(tmp_path: Path) -> None:
+    table = tmp_path / "values.csv"
+    table.write_text("node,T\n1003,3.5\n1001,1.5\n1002,2.5\n")
+    assert {name: own.tolist() for name, own in read_values(table).items()} == {"T": [1.5, 2.5, 3.5]}
