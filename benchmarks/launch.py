@@ -26,8 +26,7 @@ from record import REPOSITORY, at_least_one, finish, parser, row, told
 if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
     import torch
 
-    from noether.common.cpus import UsableCpus
-from noether.workers.context import WorkerContext
+    from noether.workers.context import WorkerContext
 
 POINTS = ("first all-reduce", "first DDP step", "exit")
 GOALS = {2: 0.45, 8: 0.2}
@@ -76,6 +75,7 @@ def noether_worker(context: "WorkerContext", marks: str) -> int:
 
 
 def launch_with_noether(workers: int, marks: Path) -> None:
+    from noether.common.cpus import UsableCpus
     from noether.environments.devices import DeviceInventory
     from noether.environments.launch_context import LaunchContext
     from noether.environments.local import local_placement
