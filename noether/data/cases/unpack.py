@@ -59,7 +59,10 @@ def _extract(archive: Path, folder: Path) -> None:
                     os.utime(path, (changed, changed))
         else:
             with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")
+                if hasattr(tarfile, "data_filter"):
+                    tar.extractall(folder, filter="data")
+                else:
+                    tar.extractall(folder, _inside(tar, folder))
     except UNREADABLE as error:
         raise RequestError(
             "archive-unreadable",
@@ -68,3 +71,20 @@ def _extract(archive: Path, folder: Path) -> None:
             expected="a complete .zip or .tar archive, and room for its files",
             fix="download the archive again, or give the folder that was unpacked from it",
         ) from error
+
+
+def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
+    """Yields what may be unpacked into a folder, as `filter="data"` does, which Python has from 3.11.4 on.
+
+    A TarError names a member, or the target of a link, that leads out of the folder, and a device.
+    """
+    root = os.path.realpath(folder)
+    for member in tar:
+        place = os.path.realpath(os.path.join(root, member.name))
+        beside = os.path.dirname(place) if member.issym() else root
+        target = os.path.realpath(os.path.join(beside, member.linkname)) if member.linkname else place
+        if any(os.path.commonpath((root, end)) != root for end in (place, target)) or member.isdev():
+            raise tarfile.TarError(f"{member.name} leads out of the folder")
+        member.mode |= 0o700 if member.isdir() else 0o600
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        yield member

@@ -115,3 +115,29 @@ def test_what_cannot_be_unpacked_is_refused_and_leaves_nothing(harm, name, sourc
         pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
     assert not (tmp_path / "outside").exists()
+
+
+def links_out(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        entry = tarfile.TarInfo("inside")
+        entry.type, entry.linkname = tarfile.SYMTYPE, ".."
+        archive.addfile(entry)
+
+
+def fills_a_link_inside(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, link in (("data", "."), ("data/up", "../..")):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, link
+            archive.addfile(entry)
+
+
+@pytest.mark.parametrize("harm", [leads_out, links_out, fills_a_link_inside])
+def test_a_python_without_filters_lets_nothing_out_either(harm, source, tmp_path: Path, monkeypatch) -> None:
+    """Debian 12 has Python 3.11.2; tarfile has filters from 3.11.4 on."""
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    test_every_kind_is_unpacked_with_its_times(as_tar, "a.tar.gz", source, tmp_path)
+    harm(tmp_path / "b.tar")
+    with refusal("archive-unreadable"), unpacked(tmp_path / "b.tar", tmp_path / "out"):
+        pytest.fail("it was unpacked")
+    assert not (tmp_path / "outside").exists()
