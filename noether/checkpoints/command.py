@@ -11,7 +11,6 @@ from noether.common.console import Console
 from noether.common.flags import number_of
 from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED
-from noether.config.compose import validate
 from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run, refusals_told
 
@@ -38,10 +37,11 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     doomed: list[CheckpointRow] = []
     if prune:
         newest = newest_intact(folder.checkpoints, whole=False)
-        kept = asked or validate(own_settings(folder, newest).settings).trainer.keep_checkpoints
+        kept = asked or own_settings(folder, newest)[1].trainer.keep_checkpoints
         damaged = [row.name for row in rows if row.damage]
         chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
-        doomed = [row for row in rows if row.name in {one.path.name for one in chosen}]
+        names = [one.path.name for one in chosen]
+        doomed = [row for row in rows if row.name in names]
         with refusals_told(folder.path, elsewhere=f"remove them where {folder.checkpoints} can be written"):
             for row in doomed if yes else ():
                 UNFENCED.drop(folder.checkpoints / row.name)

@@ -23,8 +23,10 @@ from noether.runs.resuming import resume_word
 from noether.runs.trust import approved_code
 
 
-def own_settings(folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False) -> SettingsLayer:
-    """Returns the settings of a run: config.yaml, which every start writes.
+def own_settings(
+    folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
+) -> tuple[SettingsLayer, RunConfig]:
+    """Returns the settings of a run, as they are written and checked: config.yaml, which every start writes.
 
     Where that cannot be read, those in `checkpoint`, under its digest, count (None: none can be read); for whoever
     `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
@@ -45,10 +47,11 @@ def own_settings(folder: RunFolder, checkpoint: CheckpointFolder | None, *, resu
             changes = compare_configs(checkpoint.meta()["config"], config)
             refused = [str(change) for change in changes if change.rule is ResumeRule.REFUSED]
         if checkpoint is None or not refused:
-            return layer
+            return layer, config
         why = f"is not what {checkpoint.path.name} was trained with ({first_of(refused, 3)})"
     say_of_settings(f"{folder.config} {why}; the settings in the checkpoint's {META} are used")
-    return SettingsLayer(checkpoint.path / META, checkpoint.meta()["config"])
+    settings = checkpoint.meta()["config"]
+    return SettingsLayer(checkpoint.path / META, settings), validate(settings)
 
 
 def say_of_settings(text: str) -> None:
@@ -95,8 +98,7 @@ def on_own_settings(
     again = f"--hp {shlex.quote(str(folder.config))} {resume_word(folder.path)}"
     try:
         # A job's script names config.yaml.
-        layer = own_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
-        own = validate(layer.settings)
+        layer, own = own_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
     except RequestError as error:
         raise RequestError(
             "own-settings-unreadable",

@@ -12,7 +12,6 @@ from noether.checkpoints.named import BEST, named_checkpoint
 from noether.checkpoints.own_settings import own_settings, say_of_settings
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.flags import one_of
-from noether.config.compose import validate
 from noether.config.schema import RunConfig
 from noether.data.build import prepare_data
 from noether.environments.process_facts import NOTHING_KNOWN
@@ -81,8 +80,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     run, name = named_run(wanted.run)
     folder = existing_run(run)
     chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}" + BEST)
-    layer = own_settings(folder, chosen)
-    config = validate(layer.settings)
+    layer, config = own_settings(folder, chosen)
     code = approved_code(folder, config, layer.file or folder.config, wanted.trust, trains=False)
     _say_changes(folder, chosen, config)
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
