@@ -91,7 +91,7 @@ docs: $(READY)
 	sed -i '/^## Top level/,$$d' docs/configuration.md
 	$(BIN)/python -m tests.settings_reference >> docs/configuration.md
 	$(BIN)/python benchmarks/lint/precision.py --page
-	$(BIN)/python -m tests.completion_table > noether/cli/completion.json
+	$(BIN)/python -m tests.completion_table > noether/cli/completion.txt
 	$(BIN)/python -m tests.commands_reference > docs/commands.md
 	$(BIN)/python -m tests.errors_reference > docs/errors.md
 

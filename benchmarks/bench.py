@@ -22,6 +22,7 @@ from record import REPOSITORY, RESULTS, reached, text_of
 
 # Seconds it may take on a busy machine, then what it is called with: on an idle one all take ten to fifteen minutes.
 SHORT: dict[str, tuple[int, list[str]]] = {
+    "commands": (60, ["commands.py", "--rounds", "5"]),
     "plan": (60, ["plan.py", "--rounds", "3"]),
     "clock": (60, ["clock.py", "--rounds", "5"]),
     "stop": (120, ["stop.py", "--rounds", "10"]),

@@ -1,5 +1,6 @@
-"""Trains the runs of a sweep (`noether train -m seed=1,2,3`) one after another, and compares them."""
+"""Plans runs, trains those of a sweep (`noether train -m seed=1,2,3`) one after another, and compares them."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
+from noether.checkpoints.own_settings import load_run_config
 from noether.checkpoints.resume import find_target
 from noether.common.console import Console
 from noether.common.numbers import counted
@@ -19,8 +21,7 @@ from noether.common.signals import STOP_SIGNALS
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, varied
 from noether.errors import ExitCode, RequestError, signal_code
-from noether.planning.plan import plan_run
-from noether.report.page import write_report
+from noether.planning.plan import plan_run, render_plan
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, write_record
@@ -47,6 +48,8 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
 
     Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
     """
+    from noether.report.page import write_report  # Half a second of imports, which a plan does not need.
+
     base, runs, again = plan_sweep(overrides, hp)
     console = Console(None, speaks=True)
     for index, run in enumerate(runs):
@@ -73,6 +76,32 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         if len(runs) > 1 and run.folder.report.exists():
             write_report(run.folder)  # Again: now the page can say how far seeds differ.
     console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
+    return ExitCode.DONE
+
+
+def plan_here(
+    overrides: Sequence[str], hp: str | None, *, multirun: bool, visible_devices: str | None, as_json: bool
+) -> int:
+    """Print what train would do with one run, or with each run of a sweep; return the exit code."""
+    runs: dict[str, Sequence[str]] = {"": overrides}
+    if multirun:
+        swept = plan_sweep(overrides, hp, "plan")[1]
+        runs = {f"{run.folder.path}   {' '.join(run.differs)}": run.words for run in swept}
+    plans = []
+    for words in runs.values():
+        config = load_run_config(words, hp)
+        plans.append(plan_run(config, visible_devices=visible_devices))
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config, plans[-1])
+    if as_json:
+        found = [plan.as_dict() for plan in plans]
+        print(json.dumps(found if multirun else found[0], indent=2))
+        return ExitCode.DONE
+    console = Console(None, speaks=True)
+    for name, plan in zip(runs, plans, strict=True):
+        console.say(*([f"run    {name}"] if multirun else []), *render_plan(plan, every_reason=not multirun), sep="\n")
     return ExitCode.DONE
 
 

@@ -1,19 +1,19 @@
 """Writes docs/commands.md, the help of every command: `make docs`."""
 
-from noether.cli.commands import VERBS
-from noether.cli.help import own_help
+from noether.cli.binding import bind
+from noether.cli.commands import verbs
 
 
 def commands_reference() -> str:
-    """Returns the page as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         "# Commands",
         "",
         "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.",
         "",
     ]
-    for verb in VERBS:
-        parts += [f"## noether {verb}", "", "```text", own_help(verb), "```", ""]
+    for verb in verbs():
+        parts += [f"## noether {verb}", "", "```text", *bind([*verb.split(), "--help"]).words, "```", ""]
     return "\n".join(parts)
 
 

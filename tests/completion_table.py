@@ -1,15 +1,14 @@
-"""Writes noether/cli/completion.json, from which shells complete settings and groups: `make docs`."""
+"""Writes noether/cli/completion.txt, from which shells complete settings: `make docs`."""
 
-import json
+from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 from noether.config.schema import RunConfig
 from noether.config.section import sections_in
-from noether.config.settings_file import our_groups
 
 
 def completion_table() -> str:
-    """Returns the table as JSON: settings with their choices, and groups with their options."""
+    """Return the settings, those with choices as name=choice|choice."""
     settings: dict[str, list[str]] = {}
     for name, field in RunConfig.model_fields.items():
         sections = sections_in(field.annotation)
@@ -19,7 +18,8 @@ def completion_table() -> str:
             for key, inner in section.model_fields.items():
                 known = settings.setdefault(f"{name}.{key}", [])
                 known += [choice for choice in _choices(inner.annotation) if choice not in known]
-    return json.dumps({"settings": settings, "groups": our_groups()}, indent=1) + "\n"
+    words = [f"{name}={'|'.join(choices)}" if choices else name for name, choices in settings.items()]
+    return fill(" ".join(words), 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -116,6 +116,7 @@ FEW = ("dataset.train_shapes=20", "dataset.test_shapes=2", "trainer.effective_ba
         pytest.param(["clock.py", "--rounds", "1"], "calls an update", id="loop-with-its-own-model"),
         pytest.param(["growth.py", "2"], '"noticed": ', id="ranks-that-meet-and-lose-one"),
         pytest.param(["store.py", "20000", "512"], "memory ", id="store"),
+        pytest.param(["commands.py", "--rounds", "1", "--against", "."], "plan --help: ratio", id="commands"),
         pytest.param(
             ["conditioning.py", "--updates", "4", "--seeds", "1", "task.parameters={car: {}}", *FEW],
             "seed 0, token, ",

@@ -41,6 +41,7 @@ MODULES = (
     "pyvista",
     "scipy.spatial",
     "hydra.utils",
+    "noether.cli.binding",
     "noether.config.compose",
     "noether.config.explain",
     "noether.models.upt",

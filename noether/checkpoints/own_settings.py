@@ -1,5 +1,6 @@
 """The settings of a run: whoever goes on with it, evaluates it or tidies it up has the same. No torch here."""
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.numbers import first_of
 from noether.config.compose import compose_settings, dumped_layer, load_config, validate
+from noether.config.explain import as_override
 from noether.config.layers import SettingsLayer
+from noether.config.origins import settings_with_origins
 from noether.config.overrides import parse_overrides, setting_value
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
-from noether.errors import RequestError
+from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, is_run, named_run, newest_run
 from noether.runs.resuming import resume_word
 from noether.runs.trust import approved_code
@@ -66,6 +69,19 @@ def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
         RequestError: as `config.compose.load_config` and `on_own_settings`.
     """
     return load_config(*on_own_settings(overrides, hp))
+
+
+def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) -> int:
+    """Print every setting of a run with where it comes from; return the exit code."""
+    found = settings_with_origins(*on_own_settings(overrides, hp))
+    if as_json:
+        print(json.dumps({one.name: {"value": one.value, "origin": one.origin} for one in found}, indent=2))
+        return ExitCode.DONE
+    lines = [(shlex.quote(f"{one.name}={as_override(one.value)}"), one.origin) for one in found]
+    widest = min(60, max(len(line) for line, _ in lines))
+    for line, origin in lines:
+        print(f"{line:<{widest}}   {origin}")
+    return ExitCode.DONE
 
 
 def on_own_settings(

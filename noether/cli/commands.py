@@ -1,62 +1,105 @@
-"""The commands, called as `noether VERB …`: one function each, in the file of its subject."""
+"""The table of commands: ordinary functions by the words that are typed. Fire shows their signatures and docstrings."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any, TypeAlias
 
-from noether.cli import cluster_commands, data_commands, model_commands, run_commands, training_commands
-from noether.cli.arguments import parse_arguments
-from noether.errors import RequestError
+# Only the standard library in these files: torch, pydantic and the rest are imported where they are used.
+from noether.cli import job_commands as jobs
+from noether.cli import model_commands as models
 
-# Only the standard library in these files: `noether --help` answers at once, and torch comes in where it is used.
+Command: TypeAlias = Callable[..., int | None]
 
-VERBS: Mapping[str, Callable[..., Any]] = {
-    "init": training_commands.init,
-    "train": training_commands.train,
-    "plan": training_commands.plan,
-    "settings": training_commands.settings,
-    "evaluate": model_commands.evaluate,
-    "predict": model_commands.predict,
-    "sensitivity": model_commands.sensitivity,
-    "export": model_commands.export,
-    "data inspect": data_commands.inspect,
-    "data prepare": data_commands.prepare,
-    "data describe": data_commands.describe,
-    "checkpoints": run_commands.checkpoints,
-    "report": run_commands.report,
-    "tensorboard": run_commands.tensorboard,
-    "status": run_commands.status,
-    "logs": run_commands.logs,
-    "watch": run_commands.watch,
-    "cancel": run_commands.cancel,
-    "doctor": cluster_commands.doctor,
-    "submit": cluster_commands.submit,
-    "lint": cluster_commands.lint,
-    "completion": cluster_commands.completion,
-}
-"""The commands by what is typed, in the order of the help: one word, or the name of a group and a word."""
-GROUPS = {"data": "Inspect, prepare and describe data sets."}
+
+class Memberless:
+    """Shows no members to Fire, which would take a word for the name of one: `noether keys`, `export __doc__`."""
+
+    def __dir__(self) -> list[str]:
+        return []
+
+
+class CommandGroup(Memberless, dict[str, Any]):
+    """Commands and groups by name, with the text that Fire shows of them."""
+
+    def __init__(self, text: str, *commands: Command, **groups: Any) -> None:
+        super().__init__({one.__name__: one for one in commands} | groups)
+        self.__doc__ = text
+
+
+COMMANDS = CommandGroup(
+    """One training program for every machine.
+
+    Any setting may be written as an override or as a flag, in any order:
+      noether train --hp my.yaml +experiment/ellipsoid=full trainer.max_epochs=3 --devices 0,1
+    noether COMMAND --help describes a command; noether help SECTION the settings of a section (noether help model),
+    noether help SETTING one of them.
+
+    Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (to continue:
+    noether train resume=RUN; the run keeps its settings).
+    """,
+    *(models.init, models.train, models.plan, models.settings, models.evaluate, models.predict, models.sensitivity),
+    *(models.export, jobs.checkpoints, jobs.report, jobs.tensorboard, jobs.status, jobs.logs, jobs.watch, jobs.cancel),
+    *(jobs.doctor, jobs.submit, jobs.lint, jobs.completion, jobs.help, jobs.version),
+    data=CommandGroup("Inspect, prepare and describe data sets.", models.inspect, models.prepare, models.describe),
+)
 ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare")
 """Commands that run in one process and write files: several tasks of a launcher would write the same files."""
-FIRST_WORDS = tuple(dict.fromkeys(verb.partition(" ")[0] for verb in VERBS))
-"""What may follow `noether`: the commands, and the groups of commands."""
+SHARED = {
+    "overrides": "settings and groups, as for train",
+    "settings": "any setting: --devices 0,1 (noether help top-level), --trainer.max_epochs 3 (noether help trainer)",
+    "run": "the run's folder: runs/NAME",
+    "runs": "run folders, or folders that hold run folders (default: runs)",
+    "hp": "a YAML file with settings, from anywhere; also as the first word: noether train my.yaml",
+    "out": "the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads",
+    "json": "print one JSON object",
+    "weights": "ema or raw (default: the EMA weights if the run has them)",
+    "checkpoint": "best, latest or a name such as update-000001234 (default: best)",
+    "mesh": "the surface: .stl, .vtk, .vtu, .vtp, .ply, .obj, or points as .npy (N, 3)",
+    "scale": "length of one unit of the mesh, in metres: 0.001 for a mesh in mm (default: the training files' unit)",
+    "axes": "files: the axes of the training files; model: the model's own (x across, y up, z along the wind)",
+    "chunk": "points predicted at once: limits memory without changing the result",
+    "set": "parameters of the case, and a reference_area, such as wind_speed=32,reference_area=2.1; may be repeated",
+    "trust": "run code that the settings of another user's run name",
+    "workers": "processes (default: one for each CPU, at most 16)",
+}
+"""What several commands say of a word or a flag; a command whose docstring describes it says that."""
+
+
+def command_named(words: Sequence[str]) -> tuple[list[str], Any]:
+    """Return the first words, which name a command or a group, and what they name; None for nothing."""
+    path: list[str] = []
+    found: Any = COMMANDS
+    for word in words:
+        if not isinstance(found, CommandGroup) or word.startswith("-"):
+            break
+        path.append(word)
+        found = found.get(word.replace("-", "_"))
+    return path, found
+
+
+def flags_of(command: Command) -> dict[str, Any]:
+    """Return the flags of a command with their types."""
+    return {name: one.annotation for name, one in signature(command).parameters.items() if one.kind is one.KEYWORD_ONLY}
+
+
+def takes_settings(command: Command) -> bool:
+    """Return whether a command takes settings, as overrides and as flags."""
+    return "overrides" in signature(command).parameters
+
+
+def words_of(command: Command) -> list[str]:
+    """Return the words that a command cannot do without."""
+    return [one.name for one in signature(command).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+
+
+def verbs() -> dict[str, Command]:
+    """Return every command by all its words: `train`, `data inspect`."""
+    nested = {name: group for name, group in COMMANDS.items() if isinstance(group, CommandGroup)}
+    alone = {name: command for name, command in COMMANDS.items() if name not in nested}
+    return alone | {f"{name} {word}": command for name, group in nested.items() for word, command in group.items()}
 
 
 def programs() -> dict[str, str]:
-    """Returns the names under which the image installs the program, each with the command that it runs."""
-    return {word: word for word in FIRST_WORDS} | {"noether-train": "train", "noether-train-submit-job": "submit"}
-
-
-def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
-    """Returns the overrides and the configuration file of `noether train WORDS`; None: it cannot be read.
-
-    The linter asks it of job scripts.
-    """
-    # A second of imports, and most scripts have no `noether train`.
-    from noether.config.schema import RunConfig
-
-    try:
-        line = parse_arguments(["train", *words], VERBS, tuple(RunConfig.model_fields))
-    except RequestError:
-        return None
-    file = line.flags.get("hp")
-    return line.positional, file if isinstance(file, str) else None
+    """Return the names under which the image installs the program, each with the command that it runs."""
+    own = {word: word for word in COMMANDS if word not in ("help", "version")}
+    return own | {"noether-train": "train", "noether-train-submit-job": "submit"}

@@ -1,22 +1,89 @@
-"""The commands of a trained model: evaluate, predict, sensitivity and export."""
+"""The commands of training, of a trained model, and of data sets."""
+
+
+def init(name: str, *, dry_run: bool = False) -> int:
+    """Write a project of your own: data set, model, task, settings, a test, a job script and a Dockerfile.
+
+    The project trains and passes its test without changes; then replace the example with your own problem.
+
+    Args:
+        name: the folder to make; its last part names the project
+        dry_run: list the files and write nothing
+    """
+    from noether.project.create import create_here
+
+    return create_here(name, dry_run=dry_run)
+
+
+def train(
+    *overrides: str, hp: str | None = None, multirun: bool = False, dry_run: bool = False,
+    reset: bool = False, tb: bool = False, json: bool = False,
+) -> int:  # fmt: skip
+    """Train on the devices of this machine or job, and write a report.
+
+    With no argument: UPT on the built-in flow data, on every visible device of this machine.
+
+    Args:
+        overrides: settings and groups, as Hydra writes them: trainer.max_epochs=3 model=upt ~key
+        multirun: train a run for each value of seed=1,2,3 in turn, then print mean and standard deviation
+        dry_run: build everything, run one update and one evaluation batch, and keep nothing
+        reset: start the run named by run_id over; its old folder is kept as RUN.replaced-1
+        tb: serve TensorBoard during the run, on this machine's loopback address, and print the address
+        json: with --dry-run: print the result as one JSON object
+    """
+    from noether.training.begin import check_flags, check_switches, train_here
+
+    check_switches(multirun=multirun, dry_run=dry_run, reset=reset, tb=tb, json=json)
+    if multirun:
+        from noether.sweep import sweep_here
+
+        return sweep_here(overrides, hp, dry_run=dry_run)
+    from noether.checkpoints.own_settings import load_run_config
+    from noether.training.refusing import other_hosts_told
+
+    with other_hosts_told() as start:
+        config = start.config = load_run_config(overrides, hp)
+        check_flags(config, reset, tb and not dry_run)
+        if dry_run:
+            from noether.training.start import dry_run_here
+
+            return dry_run_here(config, start, as_json=json, reset=reset)
+        return train_here(config, start, reset=reset, tensorboard=tb)
+
+
+def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:
+    """Show every setting of a run before it starts, and where each comes from: a word, a file, or the default."""
+    from noether.checkpoints.own_settings import show_settings
+
+    return show_settings(overrides, hp, as_json=json)
+
+
+def plan(
+    *overrides: str, hp: str | None = None, multirun: bool = False, visible_devices: str | None = None,
+    json: bool = False,
+) -> int:  # fmt: skip
+    """Show what train would do here, and why. Nothing is started.
+
+    One row per rank: where it runs, on which device, with which share of a batch.
+
+    Args:
+        multirun: plan a run for each value of seed=1,2,3
+        visible_devices: plan for a machine with these devices instead: 0,1,2,3
+    """
+    from noether.sweep import plan_here
+
+    return plan_here(overrides, hp, multirun=multirun, visible_devices=visible_devices, as_json=json)
 
 
 def evaluate(
-    run: str,
-    *,
-    split: str = "test",
-    weights: str | None = None,
-    checkpoint: str | None = None,
-    vtk: bool = False,
-    json: bool = False,
-    trust: bool = False,
-) -> int:
+    run: str, *, split: str = "test", weights: str | None = None, checkpoint: str | None = None,
+    vtk: bool = False, json: bool = False, trust: bool = False,
+) -> int:  # fmt: skip
     """Evaluate a run again: any split, any weights, any checkpoint.
 
     Args:
         split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
-        json: print the metrics as one JSON object
     """
     from noether.evaluation.start import WantedModel, evaluate_here
 
@@ -24,21 +91,10 @@ def evaluate(
 
 
 def predict(
-    run: str,
-    *runs: str,
-    mesh: str = "",
-    out: str = "prediction.vtu",
-    volume: str | None = None,
-    truth: str | None = None,
-    scale: str | None = None,
-    axes: str = "files",
-    chunk: str = "16384",
-    set: str = "",
-    interval: str | None = None,
-    weights: str | None = None,
-    checkpoint: str | None = None,
-    trust: bool = False,
-) -> int:
+    run: str, *runs: str, mesh: str = "", out: str = "prediction.vtu", volume: str | None = None,
+    truth: str | None = None, interval: str | None = None, scale: str | None = None, axes: str = "files",
+    chunk: str = "16384", set: str = "", weights: str | None = None, checkpoint: str | None = None, trust: bool = False,
+) -> int:  # fmt: skip
     """Predict the fields on a mesh or on points of your own, at any resolution.
 
     A mesh is expected in the axes and the unit of length of the training files. The fields are written in the same
@@ -48,7 +104,6 @@ def predict(
     Args:
         runs: further runs on the same data; a folder of runs or a sweep stands for its runs
         interval: percent of a new case that the interval is to cover, or none (default: 90 for several runs)
-        out: the file to write: .vtu, .vtk or .vtp, which ParaView opens and --mesh reads
         volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
@@ -62,19 +117,10 @@ def predict(
 
 
 def sensitivity(
-    run: str,
-    *,
-    mesh: str = "",
-    of: str = "",
-    out: str = "sensitivity.vtu",
-    scale: str | None = None,
-    axes: str = "files",
-    chunk: str = "16384",
-    set: str = "",
-    weights: str | None = None,
-    checkpoint: str | None = None,
-    trust: bool = False,
-) -> int:
+    run: str, *, mesh: str = "", of: str = "", out: str = "sensitivity.vtu",
+    scale: str | None = None, axes: str = "files", chunk: str = "16384", set: str = "",
+    weights: str | None = None, checkpoint: str | None = None, trust: bool = False,
+) -> int:  # fmt: skip
     """Say what changes an output: its gradient at every surface point and by every parameter.
 
     The file has the gradient per m at each point of the mesh, and what the output gains where 1 m² of the surface is
@@ -82,7 +128,6 @@ def sensitivity(
 
     Args:
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
-        out: the file to write: .vtu, .vtk or .vtp
     """
     from noether.evaluation.shape_request import TypedShape, sensitivity_here
     from noether.evaluation.start import WantedModel
@@ -92,15 +137,9 @@ def sensitivity(
 
 
 def export(
-    run: str,
-    out: str,
-    *,
-    weights: str | None = None,
-    checkpoint: str | None = None,
-    weights_only: bool = False,
-    overwrite: bool = False,
-    trust: bool = False,
-) -> int:
+    run: str, out: str, *, weights: str | None = None, checkpoint: str | None = None,
+    weights_only: bool = False, overwrite: bool = False, trust: bool = False,
+) -> int:  # fmt: skip
     """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
     Args:
@@ -112,3 +151,52 @@ def export(
 
     wanted = WantedModel(run, checkpoint, weights, trust)
     return export_here(wanted, out, program=not weights_only, overwrite=overwrite)
+
+
+def inspect(cases: str, *, out: str = "cases.yaml", workers: str | None = None) -> int:
+    """Look through a folder of simulated cases, and write a draft of the map that prepare takes.
+
+    Groups the files into cases by their names; lists sets, arrays and numbers, and how many cases have each; points
+    out irregularities. prepare takes the commented draft as it is, or after you have edited it.
+
+    Args:
+        cases: the folder that contains the cases
+        out: the file to write, which must not exist yet
+    """
+    from noether.data.commands import inspect_here
+
+    return inspect_here(cases, out, workers=workers)
+
+
+def prepare(
+    *paths: str, map: str | None = None, workers: str | None = None, skip_broken: bool = False, dry_run: bool = False
+) -> int:
+    """Turn a folder of cases, or an archive of one, into the folder that training reads.
+
+    Each case is checked, and appears in the output only when it is complete. Complete cases that are up to date are
+    kept, so the same command continues after an interruption. `prepare shapenet_car ARCHIVE OUT` is short for
+    `prepare ARCHIVE OUT --map shapenet_car`.
+
+    Args:
+        paths: CASES OUT: the folder that contains the cases (or its archive), and the folder to make (dataset_root)
+        map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
+        skip_broken: leave out the cases that are refused, and name them
+        dry_run: count the cases and say what would be prepared; write nothing
+    """
+    from noether.data.commands import prepare_here
+
+    return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
+
+
+def describe(*overrides: str, hp: str | None = None, json: bool = False) -> int:
+    """Show what a data set holds: samples, arrays, shapes, ranges and statistics of each split.
+
+    With no argument: the built-in data set, as noether train would use it.
+
+    Args:
+        overrides: settings and groups, as for train: dataset=shapenet_car dataset_root=FOLDER
+    """
+    from noether.config.compose import load_config
+    from noether.data.commands import describe_here
+
+    return describe_here(load_config(overrides, hp), as_json=json)

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from noether.common.process_defaults import IMAGE_RECORD
@@ -38,6 +39,13 @@ def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
         return f"{engine} run {option} …"
     srun = "srun " if environ.get("SLURM_JOB_ID") else ""
     return f"{srun}apptainer exec {option} {_image(environ)} train …"
+
+
+def program_line(engine: str, words: Sequence[str]) -> str:
+    """Return the line that runs another program of the image than its entrypoint: `bash -c …`."""
+    if engine == "apptainer":
+        return f"apptainer exec IMAGE.sif {shlex.join(words)}"
+    return f"{engine} run --entrypoint {words[0]} … IMAGE {shlex.join(words[1:])}".rstrip()
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:

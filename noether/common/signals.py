@@ -1,6 +1,8 @@
 """The signals that ask a process to stop."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from noether.errors import signal_code
@@ -26,6 +28,21 @@ def leave_when_told() -> None:
     stop from one that was ended. So SIGTERM is ignored on the way out.
     """
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
+
+
+@contextmanager
+def leaving_as_told() -> Iterator[None]:
+    """Let a signal that asks to leave while a class is being made leave as itself.
+
+    Python 3.11 raises a RuntimeError in place of what comes out of `__set_name__`, which every dataclass field has, so
+    also of a signal's SystemExit or KeyboardInterrupt during an import.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, SystemExit | KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
 def leave_with_what_was_made() -> None:

@@ -13,13 +13,14 @@ from pydantic import BaseModel, ValidationError
 
 from noether.common.plain_file import read_plain
 from noether.config.explain import SettingProblem, problems_of, refusal_of
+from noether.config.groups import configs_folder
 from noether.config.interpolation import interpolated
 from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested
 from noether.config.other_names import SECTIONS, Suggestion
 from noether.config.overrides import chosen_options, parse_overrides, setting_value
 from noether.config.recipe import with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
-from noether.config.settings_file import check_yaml, configs_folder, primary_file
+from noether.config.settings_file import check_yaml, primary_file
 from noether.config.sweep import expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 from noether.errors import RequestError

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from noether.common.suggest import nearest
+from noether.config.groups import configs_folder
 from noether.config.other_names import Suggestion, default_of, fields_of, setting_meant
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.setting_error import SettingError
-from noether.config.settings_file import configs_folder
 from noether.config.sweep import override_value
 from noether.errors import RequestError
 

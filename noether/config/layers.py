@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from noether.common.suggest import nearest
-from noether.config.settings_file import DEFAULT_CONFIG, check_yaml, configs_folder, our_groups
+from noether.config.groups import DEFAULT_CONFIG, configs_folder, our_groups
+from noether.config.settings_file import check_yaml
 from noether.errors import RequestError
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from noether.config.compose import SettingsFile, compose_layers, laid_over, validate
+from noether.config.groups import configs_folder
 from noether.config.interpolation import interpolated
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.section import flat
-from noether.config.settings_file import configs_folder
 
 TYPED, DEFAULT = "command line", "default"
 

@@ -39,7 +39,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
                 "setting-of-hydra",
                 f"{key} is a setting of Hydra's own program, which does not run here",
                 seen=text,
-                expected="a setting of noether: noether train --help",
+                expected="a setting of noether: noether help top-level",
                 fix=f"output_path={override.value()}" if key == "hydra.run.dir" else f"leave {shlex.quote(text)} out",
             )
         if override.is_sweep_override():

@@ -1,4 +1,4 @@
-"""Finds and reads the settings file (`--hp`), and finds the folder of the configuration groups."""
+"""Finds and reads the settings file (`--hp`)."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,8 @@ from typing import Any
 import yaml
 
 from noether.common.suggest import nearest
+from noether.config.groups import DEFAULT_CONFIG, configs_folder
 from noether.errors import RequestError
-
-DEFAULT_CONFIG = "train.yaml"
 
 
 class YamlLoader(yaml.SafeLoader):
@@ -31,23 +30,6 @@ YamlLoader.yaml_implicit_resolvers = {
 }
 _WITH_EXPONENT = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$")
 YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
-
-
-def configs_folder() -> Path:
-    """Returns the folder of the configuration groups, in the checkout or in the installed package."""
-    package = Path(__file__).resolve().parent.parent
-    for folder in (package.parent / "configs", package / "configs"):
-        if (folder / DEFAULT_CONFIG).is_file():
-            return folder
-    raise FileNotFoundError(f"no configs folder beside {package} or in it")
-
-
-def our_groups() -> dict[str, list[str]]:
-    """Returns the options of each group in our folder."""
-    groups: dict[str, list[str]] = {}
-    for file in sorted(configs_folder().glob("*/**/*.yaml")):
-        groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
-    return groups
 
 
 def primary_file(hp: str | Path | None) -> Path:

@@ -7,7 +7,7 @@ ends the rest.
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from noether.common.flags import number_of
@@ -43,11 +43,11 @@ SILENCE_S = 3600.0
 """No process counts as lost because it is silent: each waits for its own children, and every question has a limit."""
 
 
-def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) -> int:
+def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_json: bool) -> int:
     """Examines this machine, or the job this process is part of; returns 0 if no error was found, otherwise 1.
 
-    `load` reads the configuration: under the watchdog, because its files may be on a dead file system. `seconds` is the
-    time limit for everything.
+    The configuration is read under the watchdog, because its files may be on a dead file system. `seconds` is the time
+    limit for everything.
 
     Raises:
         RequestError: the configuration is wrong.
@@ -60,7 +60,9 @@ def doctor_here(load: Callable[[], RunConfig], seconds: float, as_json: bool) ->
     clock.step = "the configuration"
     try:
         with other_hosts_told(lambda run: _as_doctors(run, clock.share(JOIN_SHARE))):
-            config = load()
+            from noether.checkpoints.own_settings import load_run_config
+
+            config = load_run_config(overrides, hp)
         speaks = _examine(config, report, clock)
     finally:
         watchdog.cancel()

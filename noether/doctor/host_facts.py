@@ -33,7 +33,7 @@ from noether.environments.driver import Driver, ask_driver
 
 PROBE_SECONDS = 6.0
 """How long one probe may take. A file system or driver that needs longer is treated as hung."""
-PACKAGES = ("torch", "numpy", "scipy", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
+PACKAGES = ("torch", "numpy", "scipy", "fire", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from noether import __version__
 from noether.common.cpus import usable_cpus
 from noether.common.process_defaults import IMAGE_RECORD
 
-RECORDED_PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "pydantic", "safetensors")
+RECORDED_PACKAGES = ("torch", "numpy", "scipy", "fire", "hydra-core", "pydantic", "safetensors")
 APPTAINER_LABELS = Path("/.singularity.d/labels.json")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 

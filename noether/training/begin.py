@@ -35,6 +35,26 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
         )
 
 
+def check_switches(*, multirun: bool, dry_run: bool, reset: bool, tb: bool, json: bool) -> None:
+    """Refuse switches of `noether train` that do not go together."""
+    if json and (multirun or not dry_run):
+        raise RequestError(
+            "json-needs-dry-run",
+            "--json needs --dry-run",
+            seen="train --json",
+            expected="the metrics of a run are in its result.json, those of a sweep in NAME.sweep.json",
+            fix="noether train --dry-run --json",
+        )
+    if multirun and (reset or tb):
+        raise RequestError(
+            "not-with-a-sweep",
+            "--reset and --tb do not work with a sweep",
+            seen="train -m" + " --reset" * reset + " --tb" * tb,
+            expected="a sweep without them; noether tensorboard serves several runs",
+            fix="noether train -m …      (without them, and with another run_id)",
+        )
+
+
 def train_here(config: RunConfig, start: Start, *, reset: bool = False, tensorboard: bool = False) -> int:
     """Trains on the workers that this process answers for, and returns the exit code of the run.
 

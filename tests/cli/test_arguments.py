@@ -1,56 +1,364 @@
-"""Flags, overrides and files in any order become one command."""
+"""Words become one command by Fire; nothing runs before every word has its place."""
 
+import functools
+import inspect
+import os
+import pty
+import shlex
+import subprocess
 import sys
 
 import pytest
+from conftest import REPOSITORY
+from hypothesis import HealthCheck, given, settings, strategies
 
-from noether.cli.arguments import parse_arguments
-from noether.cli.commands import VERBS
-from noether.config.schema import RunConfig
+from noether.cli import entry
+from noether.cli.binding import bind, read_train_line
+from noether.cli.commands import COMMANDS, CommandGroup, flags_of, verbs, words_of
+from noether.errors import RequestError
 
-
-def parse(*words: str):
-    return parse_arguments(words, VERBS, tuple(RunConfig.model_fields))
-
-
+GUIDE = '+experiment/shapenet=upt +accelerator=gpu +devices="0,1,2,3" dataset_root=/data'
 CASES = {
-    "nothing": (["train"], (), {}),
-    "overrides": (["train", "+a=1", "~b", "c.d=2"], ("+a=1", "~b", "c.d=2"), {}),
-    "flag-before": (["train", "--hp", "x.yaml", "a=1"], ("a=1",), {"hp": "x.yaml"}),
-    "flag-after": (["train", "a=1", "--hp=x.yaml"], ("a=1",), {"hp": "x.yaml"}),
-    "leading-file": (["train", "x.yaml", "a=1"], ("a=1",), {"hp": "x.yaml"}),
-    "switch-does-not-eat-the-next-word": (["train", "--dry-run", "a=1"], ("a=1",), {"dry_run": True}),
-    "switch-with-underscore": (["train", "--dry_run"], (), {"dry_run": True}),
-    "switch-off": (["train", "--dry-run=false"], (), {"dry_run": False}),
-    "parameters-of-a-case": (["predict", "r", "--set", "a=1", "--set", "b=2"], ("r",), {"set": "a=1,b=2"}),
-    "setting-as-flag": (["train", "--accelerator", "cpu"], ("accelerator=cpu",), {}),
-    "setting-with-commas": (["train", "--devices", "0,1"], ('devices="0,1"',), {}),
-    "plan-for-another-machine": (["plan", "--visible-devices", "0,1"], (), {"visible_devices": "0,1"}),
-    "folder": (["evaluate", "runs/x", "--split", "train"], ("runs/x",), {"split": "train"}),
+    "nothing": ("train", [], {}),
+    "overrides": ("train +a=1 ~b c.d=2", ["+a=1", "~b", "c.d=2"], {}),
+    "flag-before": ("train --hp x.yaml a=1", ["a=1"], {"hp": "x.yaml"}),
+    "flag-after": ("train a=1 --hp=x.yaml", ["a=1"], {"hp": "x.yaml"}),
+    "flag-between": ("train a=1 --hp x.yaml b=2", ["a=1", "b=2"], {"hp": "x.yaml"}),
+    "leading-file": ("train x.yaml a=1", ["a=1"], {"hp": "x.yaml"}),
+    "second-file-is-not-lost": ("train x.yaml --hp y.yaml", ["x.yaml"], {"hp": "y.yaml"}),
+    "switch-does-not-eat-the-next-word": ("train --dry-run a=1", ["a=1"], {"dry_run": True}),
+    "switch-with-underscore": ("train --dry_run a=1", ["a=1"], {"dry_run": True}),
+    "switch-off": ("train --dry-run=false", [], {"dry_run": False}),
+    "switch-with-a-value": ("train --dry-run True a=1 --json false", ["a=1"], {"dry_run": True, "json": False}),
+    "switch-off-by-no": ("train --no-dry-run a=1", ["a=1"], {"dry_run": False}),
+    "switch-off-in-fire's-way": ("train a=1 --nodry-run", ["a=1"], {"dry_run": False}),
+    "one-letter": ("train -m seed=1,2 -d", ["seed=1,2"], {"multirun": True, "dry_run": True}),
+    "one-letter-with-a-value": ("plan -v 0,1", [], {"visible_devices": "0,1"}),
+    "one-letter-of-a-command-without-settings": ("logs -f r", ["r"], {"follow": True}),
+    "one-letter-with-equals": ("train -d=false -j=true", [], {"dry_run": False, "json": True}),
+    "word-as-a-flag": ("evaluate --run r --json", ["r"], {"json": True}),
+    "parameters-of-a-case": ("predict r --set a=1 --set b=2", ["r"], {"set": "a=1,b=2"}),
+    "parameters-with-equals": ("predict r --set=a=1 q --set b=2", ["r", "q"], {"set": "a=1,b=2"}),
+    "value-that-reads-as-True": ("predict r --set True --out=True", ["r"], {"set": "True", "out": "True"}),
+    "several-runs": ("predict r q --mesh x.stl", ["r", "q"], {"mesh": "x.stl"}),
+    "setting-as-flag": ("train --accelerator cpu", ["accelerator=cpu"], {}),
+    "setting-with-commas": ("train --devices 0,1", ['devices="0,1"'], {}),
+    "setting-with-a-list": ("train --optimizer.betas [0.9,0.95]", ["optimizer.betas=[0.9,0.95]"], {}),
+    "setting-with-a-hyphen": ("train --trainer.max-epochs 3", ["trainer.max_epochs=3"], {}),
+    "setting-with-one-hyphen": ("train -trainer.max_epochs=3 -seed 3", ["trainer.max_epochs=3", "seed=3"], {}),
+    "settings-keep-their-order": (
+        "train --trainer.max_epochs 3 a=1 --seed 2 b=3",
+        ["a=1", "b=3", "trainer.max_epochs=3", "seed=2"],
+        {},
+    ),
+    "negative-number": ("train --seed -1", ["seed=-1"], {}),
+    "number-as-it-was-typed": ("train a=1e-3 --optimizer.eps 1e-8", ["a=1e-3", "optimizer.eps=1e-8"], {}),
+    "plan-for-another-machine": ("plan --visible-devices 0,1", [], {"visible_devices": "0,1"}),
+    "folder": ("evaluate runs/x --split train", ["runs/x"], {"split": "train"}),
+    "nested": ("data prepare a b --skip-broken", ["a", "b"], {"skip_broken": True}),
+    "lone-hyphen-is-a-word": ("lint - --json", ["-"], {"json": True}),
+    "the-guide": (f"train --hp F.yaml {GUIDE}", shlex.split(GUIDE), {"hp": "F.yaml"}),
+    "the-guide's-sweep": ("submit -m seed=1,2 ~key", ["seed=1,2", "~key"], {"multirun": True}),
+    "a-group-and-a-setting-of-it": ("plan model=mlp --model.dim 64", ["model=mlp", "model.dim=64"], {}),
 }
 
 
-@pytest.mark.parametrize(("words", "positional", "flags"), CASES.values(), ids=CASES.keys())
-def test_command_lines(words, positional, flags) -> None:
-    command = parse(*words)
-    assert (command.verb, command.positional, dict(command.flags)) == (words[0], positional, flags)
+@pytest.mark.parametrize(("line", "words", "flags"), CASES.values(), ids=CASES.keys())
+def test_command_lines(line, words, flags) -> None:
+    call = bind(shlex.split(line))
+    path = shlex.split(line)[: 2 if line.startswith("data") else 1]
+    assert (call.verb, list(call.words), dict(call.flags)) == (" ".join(path), words, flags)
+    assert call.function is verbs()[call.verb]
+
+
+WRONG = {
+    "trian seed=1": ("unknown-command", "noether train seed=1"),
+    "fit": ("unknown-command", "noether train"),
+    "frobnicate": ("unknown-command", "noether --help"),
+    "--hp x.yaml train": ("unknown-command", "noether --help"),
+    "data prepar a b": ("unknown-command", "noether data prepare a b"),
+    "data frobnicate": ("unknown-command", "noether data"),
+    "train --reest": ("unknown-flag", "--reset"),
+    "train --reest run_id=a": ("unknown-flag", "--reset"),
+    "train --dryrun": ("unknown-flag", "--dry-run"),
+    "train -n": ("unknown-flag", "--dry-run"),
+    "train -x": ("unknown-flag", "noether train --help"),
+    "train -x 2": ("unknown-flag", "noether train --help"),
+    "train --acelerator cpu": ("unknown-flag", "--accelerator cpu"),
+    "train --gpus 2": ("unknown-flag", "--devices 2"),
+    "train --max_epochs 3": ("unknown-flag", "trainer.max_epochs=3"),
+    "train --output runs": ("unknown-flag", "--output-path runs"),
+    "train -c my.yaml": ("unknown-flag", "--hp my.yaml"),
+    "train --config-name my": ("unknown-flag", "--hp my"),
+    "plan --bogus 3": ("unknown-flag", "noether plan --help"),
+    "report runs/x --seed 1": ("unknown-flag", "noether report --help"),
+    "evaluate runs/x --splt test": ("unknown-flag", "--split test"),
+    "evaluate runs/x --splt=test": ("unknown-flag", "--split test"),
+    "cancel runs/x --force": ("unknown-flag", "noether cancel --help"),
+    "lint -f x": ("unknown-flag", "noether lint --help"),
+    "train --hp": ("flag-without-value", "--hp VALUE"),
+    "train --hp --dry-run": ("flag-without-value", "--hp VALUE"),
+    "train seed=1 --nodes": ("flag-without-value", "--nodes VALUE"),
+    "predict runs/x --set": ("flag-without-value", "--set VALUE"),
+    "evaluate runs/x --checkpoint": ("flag-without-value", "--checkpoint VALUE"),
+    "train --trainer.compile": ("flag-without-value", "--trainer.compile VALUE"),
+    "train --seed --dry-run": ("flag-without-value", "--seed VALUE"),
+    "plan --seed": ("flag-without-value", "--seed VALUE"),
+    "predict runs/x --set --trust": ("flag-without-value", "--set VALUE"),
+    "predict runs/x --set a=1 --set": ("flag-without-value", "--set VALUE"),
+    "init --name": ("flag-without-value", "--name VALUE"),
+    "export runs/x --out": ("flag-without-value", "--out VALUE"),
+    "logs runs/x --norank": ("unknown-flag", "--rank VALUE"),
+    "train --noseed": ("unknown-flag", "--seed VALUE"),
+    "settings --no-tracker.report": ("unknown-flag", "tracker.report=VALUE"),
+    "plan --seed model=upt": ("flag-without-value", "--seed VALUE"),
+    "plan --reset": ("unknown-flag", "noether plan --help"),
+    "plan --out out": ("unknown-flag", "noether plan --help"),
+    "train --overrides a=1": ("unknown-flag", "noether train --help"),
+    "predict runs/x --mesh x.stl --out=": ("flag-without-value", "--out VALUE"),
+    "evaluate --run a --run b": ("flag-twice", "leave one --run out"),
+    "train --hp a.yaml b=1 --hp=c.yaml": ("flag-twice", "leave one --hp out"),
+    "train --seed 1 --seed 2": ("flag-twice", "leave one --seed out"),
+    "train --nope": ("unknown-flag", "noether train --help"),
+    "train --self=1": ("unknown-flag", "noether train --help"),
+    "export runs/x -o folder": ("unknown-flag", "noether export --help"),
+    "logs runs/x --r 3": ("unknown-flag", "noether logs --help"),
+    "predict r1 -t x": ("unknown-flag", "noether predict --help"),
+    "version x": ("surplus-words", "noether version"),
+    "report runs/x -1": ("surplus-words", "noether report runs/x"),
+    "predict runs/x car.stl --scale 0.001": ("surplus-words", "noether predict runs/x --scale=0.001 --mesh car.stl"),
+    "train evaluate --seed 1": ("two-commands", "noether evaluate --seed=1"),
+    "train --task.fields {a:1} task.fields.a.weight=7": ("flag-and-override", "leave task.fields.a.weight=7 out"),
+    "train --task.fields.a.weight 7 task.fields={a:1}": ("flag-and-override", "leave task.fields={a:1} out"),
+    "train -- --hel": ("words-after-two-hyphens", "noether train --hel"),
+    "cancel runs/x -- --trace": ("words-after-two-hyphens", "noether cancel runs/x"),
+    "train -- --separator": ("words-after-two-hyphens", "noether train"),
+    "train --dry-run=perhaps": ("unreadable-word", "--dry-run"),
+    "evaluate": ("missing-words", "noether evaluate runs/NAME"),
+    "evaluate --json": ("missing-words", "noether evaluate runs/NAME --json"),
+    "export runs/x": ("missing-words", "noether export runs/x OUT"),
+    "export --overwrite runs/x": ("missing-words", "noether export --overwrite runs/x OUT"),
+    "completion": ("missing-words", "noether completion bash"),
+    "evaluate runs/x validation": ("surplus-words", "noether evaluate runs/x --split validation"),
+    "report runs/x more": ("surplus-words", "noether report runs/x"),
+    "report runs/x function": ("surplus-words", "noether report runs/x"),
+    "logs runs/x --follow 3": ("surplus-words", "noether logs runs/x --follow --rank 3"),
+    "status runs": ("surplus-words", "noether status --output-path runs"),
+    "cancel runs/x --__class__": ("unknown-flag", "noether cancel --help"),
+    "keys": ("unknown-command", "noether --help"),
+    "data pop inspect": ("unknown-command", "noether data prepare inspect"),
+    "export __doc__": ("missing-words", "noether export __doc__ OUT"),
+    "predict runs/x car.stl": ("surplus-words", "noether predict runs/x --mesh car.stl"),
+    "plan train seed=1": ("two-commands", "noether plan seed=1"),
+    "submit train": ("two-commands", "noether submit"),
+    "noether train seed=1": ("unknown-command", "noether --help"),
+    "tran --help": ("unknown-command", "noether train --help"),
+    "trainer.max_epochs=3 seed=1": ("unknown-command", "noether train trainer.max_epochs=3 seed=1"),
+    "sensitivity runs/x car.stl --of drag": ("surplus-words", "noether sensitivity runs/x --of=drag --mesh car.stl"),
+    "data inspect cases out.yaml": ("surplus-words", "noether data inspect cases --out out.yaml"),
+    "checkpoints runs/x verify": ("surplus-words", "noether checkpoints runs/x --verify"),
+    "evaluate runs/x runs/y": ("surplus-words", "noether evaluate runs/x"),
+    "train evaluate runs/x": ("two-commands", "noether evaluate runs/x"),
+    "train --seed 1 seed=2": ("flag-and-override", "leave seed=2 out"),
+    "train -- seed=1": ("words-after-two-hyphens", "noether train seed=1"),
+    "train -- --interactive": ("words-after-two-hyphens", "noether train"),
+    "train seed=1 -- --dry-run": ("words-after-two-hyphens", "noether train seed=1 --dry-run"),
+}
+
+
+@pytest.fixture
+def called(monkeypatch) -> list[str]:
+    """The names of the commands that were called; each keeps its signature and does nothing."""
+    names: list[str] = []
+
+    def watched(name, command):
+        @functools.wraps(command)
+        def record(*words, **flags):
+            names.append(name)
+            return 0
+
+        return record
+
+    for group in (COMMANDS, *(one for one in COMMANDS.values() if isinstance(one, CommandGroup))):
+        for name, command in group.items():
+            if not isinstance(command, CommandGroup):
+                monkeypatch.setitem(group, name, watched(name, command))
+    return names
+
+
+def test_no_wrong_line_runs_anything(called, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("noether.environments.single_process.refuse_several", lambda *facts: None)
+    assert len(WRONG) >= 40
+    for line, (code, fix) in WRONG.items():
+        with pytest.raises(RequestError) as caught:
+            entry.dispatch(shlex.split(line))
+        assert (caught.value.code, caught.value.fix) == (code, fix), line
+        seen = shlex.split(str(caught.value.parts["seen"]))
+        assert seen, line
+        assert len(seen) <= len(shlex.split(line)) + 2, "no more than was typed, and the program's name"
+        assert called == [], line
+    assert "".join(capsys.readouterr()) == "", "only the refusal is printed, and by main"
+    entry.dispatch(["train", "seed=1"])
+    assert called == ["train"]
 
 
 def test_every_word_is_handed_over_unchanged(monkeypatch, capsys) -> None:
     seen = {}
 
     def train(*overrides: str, hp: str | None = None, dry_run: bool = False, json: bool = False) -> int:
+        """Train."""
         seen.update(overrides=overrides, hp=hp, dry_run=dry_run)
         return 0
 
-    from noether.cli import commands, entry
-
-    monkeypatch.setitem(commands.VERBS, "train", train)
+    monkeypatch.setitem(COMMANDS, "train", train)
     # Where an earlier test has imported torch, main leaves by os._exit: it would end pytest, with 0.
     monkeypatch.setattr(entry, "_leave", sys.exit)
-    nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k")
+    nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k", "-", "", "True")
     with pytest.raises(SystemExit) as left:
         entry.main(["train", *nasty, "--hp", "1,2.yaml", "--dry-run"])
     assert left.value.code == 0
     assert seen == {"overrides": nasty, "hp": "1,2.yaml", "dry_run": True}
     assert capsys.readouterr().out == ""
+
+
+HELP = {
+    "train": ["train --help", "train -h", "train -- --help", "train -- -h", "help train", "--help train",
+              "train seed=1 --help", "train --hp x.yaml --dry-run -h", "train seed=1 -- --help"],
+    "data prepare": ["data prepare --help", "data prepare -- --help", "help data prepare", "data prepare a b -h"],
+    "data": ["data", "data --help", "data -- --help", "help data"],
+    "": ["", "--help", "-h", "-- --help", "help"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_is_one_text_however_it_is_asked_for(name: str, called, capsys) -> None:
+    texts = set()
+    for line in HELP[name]:
+        assert entry.dispatch(shlex.split(line)) == 0
+        said = capsys.readouterr()
+        texts.add(said.out)
+        assert said.err == "", line
+    (text,) = texts
+    assert text.startswith(f"NAME\n    noether{f' {name}' * bool(name)} - ")
+    assert called == []
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help_describes_every_word_and_flag(verb: str) -> None:
+    (text,) = bind([*verb.split(), "--help"]).words
+    for name, one in inspect.signature(verbs()[verb]).parameters.items():
+        shown = f"--{name}={name.upper()}\n" if one.kind is one.KEYWORD_ONLY else f"    {name.upper()}\n"
+        lines = text.partition(shown)[2].partition("\n    -")[0].partition("\nFLAGS")[0].split("\n")
+        assert [line for line in lines if line.strip() and not line.lstrip().startswith(("Type:", "Def"))], name
+    assert "FIRE_METADATA" not in text
+    assert "-h, --hp" not in text, "-h is help"
+
+
+def test_help_on_a_terminal_needs_no_pager(environ) -> None:
+    """Fire shows it on stderr through $PAGER."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(REPOSITORY)
+        command = [sys.executable, "-m", "noether", "report", "--help"]
+        os.execve(sys.executable, command, {**environ, "PAGER": "false", "TERM": "dumb"})
+    said = b""
+    try:
+        while part := os.read(terminal, 65536):
+            said += part
+    except OSError:
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert b"noether report - Write a run's report.html again" in said
+
+
+LIGHT = {
+    "help": ["--help"],
+    "version": ["--version"],
+    "help-of-plan": ["plan", "--help"],
+    "group": ["data"],
+    "fire's-help": ["train", "--", "--help"],
+    "unknown-command": ["trian"],
+    "missing-word": ["evaluate"],
+}
+
+
+@pytest.mark.parametrize("words", LIGHT.values(), ids=LIGHT)
+def test_what_is_answered_without_settings_imports_none_of_their_packages(words, environ) -> None:
+    heavy = ("torch", "pydantic", "hydra", "numpy", "yaml")
+    script = (
+        f"import sys\nfrom noether.cli import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_fires_completion_is_ours(capsys) -> None:
+    for line in ("-- --completion", "-- --completion bash", "completion bash", "train -- --completion"):
+        assert entry.dispatch(shlex.split(line)) == 0
+        assert "complete -F _noether noether" in capsys.readouterr().out
+
+
+VOCABULARY = (
+    "inspect", "--hp", "--dry-run", "--dry_run=true", "--json", "--set", "--set=a", "--mesh", "-m", "-d", "-t", "-v",
+    "-f", "-h", "--help", "--", "-", "", "--nodes", "--node_rank", "--nojson", "--no-json", "--trainer.max-epochs",
+    "--devices", "--devices=0,1", "--trace", "--separator", "--completion", "--bogus", "-x", "--no", "--=", "---",
+    "-1", "--self", "--s", "--t=x", "-hv", "--hel", "=", "a=1", "~b", "+c=2", "my.yaml", "x.stl", "True",
+    "--class--", "__class__", "__doc__", "pop", "run", "FIRE_METADATA", "\x1f", "é",
+)  # fmt: skip
+MANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@MANY
+@given(words=strategies.lists(strategies.sampled_from((*COMMANDS, *VOCABULARY)), max_size=7))
+def test_any_words_are_bound_or_refused(words, called) -> None:
+    said = ""
+    try:
+        bind(words)
+    except RequestError as error:
+        said = str(error)
+    assert "\0" not in said
+    assert called == []
+
+
+@MANY
+@given(data=strategies.data())
+def test_what_is_bound_is_what_was_typed(data) -> None:
+    """Every word, flag and setting of a right line, in any order and form, has its place."""
+    verb = data.draw(strategies.sampled_from([*verbs()]))
+    command = verbs()[verb]
+    variadic = [name for name, one in inspect.signature(command).parameters.items() if one.kind is one.VAR_POSITIONAL]
+    needed = [f"w{place}" for place in range(len(words_of(command)))]
+    words = needed + [f"k{place}=1" for place in range(data.draw(strategies.integers(0, 3)) if variadic else 0)]
+    flags, parts, settings_typed = {}, [[word] for word in words], []
+    for name, kind in flags_of(command).items():
+        form = data.draw(strategies.sampled_from(["", f"--{name}", f"--{name.replace('_', '-')}"]))
+        if form and kind is bool:
+            flags[name] = data.draw(strategies.booleans())
+            on, off = (
+                [[form], [f"{form}=true"], [form, "True"]],
+                [[f"--no{form[2:]}"], [f"{form}=False"], [form, "false"]],
+            )
+            parts.append(data.draw(strategies.sampled_from(on if flags[name] else off)))
+        elif form:
+            flags[name] = data.draw(strategies.sampled_from([f"v-{name}", "True", "-1", "a=1"]))
+            parts.append(data.draw(strategies.sampled_from([[form, flags[name]], [f"{form}={flags[name]}"]])))
+    for name in ("seed", "trainer.max_epochs") if "overrides" in variadic else ():
+        if data.draw(strategies.booleans()):
+            settings_typed.append(f"{name}=7")
+            parts.append(data.draw(strategies.sampled_from([[f"--{name}", "7"], [f"--{name}=7"]])))
+    at, typed = 0, []
+    for part in data.draw(strategies.permutations(parts)):
+        typed += [words[at]] if len(part) == 1 and part[0] in words else part
+        at += len(part) == 1 and part[0] in words
+    call = bind([*verb.split(), *typed])
+    assert (call.verb, dict(call.flags)) == (verb, flags), typed
+    assert [word for word in call.words if word not in settings_typed] == words, typed
+    assert sorted(word for word in call.words if word in settings_typed) == sorted(settings_typed), typed
+
+
+def test_the_linter_reads_only_lines_that_train() -> None:
+    assert read_train_line(("--hp", "x.yaml", "a=1", "--seed", "2")) == (("a=1", "seed=2"), "x.yaml")
+    for line in ("--reest", "-- --trace", "-- --completion", "--help", "--self=1", "-- --separator"):
+        assert read_train_line(tuple(line.split())) is None, line

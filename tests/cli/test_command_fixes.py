@@ -2,15 +2,9 @@
 
 import pytest
 
-from noether.cli.arguments import parse_arguments
-from noether.cli.commands import VERBS
+from noether.cli.binding import bind
 from noether.common.container import fix_in_container
-from noether.config.schema import RunConfig
 from noether.errors import RequestError
-
-
-def parse(words: list[str], engine: str = ""):
-    return parse_arguments(words, VERBS, tuple(RunConfig.model_fields), engine)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +20,7 @@ def parse(words: list[str], engine: str = ""):
 )
 def test_programs_of_an_image_are_named_with_its_entrypoint(words, engine, fix) -> None:
     with pytest.raises(RequestError) as caught:
-        parse(words, engine)
+        bind(words, engine)
     assert fix in caught.value.fix
 
 

@@ -10,27 +10,27 @@ import pytest
 from conftest import REPOSITORY, TINY
 
 import noether as package
-from noether.cli import entry
+from noether.common.signals import leaving_as_told
 
 HELP = {
-    "submit-names-its-own-settings": (["submit", "--help"], ["slurm.gpus_per_node"], ["trainer.max_epochs "]),
-    "describe-names-what-it-reads": (
-        ["data", "describe", "--help"],
-        ["dataset_root", "dataset.* of kind ellipsoid"],
-        ["trainer.", "slurm.", "model.*"],
+    "a-command-names-the-help-of-its-settings": (
+        ["submit", "--help"],
+        ["slurm.nodes=2", "noether help top-level", "noether help trainer"],
+        ["effective_batch_size"],
     ),
-    "train-names-every-section": (
-        ["train", "--help"],
-        ["model.* of kind upt", "dataset.* of kind shapenet_car", "task.* of kind fields", "optimizer.*", "schedule.*"],
-        [],
+    "the-top-level": (
+        ["help", "top-level"],
+        ["dataset_root", "accelerator ", "+experiment/ellipsoid", "convnet", "[whole number or null, default null]"],
+        ["trainer.", "slurm.", "model."],
     ),
     "a-section": (["help", "model"], ["model.encoder_depth", "model.kind=transolver", "model=OPTION: ab_upt"], []),
     "a-section-of-one-kind": (["help", "slurm"], ["slurm.mem_gb"], ["kind="]),
+    "a-section-of-training": (["help", "trainer"], ["trainer.max_epochs", "trainer=OPTION: cases"], []),
 }
 
 
 @pytest.mark.parametrize(("words", "there", "absent"), HELP.values(), ids=HELP.keys())
-def test_help_names_the_settings_that_a_command_reads(words, there, absent, noether) -> None:
+def test_help_names_the_settings(words, there, absent, noether) -> None:
     done = noether(*words)
     assert done.code == 0, done.err
     for text in there:
@@ -215,16 +215,15 @@ def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("signal", [SystemExit(140), KeyboardInterrupt()], ids=["told to save", "Ctrl-C"])
-def test_a_signal_that_comes_while_a_class_is_made_leaves_as_itself(signal, monkeypatch) -> None:
+def test_a_signal_that_comes_while_a_class_is_made_leaves_as_itself(signal) -> None:
     """As it did in the middle of an import: the job got a traceback and code 1."""
 
     class Field:
         def __set_name__(self, owner: type, name: str) -> None:
             raise signal
 
-    monkeypatch.setattr(entry, "dispatch", lambda arguments: type("Settings", (), {"field": Field()}))
-    with pytest.raises(type(signal)):
-        entry._answer(["train"])
+    with pytest.raises(type(signal)), leaving_as_told():
+        type("Settings", (), {"field": Field()})
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_candidates(line: str, found: list[str], folder: Path) -> None:
 
 
 def test_the_table_is_the_schema_s() -> None:
-    assert (REPOSITORY / "noether/cli/completion.json").read_text() == completion_table(), "run `make docs`"
+    assert (REPOSITORY / "noether/cli/completion.txt").read_text() == completion_table(), "run `make docs`"
 
 
 def test_only_the_standard_library_is_imported(environ) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from noether.checkpoints.own_settings import load_run_config
-from noether.cli.arguments import parse_arguments
-from noether.cli.commands import VERBS
+from noether.cli.binding import bind
 from noether.cli.entry import dispatch
-from noether.config.schema import RunConfig
 from noether.config.sweep import expand_sweep
 from noether.errors import RequestError
 
@@ -20,14 +18,14 @@ def run_line(words: Sequence[str]) -> None:
     if "--help" in words or words[0] == "ls":
         return
     if words and words[0] in ("train", "submit"):
-        command = parse_arguments(words, VERBS, tuple(RunConfig.model_fields))
+        command = bind(words)
         hp = command.flags.get("hp")
         if command.flags.get("multirun"):
-            for run in expand_sweep(command.positional):
+            for run in expand_sweep(command.words):
                 load_run_config(run, hp if isinstance(hp, str) else None)
             return
         flags = [word for name, value in command.flags.items() if name == "hp" for word in (f"--{name}", str(value))]
-        words = ["plan", *flags, *command.positional]
+        words = ["plan", *flags, *command.words]
     dispatch(list(words))
 
 
@@ -57,6 +55,8 @@ def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
         return [typed[0] if word == named else word for word in words]
     if typed[0] == "ls":
         return typed
+    if typed[0] == "--hp":  # Another settings file in the place of the one that stands first.
+        words = [word for word in words if not word.endswith((".yaml", ".yml"))]
     seen = [error.seen.split(" (")[0], *shlex.split(error.seen.replace("'", "").split(" (")[0])]
     seen = [part for word in seen for part in (word, *word.split(", ")[:1], *word.split(" and "))]
     keys = {_key(word) for word in typed if not word.startswith("-")}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from noether.config.compose import configs_folder, dump_config, load_config
+from noether.config.compose import dump_config, load_config
+from noether.config.groups import configs_folder
 from noether.errors import RequestError
 from tests.refusal import refusal
 

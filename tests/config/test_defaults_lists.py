@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from noether.config.compose import compose_settings
-from noether.config.settings_file import configs_folder, our_groups
+from noether.config.groups import configs_folder, our_groups
 from tests.refusal import refusal
 
 EXPERIMENTS = [f"+{group}={one}" for group, options in our_groups().items() if "/" in group for one in options]

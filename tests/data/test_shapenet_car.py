@@ -168,7 +168,7 @@ def test_the_embedded_data_set_is_described_too(noether) -> None:
 
 
 MISTAKES = {
-    "no-command": (["data"], 0, "usage: noether data COMMAND"),
+    "no-command": (["data"], 0, "noether data COMMAND"),
     "unknown-command": (["data", "prepair"], 2, "did you mean 'data prepare'?"),
     "unknown-kind": (["data", "prepare", "shapenet-car", "x", "y"], 2, "prepare x y --map shapenet_car"),
     "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from noether.cli.training_commands import train
+from noether.cli.model_commands import train
 from noether.config.compose import load_config
 from noether.doctor.gpu_checks import check_gpu_health
 from noether.doctor.host_facts import gather_facts

@@ -81,7 +81,7 @@ class Yaml(Subject):
     """Settings files, and some that are nested more deeply than anybody writes."""
 
     def __init__(self, folder: Path) -> None:
-        from noether.config.compose import configs_folder
+        from noether.config.groups import configs_folder
 
         super().__init__(folder)
         self.seeds = [path.read_bytes() for path in sorted(configs_folder().rglob("*.yaml"))]

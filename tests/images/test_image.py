@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY
 
 import noether
-from noether.cli.commands import VERBS, programs
+from noether.cli.commands import programs, verbs
 
 pytest.importorskip("docker")
 from images.containers_of_tests import tiny
@@ -46,17 +46,24 @@ NASTY = [
 ]
 
 
+ECHO = """
+import json, sys
+from pathlib import Path
+def main():
+    print(json.dumps([Path(sys.argv[0]).name, *sys.argv[1:]]))
+"""
+
+
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory) -> Path:
-    """A program in the place of noether's package, behind the image's own programs; prints its words."""
+    """A program in the place of noether's package, behind the image's own programs; prints its name and its words."""
     package = tmp_path_factory.mktemp("echo") / "noether"
     cli = package / "cli"
     cli.mkdir(parents=True)
     for name, text in {
         package / "__init__.py": "",
         cli / "__init__.py": "",
-        cli / "commands.py": f"def programs():\n    return {programs()!r}\n",
-        cli / "entry.py": "import json\ndef main(words):\n    print(json.dumps(words))\n",
+        cli / "entry.py": ECHO,
     }.items():
         name.write_text(text)
     for path in (package.parent, package, cli):
@@ -67,15 +74,14 @@ def echo(tmp_path_factory) -> Path:
 INSIDE = "/opt/noether/noether"
 
 
-@pytest.mark.parametrize("program", ["the-entrypoint", "the-verb-as-program", "noether-train"])
+@pytest.mark.parametrize("program", ["noether", "train", "noether-train"])
 def test_docker_hands_over_every_word_as_it_is(program: str, containers, echo) -> None:
     volumes = {str(echo): {"bind": INSIDE, "mode": "ro"}}
-    if program == "the-entrypoint":
+    if program == "noether":
         done = containers.run("train", *NASTY, volumes=volumes)
     else:
-        program = {"the-verb-as-program": "train"}.get(program, program)
         done = containers.run(*NASTY, volumes=volumes, entrypoint=[program])
-    assert json.loads(done.out) == ["train", *NASTY], done.err
+    assert json.loads(done.out) == [program, *["train"] * (program == "noether"), *NASTY], done.err
 
 
 @pytest.mark.parametrize("program", ["run", "exec-verb", "exec-noether"])
@@ -93,18 +99,26 @@ def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, image_varia
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["train", *NASTY]
+    assert json.loads(done.stdout)[program != "exec-verb" :] == ["train", *NASTY]
 
 
 def test_each_command_is_a_program_of_the_image(containers) -> None:
-    commands = {**{verb: verb for verb in VERBS}, "noether-train": "train", "noether-train-submit-job": "submit"}
+    commands = {verb: verb for verb in verbs() if " " in verb} | {
+        name: verb for name, verb in programs().items() if verb in verbs()
+    }
     # By env, as programs: export is a word of the shell itself.
-    script = "; ".join(f"env {command} --help | head -n 1" for command in commands)
+    script = "; ".join(f"env {command} --help | sed -n 2p" for command in commands)
     done = containers.run("-c", script, entrypoint=["sh"])
     said = [f"{line} " for line in done.out.splitlines()]
     assert len(said) == len(commands)
     for line, verb in zip(said, commands.values(), strict=True):
-        assert line.startswith(f"usage: noether {verb} ")
+        assert line.startswith(f"    noether {verb} - ")
+
+
+def test_the_image_has_the_fire_of_the_lock(containers) -> None:
+    script = "from importlib.metadata import version; print('fire==' + version('fire'))"
+    done = containers.run("-c", script, entrypoint=["/opt/venv/bin/python3"])
+    assert done.out.strip() in (REPOSITORY / "constraints.txt").read_text().splitlines(), done.err
 
 
 def test_the_image_says_what_it_was_made_from(containers) -> None:

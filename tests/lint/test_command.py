@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.lint import precision
-from noether.cli.commands import read_train_line
+from noether.cli.binding import read_train_line
 from noether.lint import shell
 from noether.lint.check import MAX_SIZE, lint_text
 from noether.lint.command import run_lint

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noether.cli.commands import read_train_line
+from noether.cli.binding import read_train_line
 from noether.lint.check import lint_text
 from noether.lint.command import fix_script
 from noether.lint.finding import Finding, apply

@@ -18,6 +18,7 @@ def test_outside_of_an_image() -> None:
     found = provenance()
     assert found["lock_sha256"] == sha256(LOCK.read_bytes()).hexdigest()
     assert found["packages"]["torch"].startswith("2.")
+    assert f"fire=={found['packages']['fire']}" in LOCK.read_text().splitlines()
     assert json.loads(json.dumps(found)) == found
     assert describe_environment().items() >= found.items()
 

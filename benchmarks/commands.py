@@ -1,0 +1,60 @@
+"""How long commands take that start nothing, in CPU seconds of the whole process; beside another checkout, as ratios.
+
+    python benchmarks/commands.py [--against CHECKOUT] [--rounds N] [--json FILE]
+
+Arms take turns. The other checkout runs with this Python and its packages, as after `git worktree add CHECKOUT COMMIT`.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from record import REPOSITORY, finish, parser, row, told
+
+HELP_GOAL_S = 0.25
+COMMANDS = {
+    "--help": ["--help"],
+    "--version": ["--version"],
+    "plan --help": ["plan", "--help"],
+    "plan": ["plan", "accelerator=cpu"],
+    "a refused flag": ["train", "--reest"],
+    "a refused setting": ["train", "acelerator=cpu"],
+    "Tab": ["__complete", "bash", "noether train trainer."],
+}
+
+
+def seconds(words: list[str], checkout: Path, folder: str) -> float:
+    """Return the CPU seconds of one command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environ = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-m", "noether", *words]
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode not in (0, 2):
+        raise SystemExit(f"noether {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("--against", type=Path)
+    options = own.parse_args()
+    checkouts = [REPOSITORY, *([options.against.resolve()] if options.against else [])]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, words in COMMANDS.items():
+            for checkout in checkouts:  # Not counted: the first start writes the bytecode.
+                seconds(words, checkout, folder)
+            rounds = [[seconds(words, one, folder) for one in checkouts] for _ in range(options.rounds or 5)]
+            goal = HELP_GOAL_S if name.endswith(("help", "version")) else None
+            rows.append(row(f"{name}: seconds", [times[0] for times in rounds], goal, at_least=False))
+            if options.against:
+                rows.append(row(f"{name}: ratio", [times[0] / times[1] for times in rounds]))
+    finish("commands", rows, options.json)
+
+
+if __name__ == "__main__":
+    told(main)

@@ -1,0 +1,191 @@
+"""Binds a command line by Fire. Fire calls only functions that describe a call, so nothing runs before all is bound.
+
+Added here is what Fire cannot know: which flags are switches, that any setting may be a flag, and that FILE.yaml as the
+first word is --hp FILE.yaml. What was meant by words that cannot be bound is in `mistakes.py`.
+"""
+
+import contextlib
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import Parameter, cleandoc, signature
+from itertools import pairwise
+from typing import Any
+
+import fire
+from fire.core import FireExit
+from fire.decorators import SetParseFn
+
+from noether.cli import commands, mistakes
+from noether.cli.commands import COMMANDS, SHARED, Command, CommandGroup, Memberless
+from noether.cli.mistakes import NO_VALUE, flag_of, is_flag
+from noether.errors import ExitCode, RequestError
+
+ASKS_FOR_HELP = {"--help", "-h"}
+
+
+@dataclass(frozen=True)
+class Call(Memberless):
+    """A command with its words and flags."""
+
+    verb: str
+    function: Command
+    words: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self) -> int:
+        """Run the command and return its exit code."""
+        return self.function(*self.words, **self.flags) or ExitCode.DONE
+
+
+def bind(words: Sequence[str], engine: str = "") -> Call:
+    """Return the call that a command line asks for, which may be Fire's help; `engine` is whose container this is in.
+
+    Raises:
+        RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
+    """
+    line, for_fire = _spelled_out(list(words))
+    if for_fire[:1] == ["--completion"]:
+        return bind(["completion", *(for_fire[1:] or ["bash"])])
+    if not {*for_fire} <= ASKS_FOR_HELP:
+        raise mistakes.not_fires(line, for_fire)
+    said = io.StringIO()
+    try:  # A lone hyphen would end the call, help go through a pager to stderr, and errors be worded by Fire.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            found = fire.Fire(_table(), [*line, "--", *for_fire, "--separator=\0"], name="noether", serialize=repr)
+    except FireExit as end:
+        if end.code:
+            raise mistakes.refusal(end.trace, words, engine) from None
+        # Fire's help offers letters that Fire then finds ambiguous, and -h for --hp.
+        letters = _letters(getattr(end.trace.GetResult(), "command", print))
+        text = re.sub(r"(?m)^    (-\w), (?=--)", lambda one: one[0] if one[1] in letters else "    ", said.getvalue())
+        return Call("help", print, (text.rstrip(),))
+    return bind([*line, "--help"]) if isinstance(found, CommandGroup) else _arranged(found, words, line)
+
+
+def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
+    """Return the overrides and settings file of `noether train WORDS`, for the linter; None if it cannot be read."""
+    with contextlib.suppress(RequestError):
+        call = bind(["train", *words])
+        return (call.words, call.flags.get("hp")) if call.verb == "train" else None
+    return None
+
+
+def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words for the command, and those for Fire itself, in the forms that Fire binds as they were meant.
+
+    Help becomes Fire's own flag; a one-letter flag its long form, as Fire has it; a switch --switch=True, because Fire
+    would take the next word as its value; a flag without its value --flag=NO_VALUE, for Fire would make it "True".
+    """
+    words[:1] = [{"--version": "version", "--help": "help", "-h": "help"}.get(word, word) for word in words[:1]]
+    if words[:1] == ["help"] and (len(words) == 1 or words[1] in COMMANDS):
+        words = [*words[1:], "--help"]
+    path, command = commands.command_named(words)
+    typed, for_fire = fire.parser.SeparateFlagArgs(words)
+    if ASKS_FOR_HELP & {*typed, *for_fire}:
+        return path, ["--help"]
+    if not callable(command):
+        return typed, for_fire
+    own, line = commands.flags_of(command), list[str]()
+    known = _letters(command) | {form: name for name in own for form in (f"--{name}", flag_of(name))}
+    for word, after in pairwise([*typed, "--"]):
+        flag, equals, value = word.partition("=")
+        name, unset = known.get(flag, ""), known.get(re.sub("^--no-?", "--", flag), "")
+        flag = f"--{name}" if name else flag
+        if equals or not is_flag(word):
+            line.append(flag + equals + value)
+        elif not name and own.get(unset) is bool:
+            line.append(f"--{unset}=False")
+        elif own.get(name) is bool and after.lower() not in ("true", "false"):
+            line.append(f"{flag}=True")
+        else:
+            line.append(f"{flag}={NO_VALUE}" if is_flag(after) else flag)
+    return line, for_fire
+
+
+def _letters(command: Command) -> dict[str, str]:
+    """Return the one-letter flags of a command: of each letter with which only one of its flags and words begins."""
+    first = Counter(name[0] for name in [*commands.flags_of(command), *commands.words_of(command), "help"])
+    return {f"-{name[0]}": name for name in commands.flags_of(command) if first[name[0]] == 1}
+
+
+def _table(group: CommandGroup = COMMANDS, before: str = "") -> CommandGroup:
+    """Return the commands as Fire is given them."""
+    as_typed = SetParseFn(str)  # Of Fire's own reading, 0,1 is a tuple; what 1e-3 means is the schema's to say.
+    return CommandGroup(cleandoc(group.__doc__ or ""), **{
+        name: _table(one, f"{name} ") if isinstance(one, CommandGroup) else as_typed(_Description(before + name, one))
+        for name, one in group.items()
+    })  # fmt: skip
+
+
+class _Description(Memberless):
+    """A command as Fire is given it: with its signature and docstring, but calling it only describes the call."""
+
+    def __init__(self, verb: str, command: Command) -> None:
+        own = signature(command).parameters
+        # What Fire shows of a type is its name, and of `str | None` that it may be left out.
+        shown = [one.replace(annotation=one.annotation if one.annotation is bool else str) for one in own.values()]
+        if commands.takes_settings(command):
+            shown.append(Parameter("settings", Parameter.VAR_KEYWORD))
+        self.verb, self.command, self.__name__ = verb, command, command.__name__
+        self.__signature__ = signature(command).replace(parameters=shown)
+        text, _, described = cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")
+        said = [f"    {one.name}: {SHARED[one.name]}" for one in shown
+                if one.name in SHARED and f"    {one.name}: " not in described]  # fmt: skip
+        self.__doc__ = "\n".join([text, "", "Args:", *filter(None, [described]), *said])
+
+    def __call__(self, /, *words: str, **flags: str) -> Call:
+        return Call(self.verb, self.command, words, flags)
+
+    def __get__(self, *owner: object) -> "_Description":
+        return self  # What has this method is a routine to `inspect`, and so to Fire.
+
+
+def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
+    """Return the call with its switches as booleans, several --set as one, and flags of settings as overrides."""
+    command, words, given = call.function, list(call.words), dict(call.flags)
+    own = commands.flags_of(command)
+    mistakes.check_words(call, line)
+    if "set" in given:
+        values = [after if word == "--set" else word[6:] for word, after in pairwise([*line, ""])
+                  if word.partition("=")[0] == "--set"]  # fmt: skip
+        given["set"] = NO_VALUE if NO_VALUE in values else ",".join(values)
+    if commands.takes_settings(command) and "hp" not in given and words and re.fullmatch(r"[^=]+\.ya?ml", words[0]):
+        given["hp"] = words.pop(0)
+    for name, value in [*given.items()]:
+        if name not in own:
+            words.append(_override(call, name, given.pop(name), typed))
+        elif value in (NO_VALUE, ""):
+            raise mistakes.flag_without_value(name)
+        elif own[name] is bool:
+            if value.lower() not in ("true", "false"):
+                flag = flag_of(name)
+                raise RequestError("unreadable-word", f"cannot read {flag}={value}", seen=f"{flag}={value}",
+                                   expected=f"{flag}, or {flag}=false", fix=flag)  # fmt: skip
+            given[name] = value.lower() == "true"
+    return replace(call, words=tuple(words), flags=given)
+
+
+def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
+    """Return a setting's flag as an override. Its value is one text to the shell, so its commas are no sweep."""
+    from noether.config.schema import RunConfig
+
+    if name.partition(".")[0] not in RunConfig.model_fields:
+        raise mistakes.unknown_flag(call.verb, name, value, typed)
+    typed_key, is_override, _ = value.lstrip("+~").partition("=")
+    if value == NO_VALUE or (is_override and re.split("[./]", typed_key)[0] in RunConfig.model_fields):
+        raise mistakes.flag_without_value(name)
+    for word in call.words:
+        other, _, its_value = word.lstrip("+~").partition("=")
+        nested = f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
+        if other == name or (nested and "{" in value + its_value):  # Fire does not tell their order.
+            raise RequestError("flag-and-override", f"{name} is given as a flag and as an override",
+                               seen=f"{flag_of(name)} {value} and {word}", expected="one of them",
+                               fix=f"leave {word} out")  # fmt: skip
+    if "," in value and not value.startswith(("[", "{", "'", '"')):
+        from noether.config.sweep import quoted
+
+        value = quoted(value)
+    return f"{name}={value}"

@@ -1,0 +1,177 @@
+"""The commands of runs that exist, of machines and jobs, of shells, and of the program itself."""
+
+from noether import __version__
+from noether.errors import ExitCode
+
+
+def checkpoints(
+    run: str, *, verify: bool = False, prune: bool = False, keep: str | None = None,
+    yes: bool = False, json: bool = False,
+) -> int:  # fmt: skip
+    """List a run's checkpoints, read them back, or remove old ones.
+
+    Args:
+        verify: read every file and compare its SHA-256
+        prune: show which would be removed; --yes removes them. The best one and at least one intact one are kept
+        keep: how many of the newest intact checkpoints --prune keeps (default: the run's keep_checkpoints)
+        yes: with --prune: remove them
+    """
+    from noether.checkpoints.command import checkpoints_here
+
+    return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
+
+
+def report(run: str) -> int:
+    """Write a run's report.html again from the files in its folder."""
+    from noether.report.command import report_here
+
+    return report_here(run)
+
+
+def tensorboard(*runs: str, port: str | None = None) -> int:
+    """Serve the curves of runs by TensorBoard, on this machine's loopback address, until Ctrl-C.
+
+    Args:
+        port: the port of 127.0.0.1 to listen on (default: the first free one from 6006; 0: any free one)
+    """
+    from noether.training.tensorboard_page import serve_here
+
+    return serve_here(runs, port)
+
+
+def status(*, output_path: str = "runs", json: bool = False) -> int:
+    """Show the state of the runs in a folder: waiting, running, done, stopped, failed, lost.
+
+    Args:
+        output_path: the folder that holds the run folders
+    """
+    from noether.runs.status import show_status
+
+    return show_status(output_path, as_json=json)
+
+
+def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
+    """Print the output of a run's job and ranks.
+
+    Args:
+        rank: print only this rank's log
+        follow: keep printing until the run has ended
+    """
+    from noether.runs.logs import show_logs
+
+    return show_logs(run, rank=rank, follow=follow)
+
+
+def watch(*runs: str, port: str | None = None) -> int:
+    """Show runs on a local page that follows them: curves, time, ranks, logs, pictures; several compared.
+
+    The page only reads, and only this machine can open it; runs on other machines are followed through their
+    folders. Ctrl-C ends the page, not the runs.
+
+    Args:
+        port: the port of 127.0.0.1 to listen on (default: 8642, or any free one if that is taken)
+    """
+    from noether.watch.serve import watch_here
+
+    return watch_here(runs, port)
+
+
+def cancel(run: str) -> int:
+    """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not requeued."""
+    from noether.runs.cancel import cancel_run
+
+    return cancel_run(run)
+
+
+def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
+    """Find out what is wrong with this machine, job or image, and the line that fixes it.
+
+    Started alone, it checks this machine; under srun, torchrun or mpirun, every rank takes part and rank 0 reports.
+    It trains nothing, and ends within a minute even if something hangs.
+
+    Args:
+        overrides: settings and groups of the run to check for, as for train
+        timeout: time limit in seconds (default: 50)
+    """
+    from noether.doctor.examine import doctor_here, read_seconds
+
+    return doctor_here(overrides, hp, read_seconds(timeout), json)
+
+
+def submit(
+    *overrides: str, hp: str | None = None, multirun: bool = False, print: bool = False, dry_run: bool = False
+) -> int:
+    """Submit a training job to Slurm, with the settings in the slurm section. A requeued job continues its run.
+
+    The configuration is checked here, so a mistake is reported at once and never waits in the queue.
+
+    Args:
+        overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4 (noether help slurm)
+        multirun: one job array with a run for each value of seed=1,2,3
+        print: write the job script to standard output, for noether submit --print … | sbatch
+        dry_run: show the plan and the script; submit nothing
+    """
+    from noether.slurm.submit import submit_here
+
+    return submit_here(overrides, hp, multirun=multirun, to_print=print, dry_run=dry_run)
+
+
+def lint(
+    *scripts: str, hp: str | None = None, fix: bool = False, json: bool = False, format: str = "text",
+    rules: bool = False, slurm: str | None = None,
+) -> int:  # fmt: skip
+    """Check a job script before it is submitted.
+
+    Takes any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
+    warnings); 1: errors; 2: a file could not be read.
+
+    Args:
+        scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
+        hp: a YAML file with settings: also check that the job's ranks can share its batch
+        fix: write the certain fixes into a copy beside each script: job.fixed.sbatch
+        json: short for --format json
+        format: text, json, github (annotations) or sarif (code scanning)
+        rules: list the rules; check nothing
+        slurm: the cluster's version of Slurm, such as 23.02: also report what only some versions do
+    """
+    from noether.lint.command import list_rules, run_lint
+
+    if rules:
+        return list_rules()
+    from noether.cli.binding import read_train_line
+
+    return run_lint(scripts, hp, fix, "json" if json else format, read_train_line, slurm)
+
+
+def completion(shell: str) -> int:
+    """Print the script that lets a shell complete commands, flags, settings, groups, runs and files.
+
+    bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
+    noether completion fish > ~/.config/fish/completions/noether.fish
+
+    Args:
+        shell: bash, zsh or fish
+    """
+    from noether.cli.completing import shell_script
+
+    print(shell_script(shell), end="")
+    return ExitCode.DONE
+
+
+def help(name: str) -> int:
+    """Describe a command, a section of settings with all its kinds, or one setting.
+
+    Args:
+        name: train, model, or trainer.max_epochs
+    """
+    from noether.cli.settings_help import section_help, sections, setting_help
+
+    section = name.removesuffix(".kind")
+    print(section_help(section) if section in sections() else setting_help(name))
+    return ExitCode.DONE
+
+
+def version() -> int:
+    """Print the version."""
+    print(f"noether {__version__}")
+    return ExitCode.DONE

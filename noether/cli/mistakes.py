@@ -1,0 +1,184 @@
+"""Says what was probably meant by words that cannot be bound, from the trace that Fire leaves."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from noether.cli.commands import COMMANDS, Command, CommandGroup, flags_of, takes_settings, verbs, words_of
+from noether.common.container import program_line
+from noether.common.suggest import did_you_mean, nearest
+from noether.errors import RequestError
+
+# Words that are programs of an image, typed where its entrypoint takes a command of noether.
+PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
+MESH = r".*\.(stl|vtk|vtu|vtp|ply|obj|npy)"
+MEANT_FOR = {
+    "predict": ("mesh", MESH), "sensitivity": ("mesh", MESH), "evaluate": ("split", "test|validation|train"),
+    "logs": ("rank", r"\d+"), "status": ("output_path", ".+"), "data inspect": ("out", r".*\.ya?ml"),
+}  # fmt: skip
+"""The flag that a word too many was probably meant for, if the word is so."""
+# What other programs call a flag.
+ALIASES = {"n": "dry_run"} | dict.fromkeys(("config", "config_name", "config_path", "config_file", "cfg", "c"), "hp")
+OF_FIRE = ("--interactive", "-i", "--separator", "--trace", "-t", "--verbose", "-v")
+NO_VALUE = "\0"  # The value of a flag that has none; no word of a command line can be it.
+
+
+def is_flag(word: str) -> bool:
+    """Return whether Fire takes a word for a flag: -1 is none."""
+    return re.match("--|-[a-zA-Z]", word) is not None
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter, as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def key_of(word: str) -> str:
+    """Return the name of a typed flag, as Fire has it."""
+    return word.partition("=")[0].lstrip("-").replace("-", "_")
+
+
+def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
+    """Return the refusal of a line that Fire could not bind; its last element has the reason and the words left."""
+    found, reason, left = trace.GetResult(), trace.elements[-1].ErrorAsStr(), list(trace.elements[-1].args)
+    if isinstance(found, CommandGroup):
+        return _unknown_command(typed, sum(len(element.args or ()) for element in trace.elements[:-1]), engine)
+    if callable(found):
+        return _missing_words(found.verb, found.command, typed[len(found.verb.split()) :], reason)
+    flags = [place for place, word in enumerate(left) if is_flag(word)]
+    if not flags:
+        return _surplus_words(found, left)
+    _, equals, value = left[flags[0]].partition("=")
+    return unknown_flag(found.verb, key_of(left[flags[0]]), value if equals else left[flags[0] + 1], typed)
+
+
+def check_words(call: Any, line: Sequence[str]) -> None:
+    """Refuse what Fire takes for something else: a flag typed twice, a missing value, a second command, a mesh."""
+    verb, words = call.verb, list(call.words)
+    if NO_VALUE in words:
+        raise flag_without_value(words_of(call.function)[words.index(NO_VALUE)])
+    keys = [key_of(word) for word in line if is_flag(word) and key_of(word) != "set"]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise RequestError("flag-twice", f"{flag_of(twice)} is given twice", seen=_line(*line),
+                           expected="one value", fix=f"leave one {flag_of(twice)} out")  # fmt: skip
+    if words and words[0] in COMMANDS and takes_settings(call.function):
+        rest = [*words[1:], *_flags_typed(call.flags)]
+        raise RequestError("two-commands", f"{verb} and {words[0]} are two commands",
+                           seen=_line(verb, words[0], *rest), expected="one command",
+                           fix=_line(words[0] if verb == "train" else verb, *rest))  # fmt: skip
+    if verb == "predict" and (meshes := [word for word in words if re.fullmatch(MESH, word)]):
+        raise _surplus_words(call, meshes)
+
+
+def flag_without_value(name: str) -> RequestError:
+    """Return the refusal of a flag that ends the line, or comes before another flag."""
+    flag = flag_of(name)
+    return RequestError("flag-without-value", f"{flag} has no value", seen=flag,
+                        expected=f"{flag} VALUE", fix=f"{flag} VALUE")  # fmt: skip
+
+
+def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
+    """Return the refusal of words after `--`: Fire would ignore them, or begin a session."""
+    return RequestError(
+        "words-after-two-hyphens",
+        "what comes after -- is for Fire, not for the command",
+        seen=shlex.join(["--", *after]),
+        expected="-- --help or -- --completion SHELL",
+        fix=_line(*line, *(word for word in after if word not in OF_FIRE)),
+    )
+
+
+def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> RequestError:
+    """Return the refusal of a flag that the command does not have."""
+    own, settings = flags_of(verbs()[verb]), takes_settings(verbs()[verb])
+    meant, line = _flag_meant(name, value, own, settings)
+    flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
+    near = flag_of(meant) if meant and not line else meant
+    taken = "" if own.get(meant) is bool else " VALUE" if value == NO_VALUE else f" {value}"
+    return RequestError(
+        "unknown-flag",
+        f"noether {verb} has no flag {flag}" + (f", did you mean {near}?" if near else ""),
+        seen=flag if value == NO_VALUE else f"{flag} {value}",
+        expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
+        fix=line or (near + taken if near else f"noether {verb} --help"),
+    )
+
+
+def _flag_meant(typed: str, value: str, own: Mapping[str, Any], settings: bool) -> tuple[str, str]:
+    """Return the flag or setting that was meant, and the line to type if it is no flag; "" for none."""
+    if ALIASES.get(typed) in own:
+        return ALIASES[typed], ""
+    if len(typed) < 2 or any(typed in flags_of(command) for command in verbs().values()):
+        return "", ""  # A flag of another command means that.
+    if not settings:
+        return nearest(typed, own) or "", ""
+    from noether.config.other_names import setting_meant
+    from noether.config.schema import RunConfig
+
+    found = setting_meant(typed, "VALUE" if value == NO_VALUE else value)
+    if found is not None:
+        return found.setting, "" if found.setting in RunConfig.model_fields and not found.remark else str(found)
+    return nearest(typed, [*own, *RunConfig.model_fields]) or "", ""
+
+
+def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestError:
+    """Return the refusal of a line whose first words, `known` many, are a group, and whose next one is no command."""
+    path, rest = list(typed[: known + 1]), typed[known + 1 :]
+    name, names = " ".join(path), [*verbs(), *COMMANDS]
+    near = nearest(name, names) if path[-1].rpartition("/")[2] not in PROGRAMS and "=" not in name else None
+    other = ["train", *typed] if "=" in name else [*path[:-1], "--help"]
+    fix = _line(*near.split(), *rest) if near else _line(*other)
+    if engine and not near:
+        fix = program_line(engine, typed)
+    elif engine in ("docker", "podman"):
+        fix += f"      (another program of the image: {engine} run --entrypoint PROGRAM …)"
+    return RequestError(
+        "unknown-command",
+        f"no command {did_you_mean(name, names) if near else repr(name)}",
+        seen=f"noether {name}",
+        expected=", ".join(("--help", "--version") if name.startswith("-") else dict.fromkeys(names)),
+        fix=fix,
+    )
+
+
+def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str) -> RequestError:
+    """Return the refusal of a line without a needed word, or with a one-letter flag that Fire finds ambiguous."""
+    path, needed = verb.split(), words_of(command)
+    absent = needed[next((place for place, name in enumerate(needed) if reason.endswith(f" {name}")), len(needed)) :]
+    if not absent:
+        return unknown_flag(verb, key_of(reason.split("'")[1]), NO_VALUE, rest)
+    meant = [{"run": "runs/NAME", "shell": "bash"}.get(name, name.upper()) for name in absent]
+    return RequestError(
+        "missing-words",
+        f"noether {verb} needs {' '.join(absent).upper()}",
+        seen=_line(*path, *rest),
+        expected=f"noether {verb} {' '.join(needed).upper()}",
+        fix=_line(*path, *meant, *rest) if absent == needed else _line(*path, *rest, *meant),
+    )
+
+
+def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
+    """Return the refusal of words too many, with the whole command as it was probably meant."""
+    own, path, (meant, like) = flags_of(call.function), call.verb.split(), MEANT_FOR.get(call.verb, ("", ""))
+    words, given = [word for word in call.words if word not in extra], _flags_typed(call.flags)
+    added = [flag_of(word) for word in extra if own.get(word) is bool]
+    if meant and meant not in call.flags and len(extra) == 1 and re.fullmatch(like, extra[0]):
+        is_run = meant == "output_path" and (Path(extra[0]) / "config.yaml").is_file()  # It takes the folder of runs.
+        added = [flag_of(meant), str(Path(extra[0]).parent) if is_run else extra[0]]
+    return RequestError(
+        "surplus-words",
+        f"noether {call.verb} takes no word {shlex.join(extra)}",
+        seen=_line(*path, *words, *extra, *given),
+        expected=" ".join(["noether", *path, *(name.upper() for name in words_of(call.function)), *map(flag_of, own)]),
+        fix=_line(*path, *(words or ["runs/NAME"] * len(words_of(call.function))), *given, *added),
+    )
+
+
+def _flags_typed(flags: Mapping[str, str]) -> list[str]:
+    return [flag_of(name) + f"={value}" * (value != "True") for name, value in flags.items()]
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["noether", *(word.removesuffix(f"={NO_VALUE}") for word in words if word != NO_VALUE)])
