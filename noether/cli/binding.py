@@ -20,7 +20,7 @@ from fire.decorators import SetParseFn
 
 from noether.cli import commands, mistakes
 from noether.cli.commands import COMMANDS, SHARED, Command, CommandGroup, Memberless
-from noether.cli.mistakes import NO_VALUE, flag_of, is_flag
+from noether.cli.mistakes import NO_VALUE, flag_of, is_flag, key_of
 from noether.errors import ExitCode, RequestError
 
 ASKS_FOR_HELP = {"--help", "-h"}
@@ -89,10 +89,11 @@ def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
     if not callable(command):
         return typed, for_fire
     own, line = commands.flags_of(command), list[str]()
-    known = _letters(command) | {form: name for name in own for form in (f"--{name}", flag_of(name))}
+    letters = _letters(command)
     for word, after in pairwise([*typed, "--"]):
         flag, equals, value = word.partition("=")
-        name, unset = known.get(flag, ""), known.get(re.sub("^--no-?", "--", flag), "")
+        key = key_of(word) if is_flag(word) else ""
+        name, unset = letters.get(flag, key if key in own else ""), re.sub("^no_?", "", key)
         flag = f"--{name}" if name else flag
         if equals or not is_flag(word):
             line.append(flag + equals + value)
@@ -174,8 +175,9 @@ def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
 
     if name.partition(".")[0] not in RunConfig.model_fields:
         raise mistakes.unknown_flag(call.verb, name, value, typed)
-    typed_key, is_override, _ = value.lstrip("+~").partition("=")
-    if value == NO_VALUE or (is_override and re.split("[./]", typed_key)[0] in RunConfig.model_fields):
+    attached = any("=" in word for word in typed if is_flag(word) and key_of(word) == name)
+    override = re.match(r"[+~]*(\w+)[\w./]*=", "" if attached else value)
+    if value == NO_VALUE or (override and override[1] in RunConfig.model_fields):
         raise mistakes.flag_without_value(name)
     for word in call.words:
         other, _, its_value = word.lstrip("+~").partition("=")

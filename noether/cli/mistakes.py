@@ -1,9 +1,9 @@
 """Says what was probably meant by words that cannot be bound, from the trace that Fire leaves."""
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from noether.cli.commands import COMMANDS, Command, CommandGroup, flags_of, takes_settings, verbs, words_of
@@ -66,8 +66,8 @@ def check_words(call: Any, line: Sequence[str]) -> None:
     if words and words[0] in COMMANDS and takes_settings(call.function):
         rest = [*words[1:], *_flags_typed(call.flags)]
         raise RequestError("two-commands", f"{verb} and {words[0]} are two commands",
-                           seen=_line(verb, words[0], *rest), expected="one command",
-                           fix=_line(words[0] if verb == "train" else verb, *rest))  # fmt: skip
+                           seen=_line(*verb.split(), words[0], *rest), expected="one command",
+                           fix=_line(*([words[0]] if verb == "train" else verb.split()), *rest))  # fmt: skip
     if verb == "predict" and (meshes := [word for word in words if re.fullmatch(MESH, word)]):
         raise _surplus_words(call, meshes)
 
@@ -96,7 +96,7 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
     meant, line = _flag_meant(name, value, own, settings)
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
     near = flag_of(meant) if meant and not line else meant
-    taken = "" if own.get(meant) is bool else " VALUE" if value == NO_VALUE else f" {value}"
+    taken = "" if own.get(meant) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
     return RequestError(
         "unknown-flag",
         f"noether {verb} has no flag {flag}" + (f", did you mean {near}?" if near else ""),
@@ -163,10 +163,10 @@ def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
     """Return the refusal of words too many, with the whole command as it was probably meant."""
     own, path, (meant, like) = flags_of(call.function), call.verb.split(), MEANT_FOR.get(call.verb, ("", ""))
     words, given = [word for word in call.words if word not in extra], _flags_typed(call.flags)
-    added = [flag_of(word) for word in extra if own.get(word) is bool]
+    added = [flag_of(word) for word in dict.fromkeys(extra) if own.get(word) is bool and word not in call.flags]
     if meant and meant not in call.flags and len(extra) == 1 and re.fullmatch(like, extra[0]):
-        is_run = meant == "output_path" and (Path(extra[0]) / "config.yaml").is_file()  # It takes the folder of runs.
-        added = [flag_of(meant), str(Path(extra[0]).parent) if is_run else extra[0]]
+        is_run = meant == "output_path" and os.path.isfile(f"{extra[0]}/config.yaml")  # It takes the folder of runs.
+        added = [flag_of(meant), (os.path.dirname(extra[0]) or ".") if is_run else extra[0]]
     return RequestError(
         "surplus-words",
         f"noether {call.verb} takes no word {shlex.join(extra)}",
