@@ -6,13 +6,10 @@ Arms take turns. The other checkout runs with this Python and its packages, as a
 """
 
 import os
-import resource
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from record import REPOSITORY, finish, parser, row, told
+from record import REPOSITORY, cpu_seconds, finish, parser, row, told
 
 HELP_GOAL_S = 0.25
 COMMANDS = {
@@ -27,15 +24,8 @@ COMMANDS = {
 
 
 def seconds(words: list[str], checkout: Path, folder: str) -> float:
-    """Return the CPU seconds of one command."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environ = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-m", "noether", *words]
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode not in (0, 2):
-        raise SystemExit(f"noether {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    """Return the CPU seconds of one command of a checkout."""
+    return cpu_seconds(words, {**os.environ, "PYTHONPATH": str(checkout)}, folder, codes=(0, 2))
 
 
 def main() -> None:

@@ -7,11 +7,8 @@ bracket of numbers. Arms take turns; seconds are CPU time of the whole command.
 """
 
 import os
-import resource
-import subprocess
-import sys
 
-from record import REPOSITORY, at_least_one, finish, parser, row, told
+from record import REPOSITORY, at_least_one, cpu_seconds, finish, parser, row, told
 
 GOAL_S = 1.0
 TASKS = 8
@@ -37,16 +34,8 @@ def environment(ranks: int) -> dict[str, str]:
 
 def seconds(ranks: int) -> float:
     """Returns the CPU seconds of one plan."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     settings = [f"trainer.effective_batch_size={ranks}", "dataset.train_shapes=600000", "accelerator=cpu"]
-    command = [sys.executable, "-m", "noether", "plan", "--json", *settings]
-    done = subprocess.run(
-        command, env=environment(ranks), cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"noether plan at {ranks} ranks ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_seconds(["plan", "--json", *settings], environment(ranks), REPOSITORY)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -115,6 +116,19 @@ def told(main: Callable[[], None], *refused: type[Exception]) -> None:
         if "/" in str(error.filename):
             raise
         sys.exit(f"{error.filename} is not installed")
+
+
+def cpu_seconds(
+    words: Sequence[str], environ: dict[str, str], folder: Path | str, codes: Sequence[int] = (0,)
+) -> float:
+    """Return the CPU seconds of one `noether` command. SystemExit: it ended with another code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "noether", *words]
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode not in codes:
+        raise SystemExit(f"noether {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class Arm:
