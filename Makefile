@@ -18,7 +18,7 @@ shell: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
 # Three workers, for many tests wait; tests/sharing.py says how they share the tests. ARGS is for pytest:
-# make test ARGS="-n 0 tests/data".
+# make test ARGS="-n 0 tests/physics/cases".
 WORKERS ?= 3
 
 SHARED := -n $(WORKERS) --dist loadscope --no-loadscope-reorder

@@ -23,12 +23,12 @@ from torch import nn
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
-from noether.data.loader import Batch
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
+from noether.core.data.loader import Batch
+from noether.core.tasks.base import Predictions, SampleMetrics, Task
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
-from noether.tasks.base import Predictions, SampleMetrics, Task
-from noether.workers.context import WorkerContext
 
 SECONDS = 4.0
 """Length of an arm: longer than the write, so that all it costs falls into it."""

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from noether.config.compose import compose_settings, validate
 from noether.config.schema import RunConfig
-from noether.data.build import prepare_data
-from noether.models.build import count_parameters
-from noether.models.geometry import count_supernodes
-from noether.models.layers.blocks import PerceiverBlock
-from noether.models.layers.positions import rotary_table
-from noether.models.points import Latent, mean_token
-from noether.models.upt import UPT
+from noether.core.data.build import prepare_data
+from noether.core.models.build import count_parameters
+from noether.physics.models.geometry import count_supernodes
+from noether.physics.models.layers.blocks import PerceiverBlock
+from noether.physics.models.layers.positions import rotary_table
+from noether.physics.models.points import Latent, mean_token
+from noether.physics.models.upt import UPT
 
 CARS = ("task.parameters={car: {}}",)
 LEGS = 4

@@ -20,9 +20,9 @@ from models import Contender, this_device
 from record import at_least_one, finish, parser, row, told
 
 from noether.config.compose import load_config
-from noether.data.cases.draft import draft_map
-from noether.data.cases.prepare import prepare_cases
-from noether.data.cases.survey import survey_folder
+from noether.physics.cases.draft import draft_map
+from noether.physics.cases.prepare import prepare_cases
+from noether.physics.cases.survey import survey_folder
 
 FIELD = "volume_heat_flux"
 SCALINGS = ("standardised", "symmetric_log")

@@ -34,20 +34,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from noether.common.cpus import UsableCpus
 from noether.config.compose import load_config
-from noether.data.build import prepare_data
-from noether.data.loader import to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
-from noether.distributed.group import Group, joined_group
-from noether.environments.devices import DeviceInventory
-from noether.environments.launch_context import LaunchContext
-from noether.environments.local import local_placement
-from noether.environments.placement import Device, DeviceKind, LaunchRequest
-from noether.planning.batches import plan_batches
+from noether.core.data.build import prepare_data
+from noether.core.data.loader import to_device, training_batches
+from noether.core.data.order import GlobalOrder, RankOrder
+from noether.launch.detect.devices import DeviceInventory
+from noether.launch.detect.launch_context import LaunchContext
+from noether.launch.detect.local import local_placement
+from noether.launch.detect.placement import Device, DeviceKind, LaunchRequest
+from noether.launch.group.group import Group, joined_group
+from noether.launch.planning.batches import plan_batches
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.run import run_placement
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import build_run
 from noether.training.update import Updater
-from noether.workers.context import WorkerContext
-from noether.workers.run import run_placement
 
 MODELS = ("upt", "ab_upt", "transformer", "transolver", "transolver_all_points")
 ALL_POINTS = {"surface": 3682, "volume": 28504}

@@ -32,7 +32,7 @@ from pathlib import Path
 from record import at_least_one, told
 
 from noether.common.cpus import UsableCpus
-from noether.workers.context import WorkerContext
+from noether.launch.processes.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RANKS = (2, 8, 32, 64, 128, 256)
@@ -57,8 +57,8 @@ def median_time(what: Callable[[], object]) -> float:
 def stop_in_agreement(context: WorkerContext, folder: str) -> int:
     import torch
 
-    from noether.distributed.group import joined_group
-    from noether.distributed.stop import AgreedStop
+    from noether.launch.group.group import joined_group
+    from noether.launch.group.stop import AgreedStop
 
     torch.set_num_threads(1)
     stop, arrived = AgreedStop(), time.time()
@@ -89,7 +89,7 @@ def stop_in_agreement(context: WorkerContext, folder: str) -> int:
 
 
 def lose_one(context: WorkerContext, folder: str) -> int:
-    from noether.distributed.group import joined_group
+    from noether.launch.group.group import joined_group
 
     with joined_group(context) as group:
         group.barrier()
@@ -114,12 +114,12 @@ class FirstWords(io.StringIO):
 
 
 def measure(ranks: int) -> dict[str, float]:
-    from noether.environments.devices import DeviceInventory
-    from noether.environments.launch_context import LaunchContext
-    from noether.environments.local import local_placement
-    from noether.environments.placement import Device, LaunchRequest
-    from noether.workers.run import run_placement
-    from noether.workers.spawner import warm_up
+    from noether.launch.detect.devices import DeviceInventory
+    from noether.launch.detect.launch_context import LaunchContext
+    from noether.launch.detect.local import local_placement
+    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.processes.run import run_placement
+    from noether.launch.processes.spawner import warm_up
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(ranks)), ranks))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))

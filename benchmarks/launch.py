@@ -26,7 +26,7 @@ from record import REPOSITORY, at_least_one, finish, parser, row, told
 if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
     import torch
 
-    from noether.workers.context import WorkerContext
+    from noether.launch.processes.context import WorkerContext
 
 POINTS = ("first all-reduce", "first DDP step", "exit")
 GOALS = {2: 0.45, 8: 0.2}
@@ -65,8 +65,8 @@ def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
 def noether_worker(context: "WorkerContext", marks: str) -> int:
     import torch
 
-    from noether.distributed.group import joined_group
-    from noether.distributed.torch_internals import LightAdamW, LightDDP
+    from noether.launch.group.group import joined_group
+    from noether.launch.group.torch_internals import LightAdamW, LightDDP
 
     torch.set_num_threads(1)
     with joined_group(context):
@@ -76,11 +76,11 @@ def noether_worker(context: "WorkerContext", marks: str) -> int:
 
 def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.common.cpus import UsableCpus
-    from noether.environments.devices import DeviceInventory
-    from noether.environments.launch_context import LaunchContext
-    from noether.environments.local import local_placement
-    from noether.environments.placement import Device, LaunchRequest
-    from noether.workers.run import run_placement
+    from noether.launch.detect.devices import DeviceInventory
+    from noether.launch.detect.launch_context import LaunchContext
+    from noether.launch.detect.local import local_placement
+    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.processes.run import run_placement
 
     # An inventory of its own: two CPU workers a core is the most that a user may ask for.
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
@@ -177,11 +177,11 @@ def update_plainly(settings: str) -> None:
     import torch
 
     from noether.config.compose import read_dumped
-    from noether.data.build import prepare_data
-    from noether.data.loader import training_batches
-    from noether.data.order import GlobalOrder, RankOrder
-    from noether.learning.precision import choose_precision
-    from noether.learning.setup import build_problem
+    from noether.core.data.build import prepare_data
+    from noether.core.data.loader import training_batches
+    from noether.core.data.order import GlobalOrder, RankOrder
+    from noether.core.precision import choose_precision
+    from noether.core.problem import build_problem
 
     config, device = read_dumped(Path(settings)), torch.device("cpu")
     problem = build_problem(config, prepare_data(config), device, choose_precision(config.trainer, device))

@@ -33,21 +33,21 @@ from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
-from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
-from noether.data.build import prepare_data
-from noether.data.loader import Batch
-from noether.distributed.control import ControlChannel
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
-from noether.planning.batches import plan_batches
-from noether.tasks.base import Predictions, Task
-from noether.tracking.console import ConsoleTracker
-from noether.tracking.metrics_file import MetricsFile
-from noether.tracking.tracker import Trackers
+from noether.core.data.build import prepare_data
+from noether.core.data.loader import Batch
+from noether.core.tasks.base import Predictions, Task
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.control import ControlChannel
+from noether.launch.group.group import Group
+from noether.launch.planning.batches import plan_batches
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.runs.tracking.console import ConsoleTracker
+from noether.runs.tracking.metrics_file import MetricsFile
+from noether.runs.tracking.tracker import Trackers
 from noether.training.build import build_run
 from noether.training.loop import Loop
-from noether.workers.context import WorkerContext
 
 WIDTH, BATCH, SAMPLES = 100, 20, 8000
 Turn = Callable[[], tuple[float, float] | None]
@@ -278,8 +278,8 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
     """The raw loop on the model and data of `make train`."""
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-    from noether.data.loader import training_batches
-    from noether.data.order import GlobalOrder, RankOrder
+    from noether.core.data.loader import training_batches
+    from noether.core.data.order import GlobalOrder, RankOrder
 
     config = load_config([*words, "trainer.max_updates=1000000"])
     batch = plan_batches(config.trainer.effective_batch_size, None, 1)

@@ -29,17 +29,17 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.flop_counter import FlopCounterMode
 
-from noether.common.freed_memory import keep_freed_memory
 from noether.config.compose import load_config
-from noether.data.build import prepare_data
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
-from noether.models.layers import slices
-from noether.planning.batches import plan_batches
+from noether.core.data.build import prepare_data
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.planning.batches import plan_batches
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.physics.models.layers import slices
 from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import Run, build_run
 from noether.training.update import Updater
-from noether.workers.context import WorkerContext
 
 MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}
 GOAL = 1.3
@@ -67,8 +67,8 @@ def settings(model: str, size: str, points: int) -> list[str]:
 
 def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
     """Returns a built run, its configuration, and batches to go round."""
-    from noether.data.loader import to_device, training_batches
-    from noether.data.order import GlobalOrder, RankOrder
+    from noether.core.data.loader import to_device, training_batches
+    from noether.core.data.order import GlobalOrder, RankOrder
 
     config = load_config(["output_path=" + tempfile.gettempdir(), *settings(model, size, points)])
     batch = plan_batches(config.trainer.effective_batch_size, None, 1)

@@ -29,19 +29,19 @@ from torch import nn
 from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
-from noether.data.build import prepare_data
-from noether.data.loader import to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
-from noether.evaluation.evaluate import Evaluator
-from noether.models.build import count_parameters
-from noether.planning.batches import plan_batches
+from noether.core.data.build import prepare_data
+from noether.core.data.loader import to_device, training_batches
+from noether.core.data.order import GlobalOrder, RankOrder
+from noether.core.evaluate import Evaluator
+from noether.core.models.build import count_parameters
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.planning.batches import plan_batches
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.openmp import openmp_defaults
 from noether.training.build import build_run
 from noether.training.update import Updater
 from noether.training.update_metrics import peak_memory_mib
-from noether.workers.context import WorkerContext
-from noether.workers.openmp import openmp_defaults
 
 MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}
 POINTS_OF_A_CURVE = 8

@@ -14,8 +14,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noether.models.layers.norms import DIGITS
-from noether.models.layers.positions import sincos_embedding
+from noether.physics.models.layers.norms import DIGITS
+from noether.physics.models.layers.positions import sincos_embedding
 
 Positions = tuple[Tensor, Tensor]
 Batch = dict[str, Tensor]

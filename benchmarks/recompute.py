@@ -14,8 +14,8 @@ import model_time
 import torch
 from record import Arm, at_least_one, finish, parser, row, serve, told
 
-from noether.common.freed_memory import keep_freed_memory
-from noether.models.layers.recompute import recompute_blocks
+from noether.core.models.recompute import recompute_blocks
+from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.training.update import Updater
 
 

@@ -102,7 +102,7 @@ def told(main: Callable[[], None], *refused: type[Exception]) -> None:
 
     refused: what further refusals are raised as.
     """
-    from noether.errors import NoetherError
+    from noether.common.errors import NoetherError
 
     known: tuple[type[Exception], ...] = (NoetherError, *refused)
     try:

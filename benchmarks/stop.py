@@ -16,7 +16,7 @@ from pathlib import Path
 from record import at_least_one, parser, told
 
 from noether.common.cpus import UsableCpus
-from noether.workers.context import WorkerContext
+from noether.launch.processes.context import WorkerContext
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BLOCK = 200
@@ -27,9 +27,9 @@ def worker(context: WorkerContext, asked: tuple[int, str]) -> int:
     import torch
     from record import finish, row
 
-    from noether.distributed.deadline import Deadline
-    from noether.distributed.group import joined_group
-    from noether.distributed.stop import AgreedStop
+    from noether.launch.group.deadline import Deadline
+    from noether.launch.group.group import joined_group
+    from noether.launch.group.stop import AgreedStop
 
     torch.set_num_threads(1)
     (rounds, out), stop = asked, AgreedStop()
@@ -77,11 +77,11 @@ def main() -> None:
     workers, asked = options.workers, (options.rounds or 30, str(options.json or ""))
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
-    from noether.environments.devices import DeviceInventory
-    from noether.environments.launch_context import LaunchContext
-    from noether.environments.local import local_placement
-    from noether.environments.placement import Device, LaunchRequest
-    from noether.workers.run import run_placement
+    from noether.launch.detect.devices import DeviceInventory
+    from noether.launch.detect.launch_context import LaunchContext
+    from noether.launch.detect.local import local_placement
+    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.processes.run import run_placement
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
     placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))

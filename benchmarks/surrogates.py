@@ -23,15 +23,15 @@ from models import Contender, this_device
 from record import at_least_one, finish, parser, row, told
 from torch import Tensor
 
+from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
-from noether.data.points import Sample
-from noether.errors import RequestError
-from noether.evaluation.baselines import make_baselines
-from noether.evaluation.plain_network import PlainNetwork
-from noether.tasks.base import Task
-from noether.tasks.field_errors import by_channel, field_errors
-from noether.workers.openmp import openmp_defaults
+from noether.core.data.points import Sample
+from noether.core.tasks.base import Task
+from noether.launch.processes.openmp import openmp_defaults
+from noether.physics.fields.baselines import make_baselines
+from noether.physics.fields.field_errors import by_channel, field_errors
+from noether.physics.fields.plain_network import PlainNetwork
 
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
 # Points of a set that the others draw of each of 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.

@@ -20,9 +20,9 @@ import numpy as np
 from record import finish, parser, row, told
 
 from noether.config.dataset import EllipsoidDatasetConfig
-from noether.data.build import prepare_data
-from noether.data.ellipsoid import open_folder
-from noether.data.ellipsoid_car import (
+from noether.core.data.build import prepare_data
+from noether.physics.cars.ellipsoid import open_folder
+from noether.physics.cars.ellipsoid_car import (
     HALF_LENGTH_RANGE,
     HALF_WIDTH_RANGE,
     HEIGHT_RANGE,
@@ -30,11 +30,11 @@ from noether.data.ellipsoid_car import (
     EllipsoidCar,
     draw_car,
 )
-from noether.evaluation.conformal import LEVELS, conformal_quantiles, covered_shares
-from noether.evaluation.ensemble import scores_of, shape_distance
-from noether.evaluation.loaded import LoadedRun
-from noether.evaluation.sensitivity import sensitivity
-from noether.evaluation.shape_input import Shape
+from noether.physics.predict.loaded import LoadedRun
+from noether.physics.predict.sensitivity import sensitivity
+from noether.physics.predict.shape_input import Shape
+from noether.physics.uncertainty.conformal import LEVELS, conformal_quantiles, covered_shares
+from noether.physics.uncertainty.ensemble import scores_of, shape_distance
 
 RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
 STEP = 1e-5  # m, of the exact lift's central differences

@@ -5,7 +5,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 
 TIMES = np.linspace(0.1, 10.0, 100)  # s
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from noether.evaluation.loaded import LoadedRun
+    from noether.physics.predict.loaded import LoadedRun
 
 __version__ = "0.1.0"
 
@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedRun":
     """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
 
-    Options and errors are those of `noether.evaluation.loaded.LoadedRun`.
+    Options and errors are those of `noether.physics.predict.loaded.LoadedRun`.
     """
     # Imported here: the commands that plan and refuse must not load torch.
-    from noether.evaluation.loaded import LoadedRun
+    from noether.physics.predict.loaded import LoadedRun
 
     return LoadedRun(run, *more, **options)

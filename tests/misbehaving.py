@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from noether.models.upt import UPT
+from noether.physics.models.upt import UPT
 
 MODEL = "misbehaving.Misbehaving"
 # Long enough to be ended by what is tested, and not by itself.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from noether.data.packed import Spec, packed_writer
+from noether.core.data.packed import Spec, packed_writer
 
 
 def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:

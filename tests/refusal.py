@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 
 def refusal(code: str) -> pytest.RaisesExc[RequestError]:

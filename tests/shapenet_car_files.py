@@ -9,8 +9,8 @@ import numpy as np
 import pyvista
 from vtkmodules.vtkIOLegacy import vtkUnstructuredGridWriter
 
-from noether.data.cases.case_map import map_text
-from noether.data.cases.prepare import PreparedCases, prepare_cases
+from noether.physics.cases.case_map import map_text
+from noether.physics.cases.prepare import PreparedCases, prepare_cases
 
 RINGS, SPOKES = 64, 56  # 64 · 56 + 2 poles = 3586
 UNUSED = 96

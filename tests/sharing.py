@@ -16,42 +16,42 @@ import pytest
 SESSION = "NOETHER_TEST_SESSION"
 """Variable with the process id of the session, which its workers inherit."""
 GROUPS = {
-    "tests/slurm/": "one Slurm cluster",
+    "tests/launch/slurm/": "one Slurm cluster",
     "tests/images/test_apptainer_slurm.py": "Slurm and the images",
     "tests/images/test_containers_page.py": "Slurm and the images",
-    "tests/workers/": "launchers, whose ranks meet at port 29500",
+    "tests/launch/processes/": "launchers, whose ranks meet at port 29500",
 }
 """Group by the beginning of a test's id; every other file is a group of its own."""
 MACHINES = (
     # A cluster, images, MPI, solvers, a browser.
-    "tests/slurm/",
+    "tests/launch/slurm/",
     "tests/images/",
-    "tests/kubernetes/",
-    "tests/workers/test_other_launchers.py",
-    "tests/data/cases/test_openfoam.py",
-    "tests/data/cases/test_plates.py",
+    "tests/launch/kubernetes/",
+    "tests/launch/processes/test_other_launchers.py",
+    "tests/physics/cases/test_openfoam.py",
+    "tests/physics/cases/test_plates.py",
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.
     "tests/doctor/test_doctor.py",
     "tests/faults/",
-    "tests/environments/test_nvidia_driver.py::test_a_driver_that_hangs",
+    "tests/launch/detect/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume_many_ranks.py",
-    "tests/workers/test_who_failed.py",
+    "tests/launch/processes/test_who_failed.py",
     # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
-    "tests/evaluation/test_export_alone.py",
-    "tests/evaluation/test_intervals.py::test_several",
-    "tests/evaluation/test_intervals.py::test_the_notebook",
-    "tests/evaluation/test_sensitivity.py::test_the_command",
-    "tests/evaluation/test_predict.py::test_the_test_split",
+    "tests/physics/predict/test_export_alone.py",
+    "tests/physics/predict/test_intervals.py::test_several",
+    "tests/physics/predict/test_intervals.py::test_the_notebook",
+    "tests/physics/predict/test_sensitivity.py::test_the_command",
+    "tests/physics/predict/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
-    "tests/models/test_point_models.py::test_exports",
-    "tests/tasks/test_own_fields.py::test_a_model",
+    "tests/physics/models/test_point_models.py::test_exports",
+    "tests/physics/fields/test_own_fields.py::test_a_model",
     "tests/test_benchmarks.py",
     "tests/test_guide.py",
     "tests/test_readme.py::test_make_train",
     "tests/test_readme.py::test_the_documented",
-    "tests/tracking/test_services.py",
+    "tests/runs/tracking/test_services.py",
     "tests/training/test_tensorboard_page.py",
     "tests/training/test_digits_and_examples.py",
     "tests/training/test_complex_weights.py::test_a_public",
@@ -109,7 +109,7 @@ def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
     def rank(group: str) -> tuple[bool, bool, int]:
         return not slow[group], groups[group][0].startswith("tests/images/"), -slow[group]
 
-    slurm = GROUPS["tests/slurm/"]
+    slurm = GROUPS["tests/launch/slurm/"]
     order = sorted((group for group in groups if group != slurm), key=rank)
     if slurm in groups:
         order.insert(BEFORE_SLURM, slurm)

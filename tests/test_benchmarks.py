@@ -10,7 +10,7 @@ import torch
 from conftest import REPOSITORY
 from processes import run_to_end
 
-from noether.models.build import build_model
+from noether.core.models.build import build_model
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 

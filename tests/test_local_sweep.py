@@ -15,7 +15,7 @@ from noether.common.numbers import number_text
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.records import read_record
-from noether.sweep import SweptRun, _train, summarise, sweep_table
+from noether.training.sweep import SweptRun, _train, summarise, sweep_table
 
 
 def swept(name: str, *differs: str) -> SweptRun:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from noether.data.ellipsoid_car import BOX_HIGH, BOX_LOW
-from noether.data.surface_mesh import Holes, find_holes
-from noether.evaluation.shape_input import read_shape
+from noether.physics.cars.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.physics.cases.surface_mesh import Holes, find_holes
+from noether.physics.predict.shape_input import read_shape
 
 
 def test_make_train_ends_with_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether")
-    lines = [line for line in lines if "/data/" not in line]  # Those run on data of their format in tests/data.
+    lines = [
+        line for line in lines if "/data/" not in line
+    ]  # Those run on data of their format in tests/physics/cases.
     assert len(lines) >= least
     for line in lines:
         done = run_to_end(["sh", "-c", line], environ, cwd=folder, limit_s=TIME_LIMIT)

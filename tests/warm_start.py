@@ -44,8 +44,8 @@ MODULES = (
     "noether.cli.binding",
     "noether.config.compose",
     "noether.config.explain",
-    "noether.models.upt",
-    "noether.tasks.fields",
+    "noether.physics.models.upt",
+    "noether.physics.fields.fields",
     "noether.training.start",
     "noether.training.train",
 )

@@ -8,10 +8,10 @@ from noether.checkpoints.own_settings import own_settings
 from noether.checkpoints.pruning import choose_to_prune
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints, render_checkpoints
 from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
 from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED
-from noether.errors import ExitCode, RequestError
 from noether.runs.folder import RunFolder, existing_run, refusals_told
 
 

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noether.checkpoints.state import model_tensors
+from noether.common.errors import RequestError
 from noether.common.numbers import first_of
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
-from noether.errors import RequestError
-from noether.models.layers.norms import add_unrecorded, set_norms
+from noether.physics.models.layers.norms import add_unrecorded, set_norms
 
 SHOWN = 12
 

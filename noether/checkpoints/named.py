@@ -10,11 +10,11 @@ from noether.checkpoints.format import (
     list_checkpoints,
     selected_checkpoint,
 )
+from noether.common.errors import RequestError
 from noether.common.flags import one_of
 from noether.common.plain_file import is_plain
 from noether.common.stamped_file import StampedFile, stamped
-from noether.data.packed import check_digest, digest_path
-from noether.errors import RequestError
+from noether.core.data.packed import check_digest, digest_path
 from noether.runs.folder import RunFolder, named_run
 
 BEST = "      (the best that is intact)"

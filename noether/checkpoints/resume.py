@@ -15,10 +15,10 @@ from noether.checkpoints.format import (
 )
 from noether.checkpoints.named import named_checkpoint
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
-from noether.errors import RequestError
 from noether.runs.folder import (
     DISK_ERRNOS,
     ELSEWHERE,

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
 from noether.config.section import flat
-from noether.errors import RequestError
 from noether.runs.resuming import continue_line
 
 

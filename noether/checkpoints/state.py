@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from noether.checkpoints import format_2
 from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
-from noether.data.loader import seed_everything
-from noether.distributed.group import Group
-from noether.errors import RequestError
-from noether.models.build import TensorModel
+from noether.common.errors import RequestError
+from noether.core.data.loader import seed_everything
+from noether.core.models.build import TensorModel
+from noether.core.tasks.base import Task
+from noether.launch.group.group import Group
 from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
 from noether.runs.resuming import continue_line
-from noether.tasks.base import Task
 
 
 @dataclass

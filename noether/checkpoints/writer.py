@@ -14,9 +14,9 @@ from typing import Literal
 from noether.checkpoints.format import CheckpointFolder, newest_intact, write_checkpoint
 from noether.checkpoints.pruning import prune_checkpoints
 from noether.checkpoints.snapshot import Snapshot, safetensors_parts
+from noether.common.errors import NoetherError
 from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED, Publisher
-from noether.errors import NoetherError
 from noether.runs.resuming import continue_line
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0

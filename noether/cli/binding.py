@@ -21,7 +21,7 @@ from fire.decorators import SetParseFn
 from noether.cli import commands, mistakes
 from noether.cli.commands import COMMANDS, SHARED, Command, CommandGroup, Memberless
 from noether.cli.mistakes import NO_VALUE, flag_of, is_flag, key_of
-from noether.errors import ExitCode, RequestError
+from noether.common.errors import ExitCode, RequestError
 
 ASKS_FOR_HELP = {"--help", "-h"}
 

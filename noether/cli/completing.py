@@ -14,8 +14,8 @@ from pathlib import Path
 
 from noether.cli.commands import COMMANDS, Command, CommandGroup, command_named, flags_of, programs
 from noether.cli.mistakes import flag_of, key_of
+from noether.common.errors import ExitCode, RequestError
 from noether.config.groups import our_groups
-from noether.errors import ExitCode, RequestError
 
 SHELLS = ("bash", "zsh", "fish")
 CHOICES: dict[str, tuple[str, ...]] = {

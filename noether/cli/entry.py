@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from noether.cli.commands import ALONE, programs
 from noether.common.container import as_typed_here, image_engine
+from noether.common.errors import ExitCode, NoetherError, path_refusal, shown, signal_code
 from noether.common.process_defaults import set_process_defaults
 from noether.common.process_start import check_working_directory, open_closed_streams, use_utf8
 from noether.common.shown import shown_text
 from noether.common.signals import leave_when_told, leaving_as_told
-from noether.errors import ExitCode, NoetherError, path_refusal, shown, signal_code
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -63,8 +63,8 @@ def dispatch(arguments: list[str]) -> int:
 
     call = bind(arguments, image_engine(os.environ))
     if call.verb in ALONE:
-        from noether.environments.process_facts import read_process_facts
-        from noether.environments.single_process import refuse_several
+        from noether.launch.detect.process_facts import read_process_facts
+        from noether.launch.detect.single_process import refuse_several
 
         refuse_several(call.verb, os.environ, socket.gethostname(), read_process_facts())
     return call.run()
@@ -74,7 +74,7 @@ def _leave(code: int) -> NoReturn:
     if "torch" in sys.modules:
         # A rank that leaves a process group behind (a refused run, a failed peer) can abort or deadlock in gloo's
         # threads while the interpreter shuts down, and its exit code would be lost (pytorch #56297).
-        from noether.workers.worker import flush_output
+        from noether.launch.processes.worker import flush_output
 
         flush_output()
         os._exit(code)

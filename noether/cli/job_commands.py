@@ -1,7 +1,7 @@
 """The commands of runs that exist, of machines and jobs, of shells, and of the program itself."""
 
 from noether import __version__
-from noether.errors import ExitCode
+from noether.common.errors import ExitCode
 
 
 def checkpoints(
@@ -23,7 +23,7 @@ def checkpoints(
 
 def report(run: str) -> int:
     """Write a run's report.html again from the files in its folder."""
-    from noether.report.command import report_here
+    from noether.runs.report.command import report_here
 
     return report_here(run)
 
@@ -111,7 +111,7 @@ def submit(
         print: write the job script to standard output, for noether submit --print … | sbatch
         dry_run: show the plan and the script; submit nothing
     """
-    from noether.slurm.submit import submit_here
+    from noether.submit.submit import submit_here
 
     return submit_here(overrides, hp, multirun=multirun, to_print=print, dry_run=dry_run)
 

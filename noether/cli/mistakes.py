@@ -8,8 +8,8 @@ from typing import Any
 
 from noether.cli.commands import COMMANDS, Command, CommandGroup, flags_of, takes_settings, verbs, words_of
 from noether.common.container import program_line
+from noether.common.errors import RequestError
 from noether.common.suggest import did_you_mean, nearest
-from noether.errors import RequestError
 
 # Words that are programs of an image, typed where its entrypoint takes a command of noether.
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")

@@ -35,7 +35,7 @@ def train(
 
     check_switches(multirun=multirun, dry_run=dry_run, reset=reset, tb=tb, json=json)
     if multirun:
-        from noether.sweep import sweep_here
+        from noether.training.sweep import sweep_here
 
         return sweep_here(overrides, hp, dry_run=dry_run)
     from noether.checkpoints.own_settings import load_run_config
@@ -70,7 +70,7 @@ def plan(
         multirun: plan a run for each value of seed=1,2,3
         visible_devices: plan for a machine with these devices instead: 0,1,2,3
     """
-    from noether.sweep import plan_here
+    from noether.training.sweep import plan_here
 
     return plan_here(overrides, hp, multirun=multirun, visible_devices=visible_devices, as_json=json)
 
@@ -85,7 +85,7 @@ def evaluate(
         split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
     """
-    from noether.evaluation.start import WantedModel, evaluate_here
+    from noether.checkpoints.chosen_model import WantedModel, evaluate_here
 
     return evaluate_here(WantedModel(run, checkpoint, weights, trust), split, as_json=json, vtk=vtk)
 
@@ -107,9 +107,9 @@ def predict(
         volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
-    from noether.evaluation.members import named_runs
-    from noether.evaluation.shape_request import TypedShape, predict_here
-    from noether.evaluation.start import WantedModel
+    from noether.checkpoints.chosen_model import WantedModel
+    from noether.physics.predict.shape_request import TypedShape, predict_here
+    from noether.physics.uncertainty.members import named_runs
 
     typed = TypedShape(mesh, out, scale, axes, chunk, set)
     wanted = [WantedModel(one, checkpoint, weights, trust) for one in named_runs((run, *runs))]
@@ -129,8 +129,8 @@ def sensitivity(
     Args:
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
     """
-    from noether.evaluation.shape_request import TypedShape, sensitivity_here
-    from noether.evaluation.start import WantedModel
+    from noether.checkpoints.chosen_model import WantedModel
+    from noether.physics.predict.shape_request import TypedShape, sensitivity_here
 
     typed = TypedShape(mesh, out, scale, axes, chunk, set)
     return sensitivity_here(WantedModel(run, checkpoint, weights, trust), typed, of)
@@ -143,11 +143,11 @@ def export(
     """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
     Args:
-        out: the folder to make; noether.evaluation.exported.load_exported reads it
+        out: the folder to make; noether.physics.export.exported.load_exported reads it
         weights_only: leave out the program, for models that torch.export cannot write
         overwrite: replace an export that is already in the folder
     """
-    from noether.evaluation.start import WantedModel, export_here
+    from noether.checkpoints.chosen_model import WantedModel, export_here
 
     wanted = WantedModel(run, checkpoint, weights, trust)
     return export_here(wanted, out, program=not weights_only, overwrite=overwrite)
@@ -163,7 +163,7 @@ def inspect(cases: str, *, out: str = "cases.yaml", workers: str | None = None) 
         cases: the folder that contains the cases
         out: the file to write, which must not exist yet
     """
-    from noether.data.commands import inspect_here
+    from noether.physics.cases.commands import inspect_here
 
     return inspect_here(cases, out, workers=workers)
 
@@ -183,7 +183,7 @@ def prepare(
         skip_broken: leave out the cases that are refused, and name them
         dry_run: count the cases and say what would be prepared; write nothing
     """
-    from noether.data.commands import prepare_here
+    from noether.physics.cases.commands import prepare_here
 
     return prepare_here(paths, map_name=map, workers=workers, skip_broken=skip_broken, dry_run=dry_run)
 
@@ -197,6 +197,6 @@ def describe(*overrides: str, hp: str | None = None, json: bool = False) -> int:
         overrides: settings and groups, as for train: dataset=shapenet_car dataset_root=FOLDER
     """
     from noether.config.compose import load_config
-    from noether.data.commands import describe_here
+    from noether.physics.cases.commands import describe_here
 
     return describe_here(load_config(overrides, hp), as_json=json)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from noether.cli.commands import COMMANDS
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.explain import as_override
 from noether.config.groups import our_groups
@@ -17,7 +18,6 @@ from noether.config.origins import DEFAULT, settings_with_origins
 from noether.config.other_names import setting_meant, settings
 from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
-from noether.errors import RequestError
 
 TOP = "top-level"  # What the settings of no section are called.
 

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from noether.common.errors import NoetherError, RequestError
 from noether.common.process_defaults import IMAGE_RECORD
-from noether.errors import NoetherError, RequestError
 
 NEVER_MOUNTED = ("", "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "work")
 """First parts of paths that no fix offers to mount: the host's root ("") and its system, and the image's own folder,

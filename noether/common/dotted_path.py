@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.errors import RequestError
 
 LISTS = ("trainer.callbacks", "tracker.services")
 """Settings that hold several names."""

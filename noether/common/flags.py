@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.errors import RequestError
 
 Number = TypeVar("Number", int, float)
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
 """Written by the image's build: this program is its entry point."""

@@ -5,7 +5,7 @@ import locale
 import os
 import sys
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 UTF8_MODE = "PYTHONUTF8"
 

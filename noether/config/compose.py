@@ -11,6 +11,7 @@ import yaml
 from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 
+from noether.common.errors import RequestError
 from noether.common.plain_file import read_plain
 from noether.config.explain import SettingProblem, problems_of, refusal_of
 from noether.config.groups import configs_folder
@@ -23,7 +24,6 @@ from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.settings_file import check_yaml, primary_file
 from noether.config.sweep import expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
-from noether.errors import RequestError
 
 SettingsFile = str | Path | SettingsLayer | None
 """A file of settings, or what was read of one; None: the default configuration."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from noether.common.errors import RequestError
 from noether.config.section import Section
-from noether.errors import RequestError
 
 TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"
 

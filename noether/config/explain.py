@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.groups import configs_folder
 from noether.config.other_names import Suggestion, default_of, fields_of, setting_meant
@@ -16,7 +17,6 @@ from noether.config.schema import RunConfig
 from noether.config.section import kind_of, sections_in
 from noether.config.setting_error import SettingError
 from noether.config.sweep import override_value
-from noether.errors import RequestError
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse
 from omegaconf.grammar_visitor import GrammarVisitor
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.section import flat
-from noether.errors import RequestError
 
 # What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
 # into the run's names and files.

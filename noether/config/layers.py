@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.groups import DEFAULT_CONFIG, configs_folder, our_groups
 from noether.config.settings_file import check_yaml
-from noether.errors import RequestError
 
 
 @dataclass(frozen=True)

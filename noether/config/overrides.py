@@ -10,11 +10,11 @@ from typing import Any, Union, cast, get_args, get_origin
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from noether.common.errors import RequestError
 from noether.config.explain import as_override, is_number, twice_quoted
 from noether.config.layers import SearchPath, no_option
 from noether.config.other_names import default_of, fields_of
 from noether.config.sweep import override_value, parse_override
-from noether.errors import RequestError
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

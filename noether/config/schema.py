@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from noether.common.errors import RequestError
 from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
 from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
@@ -18,7 +19,6 @@ from noether.config.slurm import SlurmConfig
 from noether.config.task import TaskConfig
 from noether.config.tracker import TrackerConfig
 from noether.config.trainer import TrainerConfig
-from noether.errors import RequestError
 
 # Options of components that the user has written, and lines that are copied into the script unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")

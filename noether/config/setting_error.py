@@ -1,6 +1,6 @@
 """What a section's own check raises: the setting, its value and the value to write, for whoever shows them."""
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 
 class SettingError(RequestError, ValueError):

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.groups import DEFAULT_CONFIG, configs_folder
-from noether.errors import RequestError
 
 
 class YamlLoader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 
 def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:

@@ -7,7 +7,7 @@ from noether.config.section import Section
 from noether.config.setting_error import SettingError
 
 SERVICES = ("wandb", "mlflow")
-"""The services that noether supports; their classes are in `noether/tracking/services.py`."""
+"""The services that noether supports; their classes are in `noether/runs/tracking/services.py`."""
 
 
 class TrackerConfig(Section):

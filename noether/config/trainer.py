@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from noether.common.errors import RequestError
 from noether.config.interval import Interval
 from noether.config.section import Section
 from noether.config.setting_error import SettingError
-from noether.errors import RequestError
 
 LENGTHS = ("max_epochs", "max_updates", "max_samples")
 

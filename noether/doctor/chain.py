@@ -8,7 +8,7 @@ from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, skipped
 from noether.doctor.own_host import TimeBudget
 from noether.doctor.world_checks import check_bandwidth
-from noether.workers.rank_state import MeetingPoint, named_ranks
+from noether.launch.processes.rank_state import MeetingPoint, named_ranks
 
 Ask = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Runs one step on every rank and returns the answers."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noether.common.json_lines import Garbled, JsonLines, Late, Unanswered
+from noether.launch.processes.json_lines import Garbled, JsonLines, Late, Unanswered
 
 END_SECONDS = 1.0
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from noether.errors import RequestError, shown
+from noether.common.errors import RequestError, shown
 
 Level = Literal["error", "warning", "skipped", "ok"]
 LEVELS = get_args(Level)

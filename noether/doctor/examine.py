@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
 from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
@@ -20,17 +21,16 @@ from noether.doctor.leader import lead
 from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
 from noether.doctor.participant import MEETING_SHARE, Participant
 from noether.doctor.report import DoctorReport, print_report
-from noether.environments.endpoint import LOOPBACK
-from noether.environments.placement import Device, Endpoint, Placement, Worker
-from noether.environments.resolve import RANK_VARIABLES
-from noether.errors import ExitCode, RequestError
-from noether.planning.plan import run_info
+from noether.launch.detect.endpoint import LOOPBACK
+from noether.launch.detect.placement import Device, Endpoint, Placement, Worker
+from noether.launch.detect.resolve import RANK_VARIABLES
+from noether.launch.planning.plan import run_info
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.hub import Hub
+from noether.launch.processes.ports import RunPorts, hold_ports
+from noether.launch.processes.run import open_link
+from noether.launch.processes.spoke import Spoke
 from noether.training.refusing import other_hosts_told
-from noether.workers.context import RunInfo
-from noether.workers.hub import Hub
-from noether.workers.ports import RunPorts, hold_ports
-from noether.workers.run import open_link
-from noether.workers.spoke import Spoke
 
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0

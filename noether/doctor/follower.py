@@ -5,7 +5,7 @@ from noether.doctor.diagnosis import skipped
 from noether.doctor.meeting import meet, serve
 from noether.doctor.participant import Participant
 from noether.doctor.report import DoctorReport
-from noether.workers.spoke import Spoke
+from noether.launch.processes.spoke import Spoke
 
 
 def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from noether.environments.driver import NOT_FOR_US, ask_nvml
+from noether.launch.detect.driver import NOT_FOR_US, ask_nvml
 
 SLOWED_BY = (
     (0x08, "hardware slowdown"),

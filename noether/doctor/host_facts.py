@@ -26,10 +26,10 @@ from noether import __version__
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus, read_cpus
 from noether.common.processes import boot_id
-from noether.data.shared_memory import shared_memory_size
 from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
 from noether.doctor.mounts import mount_of, read_mounts
-from noether.environments.driver import Driver, ask_driver
+from noether.launch.detect.driver import Driver, ask_driver
+from noether.launch.planning.shared_memory import shared_memory_size
 
 PROBE_SECONDS = 6.0
 """How long one probe may take. A file system or driver that needs longer is treated as hung."""
@@ -226,7 +226,7 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    from noether.workers.death_signal import die_with_parent
+    from noether.launch.processes.death_signal import die_with_parent
 
     die_with_parent()
     asked = json.loads(sys.argv[1])

@@ -4,15 +4,15 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from noether.common.errors import JoinError
 from noether.doctor.chain import CHAIN, MARGIN_SECONDS, World, walk_chain
 from noether.doctor.diagnosis import Diagnosis, refused, skipped
 from noether.doctor.meeting import clock_offset, examine, lost, meet
 from noether.doctor.participant import TORCH_SHARE, Participant
 from noether.doctor.report import DoctorReport
 from noether.doctor.world_checks import check_agreement, check_clocks, check_names, check_presence
-from noether.errors import JoinError
-from noether.workers.hub import Hub
-from noether.workers.listener import RunListener
+from noether.launch.processes.hub import Hub
+from noether.launch.processes.listener import RunListener
 
 
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
+from noether.common.errors import JoinError, RequestError, one_line
 from noether.doctor.diagnosis import Diagnosis, refused
-from noether.errors import JoinError, RequestError, one_line
-from noether.workers.context import WorkerReport
-from noether.workers.hub import Hub
-from noether.workers.link import Peer
-from noether.workers.spoke import Spoke
+from noether.launch.processes.context import WorkerReport
+from noether.launch.processes.hub import Hub
+from noether.launch.processes.link import Peer
+from noether.launch.processes.spoke import Spoke
 
 POLL_S = 0.2
 """The longest time between two looks at a link, which has time limits of its own."""

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from noether.common.json_lines import Unanswered
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.config.schema import RunConfig
 from noether.doctor.child import Child, collect
 from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import PROBE_SECONDS, HostFacts, wanted_folders
-from noether.environments.driver import Driver
-from noether.environments.endpoint import HeldPort
-from noether.environments.placement import Placement, Worker
-from noether.environments.process_facts import read_process_facts
-from noether.environments.resolve import resolve_or_on_cpus
-from noether.errors import RequestError
-from noether.planning.plan import HOST_CHECKS, launch_request
+from noether.launch.detect.driver import Driver
+from noether.launch.detect.endpoint import HeldPort
+from noether.launch.detect.placement import Placement, Worker
+from noether.launch.detect.process_facts import read_process_facts
+from noether.launch.detect.resolve import resolve_or_on_cpus
+from noether.launch.planning.plan import HOST_CHECKS, launch_request
+from noether.launch.processes.json_lines import Unanswered
+from noether.launch.processes.openmp import openmp_defaults
 from noether.training.preflight import check_software
-from noether.workers.openmp import openmp_defaults
 
 START_SECONDS = 2.0
 

@@ -23,7 +23,7 @@ from noether.doctor.machine_checks import (
 )
 from noether.doctor.own_host import RankChildren, TimeBudget
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
-from noether.environments.placement import Placement
+from noether.launch.detect.placement import Placement
 from noether.runs.provenance import image_record
 
 TORCH_SHARE = 0.5

@@ -14,7 +14,7 @@ from noether import __version__
 from noether.common.console import Console
 from noether.common.numbers import counted, first_of
 from noether.doctor.diagnosis import Diagnosis, merged
-from noether.environments.placement import Placement
+from noether.launch.detect.placement import Placement
 
 STYLES = {"error": "bold red", "warning": "yellow", "skipped": "dim", "ok": "green"}
 HOSTS_SHOWN = 4

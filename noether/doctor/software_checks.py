@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level, refused, skipped
 from noether.doctor.host_facts import HostFacts
-from noether.environments.devices import find_devices
-from noether.environments.driver import Driver
-from noether.environments.placement import LaunchRequest
-from noether.errors import RequestError
+from noether.launch.detect.devices import find_devices
+from noether.launch.detect.driver import Driver
+from noether.launch.detect.placement import LaunchRequest
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 """Oldest Linux driver that runs every minor release of a CUDA major version (CUDA release notes, table "minor version

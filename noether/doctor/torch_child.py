@@ -8,8 +8,8 @@ import os
 from functools import cache
 from typing import Any
 
-from noether.workers.backend_errors import consequence_of
-from noether.workers.death_signal import die_with_parent
+from noether.launch.processes.backend_errors import consequence_of
+from noether.launch.processes.death_signal import die_with_parent
 
 
 @cache

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from noether.distributed.stores import choose_interface, exchange_listener, join_store
-from noether.environments.placement import Endpoint
-from noether.workers.rank_state import MeetingPoint
+from noether.launch.detect.placement import Endpoint
+from noether.launch.group.stores import choose_interface, exchange_listener, join_store
+from noether.launch.processes.rank_state import MeetingPoint
 
 SMALL_BYTES = 4 << 10
 LARGE_BYTES = {"gloo": 16 << 20, "nccl": 128 << 20}

@@ -5,7 +5,7 @@ from typing import Any
 
 from noether.common.numbers import counted
 from noether.doctor.diagnosis import Diagnosis, Level
-from noether.workers.rank_state import named_ranks
+from noether.launch.processes.rank_state import named_ranks
 
 CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}

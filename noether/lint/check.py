@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.common.suggest import nearest
-from noether.errors import RequestError
 from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
 from noether.lint.claim_rules import comments
 from noether.lint.finding import Finding, checked, taken_by_sbatch

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import one_of
-from noether.errors import ExitCode, RequestError
 from noether.lint.check import Report, lint_files, lint_text
 from noether.lint.finding import Finding, apply
 from noether.lint.formats import FORMATS, render

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
-from noether.errors import RequestError
 from noether.lint.finding import Finding
 from noether.lint.job import SPAWNS, Job, JobShape
 from noether.lint.launch import Launch, Layer
@@ -94,7 +94,7 @@ def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | N
     """Yields why a training with as many ranks as the launch has would be refused."""
     # A second of imports, and most scripts have no `noether train`.
     from noether.config.compose import load_config
-    from noether.planning.batches import plan_batches
+    from noether.launch.planning.batches import plan_batches
 
     rule = "configuration-refused"
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from noether.errors import ExitCode, RequestError
+from noether.common.errors import ExitCode, RequestError
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 """A project that works as it lies there, under the names below."""

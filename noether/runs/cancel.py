@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from noether.common.errors import ExitCode, NoetherError, RequestError
 from noether.common.plain_file import create_plain
 from noether.common.shown import shown_name
 from noether.common.signals import JOB_STOP_SIGNAL
-from noether.environments.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
-from noether.errors import ExitCode, NoetherError, RequestError
+from noether.launch.detect.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
 from noether.runs.attempts import have_ranks_met
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.errors import RequestError
 
 UPDATE = "update-"
 CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from noether.common.errors import ExitCode, NoetherError, RequestError
 from noether.common.plain_file import NotPlainFile, refuse_strangers_link
 from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
-from noether.environments.slurm.step import restart_count
-from noether.errors import ExitCode, NoetherError, RequestError
+from noether.launch.detect.slurm.step import restart_count
 from noether.runs.attempts import record_attempt
 from noether.runs.folder import RunFolder
 from noether.runs.records import is_count, parse_record, read_rows, write_record

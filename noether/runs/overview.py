@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noether.environments.slurm.queue import QueuedJob, SlurmError, queued_jobs
-from noether.errors import RequestError
+from noether.common.errors import RequestError
+from noether.launch.detect.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.runs.folder import RunFolder, existing_run, is_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import described_in

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.runs.folder import REPLACED, RunFolder, refusals_told
 from noether.runs.lease import job_of_task, read_attempt
 from noether.runs.overview import RUNNING, WAITING, queue_of, run_state

@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.table import Table
 
 from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import number_text
 from noether.common.shown import shown_name
-from noether.environments.slurm.queue import SlurmError, queued_jobs
-from noether.errors import ExitCode, RequestError
+from noether.launch.detect.slurm.queue import SlurmError, queued_jobs
 from noether.runs.overview import RunState, job_of_run, run_state, runs_under
 
 DEFAULT_FOLDER = "runs"

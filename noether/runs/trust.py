@@ -16,10 +16,10 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
+from noether.common.errors import RequestError
 from noether.common.plain_file import read_plain
 from noether.common.whole_file import write_json
 from noether.config.schema import RunConfig
-from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 
 MARK = "started-by.json"

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from noether.checkpoints.state import TrainingState
+from noether.common.errors import NoetherError
 from noether.common.numbers import first_of
-from noether.data.loader import Batch
-from noether.errors import NoetherError
-from noether.learning.precision import Precision, evaluation_mode
+from noether.core.data.loader import Batch
+from noether.core.precision import Precision, evaluation_mode
 from noether.training.rehearsal import loss_of, restored_afterwards
 
 

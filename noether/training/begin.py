@@ -1,10 +1,10 @@
 """The first moments of a run, in which the fork server starts before this process imports what else it needs."""
 
+from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
-from noether.errors import RequestError
-from noether.planning.plan import plan_run
+from noether.launch.planning.plan import plan_run
+from noether.launch.processes.spawner import warm_up
 from noether.training.refusing import Start
-from noether.workers.spawner import warm_up
 
 
 def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:

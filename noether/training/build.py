@@ -12,21 +12,21 @@ from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import Progress, TrainingState, load_checkpoint
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
-from noether.data.loader import seed_everything
-from noether.data.order import GlobalOrder
-from noether.distributed.group import Group
-from noether.errors import RequestError
-from noether.evaluation.evaluate import Evaluator
-from noether.learning.first_sample import try_model
-from noether.learning.precision import Precision, choose_precision
-from noether.learning.setup import Problem, build_problem
-from noether.models.build import count_parameters
-from noether.models.layers.recompute import recompute_blocks
-from noether.planning.batches import BatchPlan, RunLength, plan_length
+from noether.core.data.loader import seed_everything
+from noether.core.data.order import GlobalOrder
+from noether.core.evaluate import Evaluator
+from noether.core.first_sample import try_model
+from noether.core.models.build import count_parameters
+from noether.core.models.recompute import recompute_blocks
+from noether.core.precision import Precision, choose_precision
+from noether.core.problem import Problem, build_problem
+from noether.launch.group.group import Group
+from noether.launch.planning.batches import BatchPlan, RunLength, plan_length
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.conditions import data_changes
 from noether.training.optimizers import build_optimizer

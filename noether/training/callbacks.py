@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from noether.common.dotted_path import load_object
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.training.build import Run
 from noether.training.update_metrics import UpdateMetrics
 

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from noether.checkpoints.resume_rules import is_accepted
 from noether.checkpoints.state import model_tensors
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 VERSIONS = ("torch", "numpy", "scipy")
 

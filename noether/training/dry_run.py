@@ -8,10 +8,11 @@ import torch
 
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
+from noether.common.errors import ExitCode
 from noether.common.numbers import duration_text
-from noether.distributed.group import Group, joined_group
-from noether.distributed.stop import AgreedStop
-from noether.errors import ExitCode
+from noether.launch.group.group import Group, joined_group
+from noether.launch.group.stop import AgreedStop
+from noether.launch.processes.context import WorkerContext
 from noether.training.build import Run, build_run, go_on_from
 from noether.training.callbacks import load_callbacks
 from noether.training.loop import update_batches
@@ -20,7 +21,6 @@ from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
 from noether.training.update import Updater
 from noether.training.update_metrics import peak_memory_mib
-from noether.workers.context import WorkerContext
 
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:

@@ -7,16 +7,16 @@ from typing import Any
 from noether.checkpoints.format import selected_checkpoint
 from noether.checkpoints.state import load_weights, model_tensors
 from noether.common.console import Console
+from noether.common.errors import NoetherError
 from noether.common.whole_file import UNFENCED, Publisher
-from noether.distributed.group import LONGEST_FINISH_S
-from noether.distributed.stop import AgreedStop, StopAgreed
-from noether.errors import NoetherError
-from noether.evaluation.final import RunEvaluation, about_weights
-from noether.evaluation.tables import result_tables
+from noether.launch.group.group import LONGEST_FINISH_S
+from noether.launch.group.stop import AgreedStop, StopAgreed
 from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
 from noether.runs.records import read_metrics, write_record
+from noether.runs.report.tables import result_tables
 from noether.runs.resuming import continue_line
 from noether.training.arithmetic import measure_arithmetic
+from noether.training.evaluation import RunEvaluation, about_weights
 from noether.training.open_run import OpenRun
 
 
@@ -85,7 +85,7 @@ def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
 
 def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) -> None:
     """Writes the report and says where it is; a run whose weights and metrics are saved does not fail for its page."""
-    from noether.report.page import write_report
+    from noether.runs.report.page import write_report
 
     try:
         path = write_report(folder, by)

@@ -7,12 +7,12 @@ from typing import Any
 
 from noether.checkpoints.saver import Saver
 from noether.config.interval import Interval
-from noether.data.loader import Batch, to_device, training_batches
-from noether.data.order import RankOrder
-from noether.distributed.stop import AgreedStop, StopAgreed
-from noether.tasks.base import Task
-from noether.tracking.metrics_file import UNCOUNTED
-from noether.tracking.tracker import Trackers
+from noether.core.data.loader import Batch, to_device, training_batches
+from noether.core.data.order import RankOrder
+from noether.core.tasks.base import Task
+from noether.launch.group.stop import AgreedStop, StopAgreed
+from noether.runs.tracking.metrics_file import UNCOUNTED
+from noether.runs.tracking.tracker import Trackers
 from noether.training.build import Run
 from noether.training.callbacks import Callback
 from noether.training.profile import UpdateProfile

@@ -8,14 +8,14 @@ from typing import Any
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
-from noether.distributed.deadline import Deadline
+from noether.launch.group.deadline import Deadline
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import Lease
 from noether.runs.provenance import provenance
-from noether.tracking.console import ConsoleTracker
-from noether.tracking.metrics_file import MetricsFile
-from noether.tracking.services import RunFacts, open_services
-from noether.tracking.tracker import Tracker, Trackers
+from noether.runs.tracking.console import ConsoleTracker
+from noether.runs.tracking.metrics_file import MetricsFile
+from noether.runs.tracking.services import RunFacts, open_services
+from noether.runs.tracking.tracker import Tracker, Trackers
 from noether.training.build import Run
 from noether.training.conditions import conditions_of
 from noether.training.profile import UpdateProfile
@@ -75,7 +75,7 @@ def open_trackers(run: OpenRun) -> Trackers:
         rows = run.state.progress.rows
         trackers.append(MetricsFile(folder.metrics, start_update, lease, console.warn, rows=rows))
         if config.tracker.tensorboard:
-            from noether.tracking.tensorboard import TensorBoardFile
+            from noether.runs.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.described, lease))
     facts = RunFacts(

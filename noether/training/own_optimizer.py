@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from noether.checkpoints.state import group_settings
-from noether.common.components import Component
+from noether.common.errors import RequestError
 from noether.config.optimizer import CustomOptimizerConfig
-from noether.errors import RequestError
+from noether.core.components import Component
 
 
 def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from noether.checkpoints.named import named_weights
 from noether.checkpoints.resume import ResumeTarget, find_target
-from noether.common.components import Component
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
+from noether.common.errors import RequestError
 from noether.common.stamped_file import StampedFile
 from noether.config.dataset import CustomDatasetConfig
 from noether.config.model import CustomModelConfig
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.task import CustomTaskConfig
-from noether.data.build import check_data
-from noether.environments.placement import Placement
-from noether.errors import RequestError
-from noether.planning.plan import RunPlan
+from noether.core.components import Component
+from noether.core.data.build import check_data
+from noether.launch.detect.placement import Placement
+from noether.launch.planning.plan import RunPlan
 
 # TorchInductor calls a C++ compiler for a CPU; Triton calls a C compiler for the launchers of its kernels on a GPU.
 CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
@@ -115,7 +115,7 @@ def _check_own_components(config: RunConfig) -> None:
         options = {name: value for name, value in config.model.options().items() if name not in adapters}
         components.append(Component("model", config.model.kind, options, base=nn.Module, offered={"layout": None}))
     if isinstance(config.task, CustomTaskConfig):
-        from noether.tasks.base import Task
+        from noether.core.tasks.base import Task
 
         components.append(Component("task", config.task.kind, config.task.options(), base=Task))
     if isinstance(config.optimizer, CustomOptimizerConfig):

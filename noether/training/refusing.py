@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from noether.common.errors import NoetherError, path_refusal
 from noether.config.schema import RunConfig
-from noether.environments.driver import nvml_gpus
-from noether.environments.placement import LaunchRequest, Placement
-from noether.environments.process_facts import read_process_facts
-from noether.environments.resolve import resolve_or_on_cpus
-from noether.errors import NoetherError, path_refusal
-from noether.planning.plan import launch_request, run_info
-from noether.workers.connector import Connector
-from noether.workers.context import RunInfo, WorkerReport
-from noether.workers.ports import RunPorts, hold_ports, listener_endpoint
-from noether.workers.worker import failure_report
+from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.process_facts import read_process_facts
+from noether.launch.detect.resolve import resolve_or_on_cpus
+from noether.launch.planning.plan import launch_request, run_info
+from noether.launch.processes.connector import Connector
+from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.ports import RunPorts, hold_ports, listener_endpoint
+from noether.launch.processes.worker import failure_report
 
 
 @dataclass
@@ -107,7 +107,7 @@ def _tell_other_hosts(
     endpoint, limit_s = placement.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in placement.workers)
     if endpoint.served_by:
-        from noether.distributed.stores import exchange_listener  # With torch, which a launcher's store speaks.
+        from noether.launch.group.stores import exchange_listener  # With torch, which a launcher's store speaks.
 
         port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)

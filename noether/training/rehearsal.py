@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noether.data.loader import Batch, to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
-from noether.distributed.group import Group
-from noether.learning.memory import is_full, smaller_when_full
-from noether.learning.precision import Precision
-from noether.learning.setup import Problem
-from noether.tasks.base import Task
+from noether.core.data.loader import Batch, to_device, training_batches
+from noether.core.data.order import GlobalOrder, RankOrder
+from noether.core.memory import is_full, smaller_when_full
+from noether.core.precision import Precision
+from noether.core.problem import Problem
+from noether.core.tasks.base import Task
+from noether.launch.group.group import Group
 
 NCCL_BYTES = 512 * 2**20
 """Room for NCCL's channels and connections, which it allocates at the first collective call."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from math import cos, isfinite, pi
 
-from noether.common.components import Component
+from noether.common.errors import RequestError
 from noether.config.optimizer import CosineConfig, CustomScheduleConfig, OneCycleConfig, ScheduleConfig, StepConfig
-from noether.errors import RequestError
-from noether.planning.batches import RunLength
+from noether.core.components import Component
+from noether.launch.planning.batches import RunLength
 
 Schedule = Callable[[int], float]
 """update (0-based) → learning rate."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from noether.common.errors import EndedByAnother, RequestError
 from noether.common.suggest import nearest
-from noether.errors import EndedByAnother, RequestError
 from noether.training.build import Run
 
 

@@ -11,16 +11,18 @@ from noether.checkpoints.format import newest_update
 from noether.checkpoints.pruning import remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
+from noether.common.errors import ExitCode, NoetherError, signal_code
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
-from noether.data.progress import prepare_with_bar
-from noether.distributed.deadline import Deadline, find_deadline
-from noether.environments.placement import Placement
-from noether.errors import ExitCode, NoetherError, signal_code
-from noether.planning.plan import RunPlan, plan_run, render_plan, run_info
+from noether.core.data.progress import prepare_with_bar
+from noether.launch.detect.placement import Placement
+from noether.launch.group.deadline import Deadline, find_deadline
+from noether.launch.planning.plan import RunPlan, plan_run, render_plan, run_info
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.run import run_placement
 from noether.runs.attempts import record_outcome, record_stop
 from noether.runs.folder import RunFolder, refusals_told
 from noether.runs.lease import FencedError, Lease, attempts_so_far, take_lease
@@ -32,8 +34,6 @@ from noether.training.preflight import check_software, check_start
 from noether.training.refusing import Start
 from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
-from noether.workers.context import RunInfo
-from noether.workers.run import run_placement
 
 # By name: what they need is imported by the ranks alone.
 TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
-from noether.errors import ExitCode, RequestError
+from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, existing_run
-from noether.workers.death_signal import set_death_signal
 
 ENDS_WITHIN_S = 5.0
 

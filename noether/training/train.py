@@ -7,12 +7,13 @@ from noether.checkpoints.pruning import drop_checkpoints_after
 from noether.checkpoints.state import state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
+from noether.common.errors import ExitCode
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
-from noether.distributed.deadline import ASSUMED_BYTES_PER_S, Deadline
-from noether.distributed.group import Group, joined_group
-from noether.distributed.stop import AgreedStop, describe_stop
-from noether.errors import ExitCode
+from noether.launch.group.deadline import ASSUMED_BYTES_PER_S, Deadline
+from noether.launch.group.group import Group, joined_group
+from noether.launch.group.stop import AgreedStop, describe_stop
+from noether.launch.processes.context import WorkerContext
 from noether.runs.attempts import record_meeting, record_outcome, record_stop
 from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.records import last_update, read_metrics, read_record, write_record
@@ -28,7 +29,6 @@ from noether.training.rehearsal import updates_that_fit
 from noether.training.request import TrainRequest
 from noether.training.selection import check_selection
 from noether.training.validation import Validation
-from noether.workers.context import WorkerContext
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:

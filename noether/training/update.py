@@ -11,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
+from noether.common.errors import RequestError
 from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
-from noether.data.loader import Batch
-from noether.distributed.group import Group
-from noether.distributed.torch_internals import LightDDP
-from noether.errors import RequestError
-from noether.learning.precision import Precision
+from noether.core.data.loader import Batch
+from noether.core.precision import Precision
+from noether.launch.group.group import Group
+from noether.launch.group.torch_internals import LightDDP
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part

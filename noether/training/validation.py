@@ -8,12 +8,12 @@ import numpy as np
 from torch import nn
 
 from noether.common.numbers import first_of
-from noether.data.about import about_data, sample_name
-from noether.data.checks import sample_label
-from noether.distributed.stop import AgreedStop
-from noether.evaluation.cases import ShownCase, write_cases
-from noether.evaluation.chosen_cases import median_sample
-from noether.evaluation.evaluate import Evaluator, SplitMetrics
+from noether.core.data.about import about_data, sample_name
+from noether.core.data.checks import sample_label
+from noether.core.evaluate import Evaluator, SplitMetrics
+from noether.core.shown_cases import ShownCase, write_cases
+from noether.launch.group.stop import AgreedStop
+from noether.runs.report.chosen_cases import median_sample
 from noether.training.open_run import OpenRun
 
 CASE_PAUSE_S = 10.0

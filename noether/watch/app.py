@@ -17,9 +17,9 @@ from starlette.templating import Jinja2Templates
 from starlette.types import ASGIApp
 
 from noether.common.strict_json import strict_json
-from noether.report.palette import BANDS, COLOURS
 from noether.runs.metrics import Metrics, weights_name
 from noether.runs.records import finite_values
+from noether.runs.report.palette import BANDS, COLOURS
 from noether.watch.guard import Guard
 from noether.watch.settings import beside, differing
 from noether.watch.watched_run import WatchedRun, shown_metric

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noether.common.numbers import finite
-from noether.report.numbers import percent
-from noether.report.phrases import heading, in_words
-from noether.report.run import ReportedRun, read_evaluation
 from noether.runs.folder import RunFolder
+from noether.runs.report.numbers import percent
+from noether.runs.report.phrases import heading, in_words
+from noether.runs.report.run import ReportedRun, read_evaluation
 from noether.watch.inside import KeptReadings, is_inside, opened_inside
 
 if TYPE_CHECKING:
-    from noether.report.cases import DrawnCase, FieldCases
+    from noether.runs.report.cases import DrawnCase, FieldCases
 
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 """Image files that are shown. SVG is not: it can hold scripts."""
@@ -133,7 +133,7 @@ class Pictures:
 def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:
     from scipy.spatial import QhullError
 
-    from noether.report.field_picture import field_picture
+    from noether.runs.report.field_picture import field_picture
 
     _, values, scale = field.columns(case)[column]
     try:
@@ -143,7 +143,7 @@ def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:
 
 
 def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
-    from noether.report.cases import NothingToDraw, field_cases
+    from noether.runs.report.cases import NothingToDraw, field_cases
 
     try:
         meta, arrays = read_evaluation(path)

@@ -13,13 +13,16 @@ import numpy as np
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints
 from noether.common.numbers import size_text
 from noether.common.shown import shown_name
-from noether.report.history import Evaluation, History
+from noether.launch.processes.failure import is_echo
+from noether.launch.processes.link import report_from
+from noether.launch.processes.worker import error_file
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in, weights_name
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
 from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, last_update, mapping, number, read_record
+from noether.runs.report.history import Evaluation, History
 from noether.runs.results import as_now, newest_metrics
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed, is_inside
@@ -27,9 +30,6 @@ from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.logs import log_part
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
-from noether.workers.failure import is_echo
-from noether.workers.link import report_from
-from noether.workers.worker import error_file
 
 READ_S = 0.4
 """Seconds for which one answer may read a history; the next answer goes on."""

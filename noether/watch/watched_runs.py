@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.overview import runs_under
 from noether.watch.inside import changed

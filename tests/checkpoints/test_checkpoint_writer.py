@@ -13,7 +13,7 @@ from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import list_checkpoints, newest_intact
 from noether.checkpoints.snapshot import DTYPES, Snapshot, StagingBuffer, safetensors_parts
 from noether.checkpoints.writer import CheckpointWriter, Written
-from noether.errors import NoetherError
+from noether.common.errors import NoetherError
 from noether.runs.lease import FencedError
 from tests.saved import META
 

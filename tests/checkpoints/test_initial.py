@@ -10,12 +10,12 @@ from torch import nn
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.initial import freeze, load_initial
 from noether.checkpoints.named import named_weights
-from noether.data.layout import Layout
-from noether.errors import RequestError
-from noether.models.build import build_model
+from noether.common.errors import RequestError
+from noether.core.data.layout import Layout
+from noether.core.models.build import build_model
 from tests.saved import META
 
-SMALL_RUN = Path(__file__).parents[1] / "evaluation" / "small_runs" / "upt"
+SMALL_RUN = Path(__file__).parents[1] / "physics" / "predict" / "small_runs" / "upt"
 OPTIONS = {"dim": 12, "heads": 2, "encoder_depth": 1, "decoder_depth": 1}
 
 

@@ -10,7 +10,7 @@ import torch
 from checkpoints.make_released import HERE, inputs
 from conftest import REPOSITORY
 
-from noether.evaluation.exported import load_exported
+from noether.physics.export.exported import load_exported
 from noether.runs.results import read_result
 
 VERSIONS = sorted(path.name for path in HERE.iterdir() if path.is_dir())

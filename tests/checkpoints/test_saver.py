@@ -16,11 +16,11 @@ from noether.checkpoints.format import list_checkpoints, selected_checkpoint
 from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
+from noether.core.tasks.base import Task
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
-from noether.tasks.base import Task
-from noether.workers.context import WorkerContext
 from tests.saved import META
 
 

@@ -7,8 +7,8 @@ from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.checkpoints.resume import ResumeTarget, find_target
+from noether.common.errors import RequestError
 from noether.config.compose import load_config
-from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import take_lease
 from noether.runs.records import rows_text, write_record

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from noether.cli import entry
 from noether.cli.binding import bind, read_train_line
 from noether.cli.commands import COMMANDS, CommandGroup, flags_of, verbs, words_of
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 GUIDE = '+experiment/shapenet=upt +accelerator=gpu +devices="0,1,2,3" dataset_root=/data'
 CASES = {
@@ -194,7 +194,7 @@ def called(monkeypatch) -> list[str]:
 
 
 def test_no_wrong_line_runs_anything(called, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("noether.environments.single_process.refuse_several", lambda *facts: None)
+    monkeypatch.setattr("noether.launch.detect.single_process.refuse_several", lambda *facts: None)
     assert len(WRONG) >= 40
     for line, (code, fix) in WRONG.items():
         with pytest.raises(RequestError) as caught:

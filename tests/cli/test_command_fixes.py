@@ -4,7 +4,7 @@ import pytest
 
 from noether.cli.binding import bind
 from noether.common.container import fix_in_container
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,8 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for place in ("start", "shape_request"):
-        monkeypatch.setattr(f"noether.evaluation.{place}.run_here", lambda *request: 0)
-    monkeypatch.setattr("noether.report.page.write_report", lambda folder: folder.report)
+        monkeypatch.setattr(f"noether.physics.predict.{place}.run_here", lambda *request: 0)
+    monkeypatch.setattr("noether.runs.report.page.write_report", lambda folder: folder.report)
     return tmp_path
 
 

@@ -9,8 +9,8 @@ import pytest
 from noether.checkpoints.own_settings import load_run_config
 from noether.cli.binding import bind
 from noether.cli.entry import dispatch
+from noether.common.errors import RequestError
 from noether.config.sweep import expand_sweep
-from noether.errors import RequestError
 
 
 def run_line(words: Sequence[str]) -> None:

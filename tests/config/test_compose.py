@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.config.groups import configs_folder
-from noether.errors import RequestError
 from tests.refusal import refusal
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from noether.common.errors import RequestError
 from noether.config.compose import validate
 from noether.config.schema import refuse_control_characters
-from noether.errors import RequestError
 from tests.refusal import refusal
 
 BAD = ["x\ntouch P #", "x\rtouch P", "x\x85y", "x\u2028y", "x\u2029y", "x\x1b[2Jy", "x\x00y", "x\ty"]

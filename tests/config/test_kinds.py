@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from noether.common.errors import RequestError
 from noether.config.compose import load_config
-from noether.errors import RequestError
 
 NEW_KINDS = {
     "model": (["model.kind=my.Model", "model.width=3"], lambda c: c.model.options(), {"width": 3}),

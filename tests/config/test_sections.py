@@ -5,11 +5,11 @@ import re
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.interval import Interval
-from noether.errors import RequestError
-from noether.planning.batches import RunLength
+from noether.launch.planning.batches import RunLength
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), (" 90 ", 90.0), ("1e3", 1000.0)], ids=str)

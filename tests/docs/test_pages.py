@@ -12,7 +12,7 @@ import pytest
 import yaml
 from documented import NEEDS, PROGRAMS, REPOSITORY, commands, pages, run_page
 
-from noether.data.cases.case_map import parse_map
+from noether.physics.cases.case_map import parse_map
 from tests.errors_reference import errors_reference, messages
 
 BLOCK = re.compile(r"^```(yaml|json|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

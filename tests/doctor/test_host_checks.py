@@ -9,7 +9,6 @@ import pytest
 
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus
-from noether.common.limits import Limits
 from noether.config.compose import load_config
 from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.host_facts import (
@@ -33,7 +32,8 @@ from noether.doctor.machine_checks import (
 from noether.doctor.mounts import Mount, mount_of, read_mounts
 from noether.doctor.own_host import find_place
 from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
-from noether.environments.driver import Gpu
+from noether.launch.detect.driver import Gpu
+from noether.launch.detect.limits import Limits
 
 MIB, GIB = 1 << 20, 1 << 30
 ACTIVE = Infiniband((("mlx5_0", "ACTIVE"),), ("rdma_cm", "uverbs0"), True)
@@ -199,9 +199,9 @@ def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
 
 
 def test_what_a_plan_says_of_this_host_is_found(monkeypatch) -> None:
-    monkeypatch.setattr("noether.planning.plan.most_processes", lambda: 12)
-    monkeypatch.setattr("noether.planning.plan.shared_memory_size", lambda: 100 * MIB)
-    monkeypatch.setattr("noether.environments.resolve.read_limits", lambda: Limits(64, None))
+    monkeypatch.setattr("noether.launch.planning.plan.most_processes", lambda: 12)
+    monkeypatch.setattr("noether.launch.planning.plan.shared_memory_size", lambda: 100 * MIB)
+    monkeypatch.setattr("noether.launch.detect.resolve.read_limits", lambda: Limits(64, None))
     _, found = find_place(load_config(["accelerator=cpu", "devices=3", "num_workers=1"]), HostFacts(host="box"))
     said = {finding.check: (finding.level, finding.seen) for finding in found if finding.level != "ok"}
     assert {check: level for check, (level, _) in said.items()} == {

@@ -14,7 +14,7 @@ from noether.doctor.world_checks import (
     check_names,
     check_presence,
 )
-from noether.workers.rank_state import MeetingPoint
+from noether.launch.processes.rank_state import MeetingPoint
 
 SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "devices": "cpu"}
 FAST = {"large_bytes": 16 << 20, "mb_per_s": 1000.0, "bus_mb_per_s": 1000.0, "small_us": 90.0}

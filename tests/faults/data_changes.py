@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from noether.config.dataset import EllipsoidDatasetConfig
-from noether.data import ellipsoid
-from noether.data.cases.metadata import read_metadata, write_metadata
-from noether.data.cases.store import case_folder
+from noether.physics.cars import ellipsoid
+from noether.physics.cases.metadata import read_metadata, write_metadata
+from noether.physics.cases.store import case_folder
 
 OTHER_DATA = "resume-other-data"
 

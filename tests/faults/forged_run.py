@@ -13,22 +13,22 @@ from typing import Any
 
 import yaml
 
+from noether.checkpoints.chosen_model import WantedModel, choose_model
 from noether.checkpoints.format import META, _meta_digest
 from noether.checkpoints.table import describe_checkpoints
 from noether.config.compose import validate
-from noether.evaluation.exported import load_exported
-from noether.evaluation.start import WantedModel, choose_model
-from noether.evaluation.trained import load_trained
-from noether.report.run import read_run
+from noether.physics.export.exported import load_exported
+from noether.physics.predict.trained import load_trained
 from noether.runs.folder import RunFolder
 from noether.runs.logs import log_files
 from noether.runs.overview import run_state
+from noether.runs.report.run import read_run
 from noether.runs.trust import mark_own
 
 from .fuzz_subjects import Subject, mutate
 
 TESTS = Path(__file__).resolve().parents[1]
-RUN = TESTS / "evaluation" / "small_runs" / "upt"
+RUN = TESTS / "physics" / "predict" / "small_runs" / "upt"
 EXPORT = TESTS / "checkpoints" / "released" / "0.1.0" / "export"
 EVIL = "evil_module_of_a_stranger"
 KINDS = (
@@ -36,7 +36,7 @@ KINDS = (
     "noether.lint.options_rules.run",
     "noether.common.dotted_path.load_object",
     "noether.common.dotted_path.importlib.import_module",
-    "noether.models.upt.UPT",
+    "noether.physics.models.upt.UPT",
     "os.system",
     "${run_id}",
     "${oc.env:HOME}",

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 
 from .forged_run import ForgedRun
 from .fuzz_subjects import SUBJECTS as READERS

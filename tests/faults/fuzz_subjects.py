@@ -66,7 +66,7 @@ class Idx(Subject):
     """MNIST's files, gzipped or not, and mutated before or after the compression."""
 
     def run(self, rng: random.Random) -> None:
-        from noether.data.digits import read_idx
+        from noether.core.data.digits import read_idx
 
         images = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 28, 28)) + bytes(2 * 28 * 28)
         how = rng.randrange(3)
@@ -102,7 +102,7 @@ class Packed(Subject):
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import save_file
 
-        from noether.data.ellipsoid_car import sample_shapes
+        from noether.physics.cars.ellipsoid_car import sample_shapes
 
         super().__init__(folder)
         shapes = sample_shapes(4, 3)
@@ -110,7 +110,7 @@ class Packed(Subject):
         self.seeds = [self.path.read_bytes()]
 
     def run(self, rng: random.Random) -> None:
-        from noether.data.ellipsoid import open_split
+        from noether.physics.cars.ellipsoid import open_split
 
         content = rng.choice(self.seeds)
         length = int.from_bytes(content[:8], "little")
@@ -158,13 +158,13 @@ class Records(Subject):
         return "".join(json.dumps(row) + "\n" for row in rows).encode() if rows else json.dumps(content).encode()
 
     def run(self, rng: random.Random) -> None:
-        from noether.evaluation.final import mean_pace
-        from noether.evaluation.tables import unbeaten_baselines
         from noether.runs.attempts import attempts_without_progress
         from noether.runs.lease import read_attempt
         from noether.runs.overview import run_state
+        from noether.runs.report.tables import unbeaten_baselines
         from noether.runs.results import read_result
         from noether.runs.status import status_table
+        from noether.training.evaluation import mean_pace
 
         path = rng.choice(self.files)
         path.write_bytes(mutate(rng.choice(self.seeds[path]), rng))
@@ -192,11 +192,11 @@ class Checkpoints(Subject):
         from noether.checkpoints.snapshot import safetensors_parts
         from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
         from noether.config.optimizer import AdamWConfig
-        from noether.distributed.group import Group
-        from noether.environments.placement import Device, Endpoint, Worker
-        from noether.tasks.fields import FieldsTask
+        from noether.launch.detect.placement import Device, Endpoint, Worker
+        from noether.launch.group.group import Group
+        from noether.launch.processes.context import WorkerContext
+        from noether.physics.fields.fields import FieldsTask
         from noether.training.optimizers import build_optimizer
-        from noether.workers.context import WorkerContext
         from tests.saved import META
 
         super().__init__(folder)
@@ -273,7 +273,7 @@ class Archives(Subject):
         self.seeds = [inner.getvalue(), outer.getvalue(), tar.getvalue(), gzip.compress(tar.getvalue(), 1)]
 
     def run(self, rng: random.Random) -> None:
-        from noether.data.cases.unpack import unpacked
+        from noether.physics.cases.unpack import unpacked
 
         self.path.write_bytes(mutate(rng.choice(self.seeds), rng))
         with unpacked(self.path, self.path.parent / "unpacked"):

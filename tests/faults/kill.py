@@ -28,8 +28,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from noether.common.errors import ExitCode
 from noether.config.compose import dump_config
-from noether.errors import ExitCode
 from noether.runs.attempts import read_attempts
 from tests.processes import free_port
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from noether.environments.identity import RunIdentity
+from noether.launch.detect.identity import RunIdentity
 from noether.runs.folder import RunFolder
 from tests.misbehaving import processes_of
 from tests.processes import free_port

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sharing import in_every_push
 
-from noether.distributed.listeners import listening_descriptors, shut
+from noether.launch.group.listeners import listening_descriptors, shut
 from noether.runs.folder import RunFolder
 from tests.faults import strangers
 from tests.faults.room import REPOSITORY, final_hashes
@@ -79,11 +79,11 @@ def test_a_listener_that_was_shut_takes_nobody_and_keeps_who_is_there() -> None:
 FLOOD = """
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-from noether.environments.endpoint import hold_port
-from noether.environments.identity import RunIdentity
-from noether.environments.placement import Endpoint
-from noether.workers.context import RunInfo
-from noether.workers.listener import RunListener
+from noether.launch.detect.endpoint import hold_port
+from noether.launch.detect.identity import RunIdentity
+from noether.launch.detect.placement import Endpoint
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.listener import RunListener
 held = hold_port(Endpoint("127.0.0.1", 0))
 listener = RunListener(held, RunInfo(RunIdentity("multinode", 2), "key"))
 print(listener.port, flush=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.checkpoints import writer as checkpoint_writer
+from noether.common.errors import shown
 from noether.config.schema import RunConfig
-from noether.errors import shown
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 

@@ -8,17 +8,17 @@ from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.snapshot import StagingBuffer
 from noether.checkpoints.state import Progress, TrainingState, saved_tensors
 from noether.config.compose import load_config
-from noether.data.build import prepare_data
-from noether.data.loader import evaluation_batches, to_device, training_batches
-from noether.data.order import GlobalOrder, RankOrder
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
-from noether.evaluation.evaluate import predict
-from noether.learning.precision import choose_precision, evaluation_mode
-from noether.learning.setup import build_problem
+from noether.core.data.build import prepare_data
+from noether.core.data.loader import evaluation_batches, to_device, training_batches
+from noether.core.data.order import GlobalOrder, RankOrder
+from noether.core.evaluate import predict
+from noether.core.precision import choose_precision, evaluation_mode
+from noether.core.problem import build_problem
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.processes.context import WorkerContext
 from noether.training.optimizers import build_optimizer
 from noether.training.update import Updater
-from noether.workers.context import WorkerContext
 from tests.gpu.fake_gpu import FakeGPU, needs_cuda_build
 
 pytestmark = [

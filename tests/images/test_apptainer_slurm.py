@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
+from launch.slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 from learned import PROOF, check_learned
-from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 
 from noether.runs.folder import RunFolder
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
-from slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
+from launch.slurm.conftest import Slurm, end_jobs, slurm  # noqa: F401
 from test_readme import SMALL
 
 pytestmark = pytest.mark.slow

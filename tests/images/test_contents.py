@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 PYTHON = "/opt/venv/bin/python3 -Ic"
 MESH = (
-    "import pyvista; from pathlib import Path; from noether.data.cases.mesh_source import read_mesh_apart; "
+    "import pyvista; from pathlib import Path; from noether.physics.cases.mesh_source import read_mesh_apart; "
     "pyvista.Sphere().save('/tmp/a.vtp'); assert len(read_mesh_apart(Path('/tmp/a.vtp')).points) > 800"
 )
 PROVIDER = (

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from noether.checkpoints.format import list_checkpoints, newest_update, write_checkpoint
+from noether.common.errors import RequestError
 from noether.common.whole_file import write_whole
-from noether.errors import RequestError
 from noether.runs import lease as lease_module
 from noether.runs.attempts import (
     attempts_without_progress,
@@ -21,7 +21,7 @@ from noether.runs.attempts import (
 from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, attempts_so_far, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
-from noether.tracking.metrics_file import MetricsFile
+from noether.runs.tracking.metrics_file import MetricsFile
 from tests.refusal import refusal
 from tests.saved import META
 

@@ -7,7 +7,7 @@ import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder, newest_run
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.records import write_record

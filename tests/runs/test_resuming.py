@@ -9,13 +9,13 @@ import pytest
 import yaml
 from conftest import TINY
 
+from noether.checkpoints.chosen_model import WantedModel, choose_model
 from noether.checkpoints.command import checkpoints_here
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.own_settings import load_run_config, on_own_settings
 from noether.checkpoints.resume import find_target
+from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
-from noether.errors import RequestError
-from noether.evaluation.start import WantedModel, choose_model
 from noether.runs.folder import RunFolder, existing_run, newest_run
 from noether.runs.overview import runs_under
 from noether.runs.resuming import continue_line

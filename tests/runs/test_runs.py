@@ -14,7 +14,7 @@ from processes import wait_for
 from noether.common.processes import boot_id
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.common.whole_file import write_json
-from noether.environments.slurm.queue import QueuedJob, clean_environment
+from noether.launch.detect.slurm.queue import QueuedJob, clean_environment
 from noether.runs.attempts import read_attempts, record_meeting
 from noether.runs.cancel import cancel_run
 from noether.runs.folder import RunFolder

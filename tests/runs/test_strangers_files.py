@@ -12,23 +12,23 @@ from conftest import REPOSITORY
 
 from noether.common.appending_file import AppendingFile
 from noether.common.console import Console
+from noether.common.errors import RequestError
 from noether.common.plain_file import NotPlainFile, create_plain, open_to_append
 from noether.common.whole_file import UNFENCED, write_json, write_whole
 from noether.config.compose import read_dumped
-from noether.environments.identity import RunIdentity
-from noether.environments.published_port import PublishedPort
-from noether.errors import RequestError
-from noether.report.run import read_run
+from noether.launch.detect.identity import RunIdentity
+from noether.launch.detect.published_port import PublishedPort
+from noether.launch.processes.failure import _log_end
+from noether.launch.processes.worker import write_to_log
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.logs import log_files
 from noether.runs.overview import run_state
 from noether.runs.records import append_row, read_metrics, read_record
+from noether.runs.report.run import read_run
 from noether.watch.watched_run import WatchedRun
-from noether.workers.failure import _log_end
-from noether.workers.worker import write_to_log
 
-RUN = REPOSITORY / "tests" / "evaluation" / "small_runs" / "upt"
+RUN = REPOSITORY / "tests" / "physics" / "predict" / "small_runs" / "upt"
 FILES = (
     "config.yaml",
     "plan.json",

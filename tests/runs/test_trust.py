@@ -15,14 +15,14 @@ from conftest import REPOSITORY, TINY
 
 from noether.checkpoints.format import META, _meta_digest
 from noether.common.dotted_path import code_granted, load_object
+from noether.common.errors import RequestError
 from noether.config.compose import dump_config, read_dumped, validate
 from noether.config.schema import RunConfig
-from noether.errors import RequestError
-from noether.models.build import REGISTRY
+from noether.core.models.build import REGISTRY
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, approved_code, mark_own
 
-RUN = REPOSITORY / "tests" / "evaluation" / "small_runs" / "upt"
+RUN = REPOSITORY / "tests" / "physics" / "predict" / "small_runs" / "upt"
 CHECKPOINT = Path("checkpoints") / "update-000000002"
 EVIL = "from pathlib import Path\nPath('was-here').touch()\n"
 
@@ -125,11 +125,11 @@ RUNS_CODE = re.compile(
 )
 PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
-    "data/shapenet_car_cases.py": "tensors, with weights_only=True",
+    "physics/cars/shapenet_car_cases.py": "tensors, with weights_only=True",
     "distributed/control.py": "objects of ranks, signed with the secret of the run",
-    "evaluation/exported.py": "a graph, with trust=True",
-    "workers/preload.py": "modules of ours, by constants",
-    "workers/worker.py": "targets of ours, and what the launcher hands to its own worker",
+    "physics/export/exported.py": "a graph, with trust=True",
+    "launch/processes/preload.py": "modules of ours, by constants",
+    "launch/processes/worker.py": "targets of ours, and what the launcher hands to its own worker",
 }
 
 
@@ -204,7 +204,7 @@ def test_the_other_commands_refuse_too(noether, home: Path, tmp_path: Path, word
 
 
 def test_a_run_from_python_is_asked_for_too(home: Path, tmp_path: Path) -> None:
-    from noether.evaluation.loaded import LoadedRun
+    from noether.physics.predict.loaded import LoadedRun
 
     shutil.copytree(RUN, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))

@@ -12,14 +12,14 @@ from conftest import TINY
 
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.own_settings import load_run_config
+from noether.common.errors import RequestError
 from noether.common.whole_file import write_json
 from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
-from noether.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, mark_own
-from noether.slurm.job import describe_job
-from noether.slurm.script import render_script
+from noether.submit.job import describe_job
+from noether.submit.script import render_script
 from tests.refusal import refusal
 from tests.saved import META
 
@@ -313,6 +313,6 @@ def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Pat
 
 def test_weights_that_all_runs_of_a_sweep_begin_with_are_read_once(folder: Path, monkeypatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr("noether.slurm.job.named_weights", read.append)
+    monkeypatch.setattr("noether.submit.job.named_weights", read.append)
     describe_job(["seed=1,2,3", "initial_weights=w.safetensors"], None, multirun=True)
     assert read == ["w.safetensors"]

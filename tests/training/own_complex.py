@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 
 
 class Turned:

@@ -2,7 +2,7 @@
 
 import torch
 
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 
 SIZE = 16
 

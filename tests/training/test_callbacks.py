@@ -9,7 +9,7 @@ from conftest import TINY
 
 from noether.checkpoints.format import newest_update
 from noether.common.dotted_path import code_granted
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.training.callbacks import load_callbacks
 
 OWN = """

@@ -9,8 +9,8 @@ from conftest import REPOSITORY, final_hashes
 from learned import weights
 from own_complex import OneWeight
 
-from noether.learning.precision import Precision
-from noether.learning.setup import place_model
+from noether.core.precision import Precision
+from noether.core.problem import place_model
 from noether.runs.folder import RunFolder
 
 HERE = Path(__file__).parent

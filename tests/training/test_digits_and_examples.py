@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
-from noether.evaluation.vtk_output import write_fields
-from noether.models.build import build_model, count_parameters
+from noether.core.models.build import build_model, count_parameters
+from noether.physics.predict.vtk_output import write_fields
 
 
 def test_the_convolutional_net_has_its_size() -> None:

@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY, final_hashes
 
 from noether.checkpoints.format import list_checkpoints
-from noether.errors import ExitCode
+from noether.common.errors import ExitCode
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import described_in
 from noether.runs.records import read_metrics, read_record

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 OWN = '''
 import torch
 from torch import nn
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 
 
 class Lines:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.training.preflight import refuse_without_compiler
 
 REFUSED = {

@@ -8,7 +8,7 @@ from conftest import TINY, final_hashes
 from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints
-from noether.errors import ExitCode
+from noether.common.errors import ExitCode
 from noether.runs.folder import RunFolder
 from noether.runs.records import last_update, read_metrics
 

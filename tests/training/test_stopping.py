@@ -13,7 +13,7 @@ from conftest import REPOSITORY, final_hashes
 from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints
-from noether.errors import ExitCode
+from noether.common.errors import ExitCode
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics

@@ -12,10 +12,10 @@ import pytest
 from conftest import TINY
 from sharing import in_every_push
 
-from noether.errors import RequestError
+from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics
-from noether.tracking.tensorboard import TensorBoardFile
+from noether.runs.tracking.tensorboard import TensorBoardFile
 from noether.training.tensorboard_page import event_folders
 
 ADDRESS = re.compile(r"TensorBoard .* at (http://127\.0\.0\.1:\d+)/")

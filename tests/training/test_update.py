@@ -8,13 +8,13 @@ from torch import nn
 
 from noether.checkpoints.state import Progress, TrainingState
 from noether.config.trainer import TrainerConfig
-from noether.distributed.group import Group
-from noether.environments.placement import Device, Endpoint, Worker
-from noether.learning.precision import Precision
-from noether.tasks.base import Task
+from noether.core.precision import Precision
+from noether.core.tasks.base import Task
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.group.group import Group
+from noether.launch.processes.context import WorkerContext
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError
 from noether.training.update import Updater
-from noether.workers.context import WorkerContext
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
 GROUP = Group(CONTEXT, torch.device("cpu"))

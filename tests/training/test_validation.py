@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from noether.config.task import FieldConfig
-from noether.evaluation.cases import ShownCase, write_cases
-from noether.report.run import read_evaluation
+from noether.core.shown_cases import ShownCase, write_cases
 from noether.runs.metrics import Metric
+from noether.runs.report.run import read_evaluation
 from noether.training.validation import Validation
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from noether.common.processes import boot_id, process_id
+from noether.launch.processes.context import WorkerReport
+from noether.launch.processes.worker import write_error_file
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
 from noether.runs.records import write_record
 from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
 from noether.watch.watched_run import WatchedRun
-from noether.workers.context import WorkerReport
-from noether.workers.worker import write_error_file
 
 NOW = time.time()
 

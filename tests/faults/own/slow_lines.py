@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 
 
 class Lines:

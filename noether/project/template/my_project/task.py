@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from noether.runs.metrics import Metric
-from noether.tasks.base import Task
+from noether.core.tasks.base import Task
 from torch import Tensor
 
 

@@ -1,0 +1,1 @@
+"""What is learned, whatever its field: data, models, tasks, and their evaluation."""

@@ -1,0 +1,131 @@
+"""Builds what a `kind` and its options name: one of ours by its short name, or the user's own by dotted path."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from noether.common.dotted_path import defined_in, load_object
+from noether.common.errors import RequestError
+from noether.common.suggest import nearest
+
+
+@dataclass(frozen=True)
+class Component:
+    """What a section's `kind` names, and its options.
+
+    section: the section's name, such as "model", for the errors.
+    kind: a name of `registry`, or the dotted path of a class or function.
+    options: the other entries of the section, handed over as keyword arguments.
+    registry: dotted paths by short name.
+    base: what the result must be an instance of; None: anything.
+    given: keyword arguments that the program adds, such as a data set's `split`.
+    offered: those that it adds where the class or function names them, such as a model's `layout`.
+    """
+
+    section: str
+    kind: str
+    options: Mapping[str, Any]
+    registry: Mapping[str, str] = field(default_factory=dict)
+    base: type | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    offered: Mapping[str, Any] = field(default_factory=dict)
+
+    def find(self) -> Callable[..., Any]:
+        """Returns the class or function, and checks that the options fit it; nothing is built.
+
+        Raises:
+            RequestError: no such kind, or an option that it does not have or lacks.
+        """
+        section, kind, registry, base = self.section, self.kind, self.registry, self.base
+        if kind not in registry and "." not in kind:
+            raise RequestError(
+                "unknown-component",
+                f"no {section} is called {kind!r}",
+                seen=f"{section}.kind={kind}",
+                expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
+                fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
+            )
+        factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry, base)
+        if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
+            raise self._wrong_type(factory)
+        self._check_options(_parameters(factory))
+        return factory
+
+    def build(self) -> Any:
+        """Returns what the class or function makes of the options.
+
+        Raises:
+            RequestError: as of `find`, or it is not an instance of `base`.
+        """
+        factory = self.find()
+        named = {parameter.name for parameter in _parameters(factory)} if self.offered else set()
+        taken = {name: value for name, value in self.offered.items() if name in named}
+        built = factory(**self.given, **taken, **self.options)
+        if self.base is not None and not isinstance(built, self.base):
+            raise self._wrong_type(built)
+        return built
+
+    def _check_options(self, parameters: list[inspect.Parameter]) -> None:
+        section, kind, options, given = self.section, self.kind, self.options, self.given
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        named = {
+            parameter.name: parameter.default is parameter.empty
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        for name in () if takes_any else given:
+            if name not in named:
+                raise RequestError(
+                    "component-argument-reserved",
+                    f"{section}.kind={kind} does not take {name!r}",
+                    seen=f"{kind}({', '.join(named)})",
+                    expected=f"{kind}({', '.join([*given, '...'])})",
+                    fix=f"give {kind} a parameter {name!r}",
+                )
+        own = {name: required for name, required in named.items() if name not in (*given, *self.offered)}
+        for name in () if takes_any else options:
+            if name not in own:
+                near = nearest(name, own)
+                raise RequestError(
+                    "component-option-unknown",
+                    f"{section}.kind={kind} has no option {name!r}",
+                    seen=f"{section}.{name}={options[name]}",
+                    expected=f"one of {', '.join(own)}" if own else "no options",
+                    fix=f"{section}.{near}={options[name]}" if near else f"leave out {section}.{name}",
+                )
+        missing = [name for name, required in own.items() if required and name not in options]
+        if missing:
+            raise RequestError(
+                "component-option-missing",
+                f"{section}.kind={kind} needs {', '.join(missing)}",
+                seen=f"options {', '.join(options) or 'none'}",
+                expected="a value for every option without a default",
+                fix=" ".join(f"{section}.{name}=..." for name in missing),
+            )
+
+    def _wrong_type(self, found: Any) -> RequestError:
+        wanted = f"{self.base.__module__}.{self.base.__qualname__}" if self.base is not None else "a class"
+        return RequestError(
+            "component-wrong-class",
+            f"{self.section}.kind={self.kind} is not {'an' if self.section == 'optimizer' else 'a'} {self.section}",
+            seen=f"{found!r}, of type {type(found).__name__}",
+            expected=f"a class derived from {wanted}, or a function that returns one",
+            fix=self._one_of_that_module() or f"derive {self.kind} from {wanted}",
+        )
+
+    def _one_of_that_module(self) -> str:
+        """Returns the line that names a class of the same module which would do, or ""."""
+        path = self.registry.get(self.kind, self.kind)
+        module = sys.modules.get(path.rpartition(".")[0])
+        fitting = defined_in(module, self.base) if module and self.base else []
+        return f"{self.section}.kind={path.rpartition('.')[0]}.{fitting[0]}" if fitting else ""
+
+
+def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
+    if isinstance(factory, type):
+        owner = next(base for base in factory.__mro__ if "__init__" in vars(base))
+        if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
+            return []  # Without a constructor of its own: torch's is declared as taking anything.
+    return list(inspect.signature(factory).parameters.values())

@@ -1,0 +1,1 @@
+"""Samples to batches: data sets, their global order, loaders."""

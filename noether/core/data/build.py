@@ -1,0 +1,199 @@
+"""Finds the data set that `dataset.kind` names, its files and its splits. Never imports torch.
+
+A data set of noether's own is added to `SOURCES`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noether.common.cpus import usable_cpus
+from noether.common.errors import RequestError
+from noether.config.dataset import (
+    CasesDatasetConfig,
+    CustomDatasetConfig,
+    EllipsoidDatasetConfig,
+    MnistDatasetConfig,
+    ShapeNetCarDatasetConfig,
+)
+from noether.config.schema import RunConfig
+from noether.core.components import Component
+from noether.core.data import digits
+from noether.core.data.own import OwnDataset
+from noether.core.data.shared_work import Progress, silent
+from noether.physics.cars import ellipsoid
+from noether.physics.cars.shapenet_car import check_shapenet_car, open_shapenet_car
+from noether.physics.cases.dataset import check_cases, open_cases
+from noether.physics.cases.metadata import read_metadata
+from noether.physics.cases.store import refuse_missing
+from noether.physics.cases.verify import verify_cases
+
+if TYPE_CHECKING:
+    from noether.core.data.loader import Dataset
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The splits of a data set; the validation split is cut from `train` by index.
+
+    validation: positions in `train` that the data set itself holds out; None: a share of it, by the configuration.
+    """
+
+    train: "Dataset"
+    test: "Dataset"
+    validation: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """How the samples of a kind are had.
+
+    check: raises what is wrong with dataset_root, at once: it makes nothing and reads no samples; takes the dataset
+        section and dataset_root.
+    open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
+    prepare: makes what can be made and verifies what is there, once, in the parent process, without torch; takes the
+        dataset section, dataset_root, which `check` has passed, and a Progress, and returns what `open` reads. None:
+        nothing is made, and `open` reads dataset_root.
+    without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
+    """
+
+    check: Callable[[Any, Path | None], object]
+    open: Callable[[Any, Any], Splits]
+    prepare: Callable[[Any, Any, Progress], Path] | None = None
+    without_root: str = "made by its own code"
+
+
+def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
+    """Makes what can be made and checks what must be there, before any worker starts.
+
+    Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError
+    where `dataset_root` lacks the data.
+    """
+    source, root = data_source(config), _root(config)
+    source.check(config.dataset, root)
+    return root if source.prepare is None else source.prepare(config.dataset, root, progress)
+
+
+def check_data(config: RunConfig) -> None:
+    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
+    data_source(config).check(config.dataset, _root(config))
+
+
+def open_splits(config: RunConfig, folder: Path | None) -> Splits:
+    """Opens the training and the test split of what `prepare_data` has returned."""
+    return data_source(config).open(config.dataset, folder)
+
+
+def data_source(config: RunConfig) -> DataSource:
+    """Returns how the configured kind of data is had; a dotted path is the user's own."""
+    return SOURCES.get(config.dataset.kind, OWN_DATA)
+
+
+def _root(config: RunConfig) -> Path | None:
+    return config.dataset_root.expanduser() if config.dataset_root else None
+
+
+def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None:
+    if root is not None:
+        ellipsoid.check_folder(root)
+
+
+def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
+    if root is not None:
+        return root
+    folder = ellipsoid.cache_folder(dataset)
+    ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
+    return folder
+
+
+def _verify(dataset: CasesDatasetConfig | ShapeNetCarDatasetConfig, root: Path, progress: Progress) -> Path:
+    verify_cases(root, read_metadata(root), progress, usable_cpus())
+    return root
+
+
+def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
+    _check_folder(dataset, root)
+    _open_mnist(dataset, root)
+
+
+def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
+    return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
+
+
+def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
+    if root is None:
+        raise refuse_missing(None)
+    sets = check_cases(root)["sets"]
+    wanted = dataset.points_per_update
+    for name, count in wanted.items() if isinstance(wanted, dict) else ():
+        if name not in sets:
+            raise RequestError(
+                "prepared-set-missing",
+                f"the prepared cases have no set {name}",
+                seen=f"dataset.points_per_update.{name}={count}",
+                expected="points of " + ", ".join(sets),
+                fix=f"dataset.points_per_update={count}      (of every set)",
+            )
+
+
+def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
+    train, test, validation = open_cases(folder)
+    return Splits(train, test, validation or None)
+
+
+def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
+    splits = {}
+    for name in ("train", "test"):
+        given = {"split": name, "root": folder}
+        built = Component("dataset", dataset.kind, dataset.options(), given=given).build()
+        for method, about in (("__len__", "the number of samples"), ("__getitem__", "a sample by its number")):
+            if getattr(type(built), method, None) is None:
+                raise RequestError(
+                    "dataset-method-missing",
+                    f"{dataset.kind} has no {method}",
+                    seen=f"{type(built)!r}",
+                    expected="a data set with __len__ and __getitem__: len(data) samples, and each by its number",
+                    fix=f"def {method}(self{', index' * (method == '__getitem__')}) in {dataset.kind}: {about}",
+                )
+        splits[name] = OwnDataset(built, dataset.kind)
+        if not len(splits[name]):
+            raise RequestError(
+                "empty-split",
+                f"the {name} split of {dataset.kind} is empty",
+                seen="0 samples",
+                expected="at least one",
+                fix=f"give {dataset.kind} samples for split={name!r}",
+            )
+    return Splits(splits["train"], splits["test"])
+
+
+def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path | None) -> None:
+    if root is not None and not root.is_dir():
+        raise RequestError(
+            "dataset-root-not-a-folder",
+            f"dataset_root={root} is not a folder",
+            seen="no such folder" if not root.exists() else "a file",
+            expected=f"the folder that {dataset.kind} reads",
+            fix="dataset_root=FOLDER",
+            mount=str(root.absolute()),
+        )
+
+
+SOURCES: Mapping[str, DataSource] = {
+    "ellipsoid": DataSource(
+        check=_check_ellipsoid,
+        open=lambda dataset, folder: Splits(*ellipsoid.open_folder(folder)),
+        prepare=_prepare_ellipsoid,
+    ),
+    "shapenet_car": DataSource(
+        check=lambda dataset, root: check_shapenet_car(root, dataset.split),
+        open=lambda dataset, folder: Splits(*open_shapenet_car(folder, dataset.split)),
+        prepare=_verify,
+    ),
+    "cases": DataSource(_check_cases, _open_cases, _verify),
+    "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
+}
+"""The data sets that come with noether, by the name that `dataset.kind` takes."""
+OWN_DATA = DataSource(_check_folder, _open_own)
+"""The user's own, which `dataset.kind` names by dotted path."""

@@ -1,0 +1,180 @@
+"""Samples → batches: what each rank reads, in which order, by how many processes."""
+
+import multiprocessing
+import random
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, get_worker_info
+
+from noether.common.errors import RequestError
+from noether.common.signals import STOP_SIGNALS
+from noether.core.data.order import RankOrder, SampleKey
+from noether.core.data.padding import pad_samples
+from noether.core.data.points import PointSampler, Sample
+from noether.launch.processes.death_signal import die_with_parent
+
+# Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import
+# torch again, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+
+Batch = dict[str, Tensor]
+"""Samples stacked along a new first axis; `index` (B,) holds their indices in the data set."""
+
+
+class Dataset(Protocol):
+    """What a data set must offer; the user's own too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+
+def training_batches(
+    dataset: Dataset,
+    indices: Sequence[int],
+    order: RankOrder,
+    draw: PointSampler,
+    *,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Batch]:
+    """Yields this rank's micro-batches in order.
+
+    Args:
+        dataset, indices: the training split, and the positions in it of the samples that `order` counts.
+        order, draw: which samples make up each micro-batch, and which of their points.
+        num_workers: reading processes; 0 reads in this one.
+        pin_memory: page-lock the batches, for asynchronous copies to a GPU.
+    """
+
+    def read(keys: list[SampleKey]) -> Batch:
+        own = [indices[key.sample] for key in keys]
+        samples = []
+        for i, key in zip(own, keys, strict=True):
+            if get_worker_info() is not None:  # What a data set draws there is the same on any ranks, and when resumed.
+                seed_everything(draw.seed, key.epoch, key.sample)
+            samples.append(draw.for_training(dataset[i], key))
+        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
+
+    return iter(_loader(read, order, num_workers, pin_memory))
+
+
+def evaluation_batches(
+    dataset: Dataset,
+    indices: Sequence[int],
+    batch_size: int,
+    draw: PointSampler,
+    *,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Batch]:
+    """Yields the given samples, each exactly once, with all their points; the rest as for `training_batches`."""
+
+    def read(own: list[int]) -> Batch:
+        samples = [draw.for_evaluation(dataset[i]) for i in own]
+        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
+        return {**stacked, "index": torch.tensor(own)}
+
+    batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
+    return iter(_loader(read, batches, num_workers, pin_memory))
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Whole batches as a DataLoader asks for them, so that a memory-mapped data set is asked once a batch."""
+
+    read: Callable[[Any], Batch]
+
+    def __getitem__(self, entries: Any) -> Batch:
+        return self.read(entries)
+
+
+def _loader(read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
+    if not num_workers and not pin_memory:
+        # As a DataLoader would, without what it does around each batch.
+        return map(read, batches)
+    loader: Iterable[Batch] = DataLoader(
+        _Batches(read),  # type: ignore[arg-type]
+        sampler=batches,
+        batch_size=None,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        worker_init_fn=_start_loader_worker,
+        multiprocessing_context=_FORK if num_workers else None,
+        # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
+        # run makes its iterators at other times.
+        generator=torch.Generator(),
+    )
+    return loader
+
+
+def seed_everything(seed: int, *stream: int) -> None:
+    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    sequence = np.random.SeedSequence([seed, *stream])
+    words = [int(word) for word in sequence.generate_state(3, np.uint32)]
+    random.seed(words[0])
+    np.random.seed(words[1])
+    torch.manual_seed(words[2])
+
+
+def _start_loader_worker(worker: int) -> None:
+    # A rank ended by SIGKILL must not leave readers behind that hold its memory and its device.
+    die_with_parent()
+    # A scheduler signals every process of a step: the rank decides when to stop, and needs its readers until then.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
+    """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
+
+    RequestError where samples differ in their keys or in the shape of one, naming it; `one_at_a_time` is the setting
+    that makes batches of one sample.
+    """
+    samples = pad_samples(samples) if pad else samples
+    first = samples[0]
+    for sample in samples[1:]:
+        if sample.keys() != first.keys():
+            odd = sorted(set(sample) ^ set(first))
+            raise RequestError(
+                "batch-keys-differ",
+                "samples of one batch differ in their keys",
+                seen=f"{', '.join(odd)} in some of them only",
+                expected="the same keys in every sample",
+                fix="noether data describe      (names such samples); then give every sample the same keys",
+            )
+    try:
+        return {key: torch.stack([sample[key] for sample in samples]) for key in first}
+    except RuntimeError:
+        for key in first:
+            shapes = {tuple(sample[key].shape) for sample in samples}
+            if len(shapes) > 1:
+                raise RequestError(
+                    "batch-shapes-differ",
+                    f"samples of one batch differ in the shape of {key}",
+                    seen=", ".join(str(shape) for shape in sorted(shapes)),
+                    expected="one shape; for a model and a task with reads_masks = True, SET_points and what lies at\n"
+                    "them may have several",
+                    fix=f"{one_at_a_time}      (one sample at a time)" if one_at_a_time else "one sample at a time",
+                ) from None
+        raise
+
+
+def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
+    """Moves a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
+
+
+def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    if tensor.is_complex():
+        return dtype.to_complex()
+    return dtype if tensor.is_floating_point() else tensor.dtype

@@ -1,0 +1,148 @@
+"""Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.core.data.order import SampleKey, fixed_rows
+
+Sample = dict[str, Tensor]
+"""One sample: arrays by key. Arrays of one prefix (`surface_…`) share their first axis, the points."""
+
+GEOMETRY = "geometry_points"
+"""Key under which a model finds the shape itself: surface points, in random order."""
+ANCHOR = "anchor_"
+"""Prefix of the points that a model attends to, where those are not the ones it is asked about."""
+STATISTICS_POINTS = 262_144
+"""Of a set of shuffled points, as many make a field's statistics: more would change them by a thousandth."""
+KNOWN = ("points", "normals", "sdf")
+"""What is known of a point before the flow is solved; anchors may hold nothing else."""
+
+
+@dataclass(frozen=True)
+class PointSampler:
+    """Draws points of a sample for one use of it in training.
+
+    The draw follows from (seed, epoch, sample) alone, so that neither the world size nor the number of
+    loader workers changes it.
+
+    per_update: points drawn by prefix (`surface`, `volume`), other prefixes keep all their points; or one number, for
+        every set.
+    geometry: points given as the shape, of the set that `shape_key` names; None: all of them.
+    pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
+    inputs: further keys that the model reads at each point, and so at anchors.
+    shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
+        from a random start, so that a memory-mapped sample of any size is read by one contiguous piece.
+    evaluation: points by prefix that evaluation uses at most, the first of a shuffled sample; others: all.
+    """
+
+    seed: int
+    per_update: Mapping[str, int] | int = field(default_factory=dict)
+    geometry: int | None = None
+    pad: bool = False
+    inputs: tuple[str, ...] = ()
+    shuffled: bool = False
+    evaluation: Mapping[str, int] = field(default_factory=dict)
+
+    def for_training(self, sample: Sample, key: SampleKey) -> Sample:
+        """Returns the sample with fresh draws of its query points and of the points that show its shape."""
+        drawn = dict(sample)
+        shape = _shape_of(sample)
+        if shape is None and not self.per_update:
+            return drawn  # Nothing is drawn: a generator costs as much as reading a small sample.
+        rng = np.random.default_rng([self.seed, key.epoch, key.sample])
+        if shape is not None:
+            # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
+            drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
+        for prefix, count in self._counts(sample).items():
+            keys = point_keys(sample, prefix)
+            if keys:
+                take = self._draw(rng, sample[keys[0]].shape[0], count)
+                drawn.update({name: take(sample[name]) for name in keys})
+        return drawn
+
+    def for_evaluation(self, sample: Sample) -> Sample:
+        """Returns the sample with all its points; the shape is shown by some of its surface points, always the same.
+
+        A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
+        in which points attend to points then attend to as many as they have learned with.
+        """
+        drawn = first_points(sample, self.evaluation)
+        shape = _shape_of(sample)
+        if shape is not None:
+            drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
+        for prefix, count in self._counts(sample).items():
+            every = point_keys(sample, prefix)
+            keys = [key for key in every if key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN]
+            if keys:
+                rows = self._fixed_rows(len(sample[keys[0]]), count)
+                drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
+        return drawn
+
+    def for_statistics(self, sample: Sample) -> Sample:
+        """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
+        prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
+        return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
+
+    def _counts(self, sample: Sample) -> Mapping[str, int]:
+        """How many points of each set are drawn."""
+        if not isinstance(self.per_update, int):
+            return self.per_update
+        sets = (key.removesuffix("_points") for key in sample if key.endswith("_points") and key != GEOMETRY)
+        return dict.fromkeys(sets, self.per_update)
+
+    def _draw(self, rng: np.random.Generator, available: int, count: int | None) -> Callable[[Tensor], Tensor]:
+        wanted = min(count or available, available)
+        if self.shuffled:
+            start = int(rng.integers(max(available, 1)))
+            over = max(0, start + wanted - available)
+            return lambda array: torch.cat([array[start : start + wanted], array[:over]])
+        rows = torch.from_numpy(rng.choice(available, wanted, replace=False, shuffle=True))
+        return lambda array: array.index_select(0, rows)
+
+    def _fixed_rows(self, available: int, wanted: int | None) -> Tensor | slice:
+        if self.shuffled:
+            return slice(0, min(wanted or available, available))
+        return torch.from_numpy(fixed_rows(available, wanted or available))
+
+
+def shape_key(keys: Iterable[str]) -> str | None:
+    """Returns the key of the points that show the shape; None where there are no points.
+
+    These are the sample's own geometry_points where it gives them, else its surface, else its first set of points: a
+    solid is known by its own points.
+    """
+    return _shape_key(tuple(keys))
+
+
+@lru_cache(maxsize=64)  # Asked for every sample of every batch; the samples of a data set have the same keys.
+def _shape_key(keys: tuple[str, ...]) -> str | None:
+    sets = [key for key in keys if key.endswith("_points") and not key.startswith(ANCHOR)]
+    return next((key for key in (GEOMETRY, "surface_points") if key in sets), sets[0] if sets else None)
+
+
+def _shape_of(sample: Sample) -> Tensor | None:
+    key = shape_key(sample)
+    return None if key is None else sample[key]
+
+
+def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
+    """Returns the sample with the first points of the named sets alone."""
+    shorter = dict(sample)
+    for prefix, count in most.items():
+        shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
+    return shorter
+
+
+def point_keys(sample: Sample, prefix: str) -> list[str]:
+    """Returns the keys of a prefix's arrays that have one row per point."""
+    reference = sample.get(f"{prefix}_points")
+    if reference is None:
+        return []
+    # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
+    start, rows = f"{prefix}_", reference.shape[0]
+    return [key for key, value in sample.items() if key.startswith(start) and value.ndim and value.shape[0] == rows]

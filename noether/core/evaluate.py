@@ -1,0 +1,147 @@
+"""Weights → metrics of every sample of a split, each counted once whatever the world size."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from noether.common.errors import RequestError
+from noether.config.schema import RunConfig
+from noether.core.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.core.data.order import share_evaluation
+from noether.core.memory import smaller_when_full
+from noether.core.precision import Precision, evaluation_mode
+from noether.core.problem import Problem
+from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task
+from noether.launch.group.group import Group
+
+SplitMetrics = dict[str, np.ndarray]
+"""Metrics of each sample of a split, (S,) by name, in the order of the samples."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """How samples are evaluated: as the run's settings say, of its problem, shared by the ranks.
+
+    usual_batch_size: samples at once where the settings do not say.
+    at_boundary: called equally often on every rank, between batches; what it raises ends the evaluation.
+    """
+
+    config: RunConfig
+    problem: Problem
+    group: Group
+    precision: Precision
+    _: KW_ONLY
+    usual_batch_size: int
+    at_boundary: Callable[[], None] = lambda: None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that a rank evaluates at once."""
+        return self.config.trainer.evaluation_batch_size or self.usual_batch_size
+
+    @torch.no_grad()
+    def sample_metrics(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        indices: Sequence[int],
+        *,
+        metrics: Callable[[Predictions, Batch], SampleMetrics] | None = None,
+    ) -> SplitMetrics:
+        """Evaluates the given samples of a data set over all ranks.
+
+        Each rank evaluates every world_size-th sample; nothing is dropped. The metrics are gathered by sample and
+        returned in order, so that their sums do not depend on the number of ranks.
+
+        Args:
+            model, dataset, indices: the weights, and the samples of the data set.
+            metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
+
+        Returns:
+            On rank 0 the metrics of each sample; on the others an empty dict.
+        """
+        group, draw, workers = self.group, self.problem.draw, self.config.num_workers
+        own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
+        boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
+        rows: list[dict[str, np.ndarray]] = []
+        pin = group.device.type == "cuda"
+        chunks = "trainer.evaluation_chunk_size=16384      (so many points at a time)"
+        with (
+            evaluation_mode(model),
+            smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
+        ):
+            for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin):
+                self.at_boundary()
+                batch = to_device(batch, group.device, self.precision.weights)
+                found = (metrics or self.problem.task.metrics)(self._predict(model, batch), batch)
+                rows.append({name: value.detach().double().cpu().numpy() for name, value in found.items()})
+            for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
+                self.at_boundary()
+        return _in_order(group.gather(rows), len(indices))
+
+    @torch.no_grad()
+    def fields(self, model: nn.Module, dataset: Dataset, index: int) -> tuple[Predictions, Batch]:
+        """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
+        (batch,) = evaluation_batches(dataset, [index], 1, self.problem.draw)
+        batch = to_device(batch, self.group.device, self.precision.weights)
+        with evaluation_mode(model):
+            return self.problem.task.to_physical(self._predict(model, batch)), batch
+
+    def _predict(self, model: nn.Module, batch: Batch) -> Predictions:
+        chunk_size = self.config.trainer.evaluation_chunk_size
+        where = self.precision, self.group.device
+        return Evaluated(predict_batch(model, self.problem.task, batch, *where, chunk_size))
+
+
+def predict_batch(
+    model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
+) -> Predictions:
+    """Returns what a model predicts, scaled, of a batch that is in physical units, in the precision of the run."""
+    with precision.autocast():
+        predictions = predict(model, task.prepare(batch), chunk_size)
+    return to_device(predictions, device, precision.weights)
+
+
+def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
+    """Returns a model's predictions, at so many points at a time where a chunk size is given.
+
+    Raises:
+        RequestError: the model cannot be asked in chunks.
+    """
+    in_chunks: Any = getattr(model, "forward_in_chunks", None)
+    if chunk_size is not None and in_chunks is None:
+        raise RequestError(
+            "no-prediction-in-chunks",
+            f"{type(model).__name__} cannot predict in chunks of points",
+            seen=f"trainer.evaluation_chunk_size={chunk_size}",
+            expected="a model with forward_in_chunks(batch, chunk_size)",
+            fix="trainer.evaluation_chunk_size=null",
+        )
+    predictions: Predictions = model(prepared) if chunk_size is None else in_chunks(prepared, chunk_size)
+    return predictions
+
+
+def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMetrics:
+    """Undoes the dealing: rank r holds samples r, r + world_size, …"""
+    if not ranks or not samples:
+        return {}
+    every = [row.keys() for rows in ranks for row in rows]
+    names = every[0]
+    if odd := sorted(set().union(*every).difference(set(names).intersection(*every))):
+        raise RequestError(
+            "metrics-differ",
+            "the batches of an evaluation differ in their metrics",
+            seen=f"{', '.join(odd)} in some of them only",
+            expected="the same metrics of every sample: NaN where it has none, which `summarise` leaves out",
+            fix="give every batch the same keys in the metrics of task.kind",
+        )
+    ordered: SplitMetrics = {name: np.empty(samples) for name in names}
+    for rank, rows in enumerate(ranks):
+        for name in names if rows else ():
+            ordered[name][rank :: len(ranks)] = np.concatenate([row[name] for row in rows])
+    return ordered

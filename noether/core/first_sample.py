@@ -1,0 +1,176 @@
+"""Gives model and task one sample before the first update, and says in words where they cannot take it."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from noether.common.errors import RequestError
+from noether.core.data.loader import Batch, stack_samples, to_device
+from noether.core.data.order import SampleKey
+from noether.core.precision import Precision, evaluation_mode
+from noether.core.problem import Problem
+from noether.core.tasks.base import Predictions, Task
+from noether.physics.models.points import PointModel
+
+
+def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
+    """Gives model and task one training sample, and says in words where they cannot take it.
+
+    Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
+    place of a dictionary, or has nothing to train; the loss has no gradient; the loss or a metric has another shape
+    than its own, of one sample or of two. Training meets any other one of the model and the loss itself, with its
+    traceback; one of the metrics ends the start, and not the first evaluation.
+
+    Raises:
+        RequestError: one of these mistakes.
+    """
+    model, task = problem.model, problem.task
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RequestError(
+            "nothing-to-train",
+            "the model has no parameters to train",
+            seen=f"{sum(1 for _ in model.parameters())} parameters, all frozen" if list(model.parameters()) else "none",
+            expected="a model with at least one parameter that requires a gradient",
+            fix="model.kind=my_package.MyModel      (another model)",
+        )
+    sample = problem.splits.train[problem.train_indices[0]]
+    drawn = {**problem.draw.for_training(sample, SampleKey(0, 0)), "index": torch.tensor(0)}
+    batch = to_device(stack_samples([drawn]), device, precision.weights)
+    kept_rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    try:
+        with evaluation_mode(model), kept_rng:
+            prepared = task.prepare(batch)
+            with precision.autocast():
+                predictions = model(prepared)
+    except Exception as error:
+        refusal = _understood(error, problem, batch)
+        if refusal is not None:
+            raise refusal from None
+        return
+    if not isinstance(predictions, Mapping):
+        raise RequestError(
+            "model-returns-no-dictionary",
+            "the model does not return a dictionary",
+            seen=type(predictions).__name__,
+            expected="predictions by name",
+            fix=_output_line(task, batch),
+        )
+    with evaluation_mode(model):
+        of_one = to_device(dict(predictions), device, precision.weights)
+        _try_loss(task, of_one, prepared)
+        with torch.no_grad():
+            for times in (1, 2):  # What is right of one sample alone, or of several, fails in an evaluation.
+                repeated = (
+                    {key: value.repeat_interleave(times, 0) for key, value in of.items()} for of in (of_one, batch)
+                )
+                _try_metrics(task, *repeated)
+
+
+def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
+    kind = type(task).__name__
+    loss: Any = None
+    for name in ("loss", "metrics"):
+        try:
+            inspect.signature(getattr(task, name)).bind(predictions, prepared)
+        except TypeError as error:
+            raise RequestError(
+                "task-method-arguments",
+                f"{kind}.{name} cannot be called with predictions and a batch",
+                seen=f"def {name}{inspect.signature(getattr(type(task), name))}: {error}",
+                expected=f"def {name}(self, predictions, batch)",
+                fix=f"def {name}(self, predictions, batch) in {kind}",
+            ) from None
+    try:
+        loss = task.loss(predictions, prepared)
+    except NotImplementedError:
+        raise RequestError(
+            "task-without-loss",
+            f"{kind} defines no loss",
+            seen=f"a task without `loss`, in {type(task).__module__}",
+            expected="def loss(self, predictions, batch): the mean loss over the batch's samples, a scalar tensor",
+            fix=f"add `loss` to {kind}",
+        ) from None
+    except Exception:  # The first update shows it, in training mode and with its traceback.
+        return
+    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
+        raise RequestError(
+            "loss-not-a-scalar",
+            f"the loss of {kind} is no single number",
+            seen=_kind_of(loss),
+            expected="a tensor () of a floating-point type: the mean over the batch's samples",
+            fix=f"return losses.mean() in {kind}.loss",
+        )
+    if not loss.requires_grad:
+        raise RequestError(
+            "loss-without-gradient",
+            f"the loss of {kind} does not depend on the weights",
+            seen="a tensor without a gradient: no prediction is in it, or .detach(), .item() or torch.no_grad()",
+            expected="a loss that is computed from the predictions by operations of torch",
+            fix=f"leave .detach() and .item() out of {kind}.loss, and use the predictions",
+        )
+
+
+def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
+    kind = type(task).__name__
+    metrics: Any = task.metrics(predictions, batch)
+    if not isinstance(metrics, Mapping) or "loss" not in metrics:
+        raise RequestError(
+            "metrics-without-loss",
+            f"the metrics of {kind} have no loss",
+            seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
+            expected="a dictionary of each sample's metrics, by which checkpoints are compared: `loss` among them",
+            fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
+        )
+    samples = len(next(iter(batch.values())))
+    for name, values in metrics.items():
+        if not isinstance(values, torch.Tensor) or tuple(values.shape) != (samples,):
+            raise RequestError(
+                "metric-not-of-each-sample",
+                f"the metric {name} of {kind} is not one number for each sample",
+                seen=_kind_of(values),
+                expected=f"a tensor ({samples},), for a batch of {samples}",
+                fix=f"return values.flatten(1).mean(dim=1), or the like, in {kind}.metrics",
+            )
+
+
+def _kind_of(value: object) -> str:
+    return f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else repr(value)[:80]
+
+
+def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:
+    """Returns the answer to an error of the forward pass whose cause is known, or None."""
+    names = ", ".join(name for name in batch if name != "index")
+    if isinstance(error, KeyError):
+        key = str(error.args[0]) if error.args else ""
+        return RequestError(
+            "model-reads-absent-key",
+            f"the model reads {key}, which the samples do not have",
+            seen=names,
+            expected=f"{key} in each sample",
+            fix=f"give the samples {key}, or take another model",
+        )
+    if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
+        takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
+        return RequestError(
+            "model-takes-a-tensor",
+            "the model takes a tensor, and was given the batch, a dictionary of tensors",
+            seen=str(error).splitlines()[0][:200],
+            expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
+            fix=f"model.input={takes} {_output_line(problem.task, batch)}",
+        )
+    if isinstance(error, ValueError) and isinstance(problem.model, PointModel):
+        return RequestError(
+            "model-cannot-take-samples",
+            f"{type(problem.model).__name__} cannot take these samples",
+            seen=names,
+            expected=str(error),
+            fix="give the samples what is missing, or model=upt, which reads positions alone",
+        )
+    return None
+
+
+def _output_line(task: Task, batch: Batch) -> str:
+    """Names what a model returns: as the task does or, where that does not say, as the samples' last tensor."""
+    return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

@@ -1,0 +1,1 @@
+"""A batch to predictions: building a model, and the models of images."""

@@ -1,0 +1,73 @@
+"""Builds the model that `model.kind` names, with its options."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from noether.common.dotted_path import load_object
+from noether.core.components import Component
+from noether.core.data.layout import Layout
+
+REGISTRY = {
+    "convnet": "noether.core.models.convnet.ConvNet",
+    "mlp": "noether.physics.models.mlp.PointwiseMLP",
+    "upt": "noether.physics.models.upt.UPT",
+    "ab_upt": "noether.physics.models.ab_upt.ABUPT",
+    "transformer": "noether.physics.models.transformer.Transformer",
+    "transolver": "noether.physics.models.transolver.Transolver",
+}
+"""The models that come with noether, by the short name that `model.kind` takes."""
+
+
+def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.Module:
+    """Make the model that `model.kind` names, with freshly drawn weights (from torch's global generator).
+
+    Args:
+        kind: a name of `REGISTRY`, or the dotted path of a user's own model: an `nn.Module` class, or a
+            function that returns an `nn.Module`. Its `forward` takes a batch (dict of tensors) and returns
+            predictions (dict of tensors).
+        layout: what the task has the model predict and read; given to every model that has an argument `layout`.
+        options: the keyword arguments of the model, the other entries of the `model` section.
+
+    `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
+    that it takes and returns, for a model that is not written for dictionaries.
+
+    Raises:
+        RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
+    """
+    named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
+    offered = {"layout": layout} if layout is not None else {}
+    model: nn.Module = Component("model", kind, options, REGISTRY, base=nn.Module, offered=offered).build()
+    if not any(named.values()):
+        return model
+    inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
+    return TensorModel(model, inputs, named["output"] or "")
+
+
+def model_class(kind: str) -> Any:
+    """Returns the class or function that `model.kind` names. RequestError: there is none."""
+    return load_object(kind, "model.kind", REGISTRY)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trained and frozen scalars in the model's parameters; buffers are not counted."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+class TensorModel(nn.Module):
+    """Calls a model with tensors of the batch, and returns its result under a name.
+
+    Args:
+        model: takes one tensor (B, …) for each of `inputs`, or the whole batch where there are none.
+        inputs: the keys of the batch that it takes, in its order.
+        output: the name that its result gets; "" where it returns a dictionary itself.
+    """
+
+    def __init__(self, model: nn.Module, inputs: tuple[str, ...], output: str) -> None:
+        super().__init__()
+        self.model, self.inputs, self.output = model, inputs, output
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns {output: (B, …)}. KeyError: the batch has no such input."""
+        result = self.model(*(batch[key] for key in self.inputs)) if self.inputs else self.model(batch)
+        return {self.output: result} if self.output else result

@@ -1,0 +1,155 @@
+"""What is learned: the data, the task with its statistics, and the model, built from a configuration."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noether.common.errors import RequestError
+from noether.config.schema import RunConfig
+from noether.core.data.about import about_data
+from noether.core.data.build import Splits, open_splits
+from noether.core.data.checks import checked_samples
+from noether.core.data.identity import data_identity
+from noether.core.data.loader import seed_everything, type_like
+from noether.core.data.order import split_validation
+from noether.core.data.points import GEOMETRY, PointSampler, shape_key
+from noether.core.models.build import REGISTRY, build_model, model_class
+from noether.core.precision import Precision
+from noether.core.tasks.base import Task, check_state
+from noether.core.tasks.build import build_task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data, the task and the model of a run; the model is on its device, the task not yet fitted.
+
+    data: which data it is, by `data_identity`.
+    """
+
+    splits: Splits
+    train_indices: list[int]
+    validation_indices: list[int]
+    draw: PointSampler
+    task: Task
+    model: nn.Module
+    data: Mapping[str, Any]
+
+    def fit(self) -> None:
+        """Computes the statistics of the task, and of a model that has some, over the training samples.
+
+        Refuses a sample that is not what the task needs, and a task whose statistics a checkpoint could not keep.
+        """
+        before = dict(vars(self.task))
+        self.task.fit(_Samples(self))
+        check_state(self.task, before)
+        if fit_inputs := getattr(self.model, "fit_inputs", None):
+            batches = ({key: value[None] for key, value in sample.items()} for sample in _Samples(self))
+            fit_inputs(map(self.task.prepare, batches))
+
+
+class _Samples:
+    """The training samples, each checked, as often as they are asked for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        problem, task = self._problem, self._problem.task
+        rows = {name: field.points for name, field in task.fields.items()}
+        return checked_samples(
+            problem.splits.train,
+            problem.train_indices,
+            rows,
+            inputs=task.inputs,
+            used={*task.truths, *rows.values(), *task.case_inputs},
+            shorten=problem.draw.for_statistics,
+        )
+
+
+def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
+    """Moves a model to its device, with its weights and buffers in the precision of the run.
+
+    Complex ones stay complex, of the same precision: `module.to(dtype)` would drop their imaginary parts.
+    """
+    model = model.to(device)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.to(type_like(tensor, precision.weights))
+    return model
+
+
+def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
+    """Returns which points of a sample a run uses; shuffled: they are in random order already."""
+    pad = task.reads_masks and getattr(model, "reads_masks", False)
+    settings = config.dataset
+    return PointSampler(
+        config.seed,
+        getattr(model, "points_per_update", {}) if settings.points_per_update is None else settings.points_per_update,
+        settings.geometry_points or getattr(model, "geometry_points", None),
+        pad,
+        task.inputs,
+        shuffled=shuffled,
+        evaluation=getattr(settings, "evaluation_points", {}),
+    )
+
+
+def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
+    """Refuses samples without what the model reads beside the task's own keys, and names a model that does without."""
+    layout, model = task.layout(), model_class(kind)
+    needs = getattr(model, "needs", None)
+    if layout is None or needs is None:
+        return
+    model.check_layout(layout)
+    have = {*sample, *([GEOMETRY] if shape_key(sample) else [])}
+    absent = [key for key in needs(layout) if key not in have]
+    if not absent:
+        return
+    others = [
+        other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
+    ]
+    raise RequestError(
+        "samples-lack-inputs",
+        f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
+        seen=", ".join(sample),
+        expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
+        fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
+    )
+
+
+def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:
+    """Returns the samples of the training split that a run learns from, and those that it is validated on."""
+    if splits.validation is not None:
+        return sorted(set(range(len(splits.train))) - set(splits.validation)), list(splits.validation)
+    return split_validation(len(splits.train), config.dataset.validation_fraction)
+
+
+def check_held_out(validation: Sequence[int], otherwise: str) -> None:
+    """Refuses a run that held no sample out; `otherwise`: what can be done without. RequestError."""
+    if not validation:
+        raise RequestError(
+            "nothing-held-out",
+            "the run has no validation split",
+            seen="0 samples held out",
+            expected="samples that it was not trained on",
+            fix=f"{otherwise}      (or train again with dataset.validation_fraction=0.1)",
+        )
+
+
+def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
+    """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
+    splits = open_splits(config, folder)
+    train, validation = held_out(config, splits)
+    task = build_task(config.task.kind, **config.task.options())
+    for split in (splits.test, splits.train):
+        task.examine(split[0], about_data(split))
+    if train:
+        sample = splits.train[train[0]]
+        check_needs(config.model.kind, task, sample)
+    data = data_identity(splits)
+    seed_everything(config.seed)  # after whatever reads samples, which may draw
+    model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
+    draw = point_draw(config, task, model, shuffled=getattr(splits.train, "points_are_shuffled", False))
+    return Problem(splits, train, validation, draw, task, model, data)

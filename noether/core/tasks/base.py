@@ -1,0 +1,191 @@
+"""The base class of tasks, which turn a model's predictions into a loss and metrics."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.common.errors import RequestError
+from noether.config.task import FieldConfig
+from noether.core.data.layout import Layout
+from noether.core.data.loader import Batch
+from noether.runs.metrics import Metric
+
+Predictions = dict[str, Tensor]
+SampleMetrics = dict[str, Tensor]
+"""Metrics of each sample of a batch, (B,) by name: gathered over ranks, so that each sample counts once."""
+
+
+class Evaluated(Predictions):
+    """Predictions of an evaluation, in the model's units, with what they are in physical ones once that is known."""
+
+    physical: Predictions | None = None
+
+
+class Task:
+    """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
+
+    The other methods have defaults. The metrics are the loss of each sample; the others say what is known of
+    them, which point errors an evaluation collects, which baselines are scored beside it, and which parts a report has.
+    """
+
+    reads_masks = False
+    """Whether padded batches are understood: points where `<set>_mask` is False count nothing."""
+    fields: Mapping[str, FieldConfig] = {}
+    """The fields at points that are predicted; pictures, baselines and files for ParaView are made of these."""
+    inputs: tuple[str, ...] = ()
+    """Keys that the model reads at each point beside what is known of the shape."""
+    baselines: bool = False
+    """Whether the metrics of `evaluation.baselines` stand beside the model's."""
+    report_parts: tuple[str, ...] = ("errors",)
+    """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of a sample that are scored against, and that no model is to read. Default: the fields."""
+        return tuple(self.fields)
+
+    @property
+    def case_inputs(self) -> tuple[str, ...]:
+        """The keys of what a model reads of a whole case. Default: none."""
+        return ()
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The names of what a model predicts. Default: the fields."""
+        return tuple(self.fields)
+
+    def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Looks at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
+
+        Raises:
+            RequestError: the samples cannot be what this task was configured for.
+        """
+
+    def layout(self) -> Layout | None:
+        """Returns what a model must predict and read; None: a model is built from its own options alone."""
+        return None
+
+    def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
+        """Computes what the task must know of the training split (statistics), of samples that have been checked.
+
+        Default: nothing.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `fit` found, for JSON: it is stored in every checkpoint."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` returned."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Returns the batch as the model sees it (scaled, standardised). Default: as it is."""
+        return batch
+
+    def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
+        """Returns the mean loss over the batch's samples, a scalar. `batch` is prepared."""
+        raise NotImplementedError
+
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
+
+        Default: the loss of each sample by itself.
+        """
+        prepared = self.prepare(batch)
+        samples = range(len(next(iter(prepared.values()))))
+        each = [
+            self.loss(*({key: value[i : i + 1] for key, value in of.items()} for of in (predictions, prepared)))
+            for i in samples
+        ]
+        return {"loss": torch.stack(each)}
+
+    def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
+
+        Default: nothing, and no line for an epoch.
+        """
+        return {}
+
+    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what a final evaluation adds to `metrics`, from physical predictions. Default: nothing."""
+        return {}
+
+    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what `metrics` says of physical predictions, a baseline's too. Default: nothing."""
+        return {}
+
+    def to_physical(self, predictions: Predictions) -> Predictions:
+        """Returns predictions in physical units. Default: as they are."""
+        return predictions
+
+    def size_key(self, name: str, keys: Iterable[str]) -> str | None:
+        """Returns the key of the area or volume of a field's points, of those that samples have. Default: none."""
+        return None
+
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Returns what is known of the metrics that `summarise` returns: unit, direction. Default: nothing."""
+        return ()
+
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Turns the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
+        return {name: float(np.mean(values)) for name, values in samples.items()}
+
+    def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the errors (S,), of the metrics of all samples, by which cases are shown. Default: the loss."""
+        return samples["loss"]
+
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Returns what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
+        return {}
+
+
+def check_state(task: Task, before: Mapping[str, Any]) -> None:
+    """Refuses a task that has fitted what neither a checkpoint nor another rank would get; `before`: its attributes."""
+    kind, state = type(task).__name__, task.state()
+    fitted = [name for name, value in vars(task).items() if before.get(name) is not value]
+    lost = not state or type(task).load_state is Task.load_state
+    seen = f"fit sets self.{fitted[0]}, and {'load_state' if state else 'state'} is not defined" if fitted else ""
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        lost, seen = True, f"state(): {error}"
+    if lost and seen:
+        raise RequestError(
+            "task-state-unusable",
+            f"no checkpoint can keep what {kind}.fit has found",
+            seen=seen,
+            expected="a dictionary of numbers, texts and lists from `state`, which `load_state` takes back",
+            fix=f'def state(self): return {{"mean": self.mean.tolist()}} and def load_state(self, state) in {kind}',
+        )
+
+
+def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
+    """Refuses predictions of the wrong shape, which would be broadcast and silently trained on.
+
+    shapes: what is expected, by name.
+    """
+
+    def wrong(code: str, summary: str, seen: str, expected: str) -> RequestError:
+        return RequestError(code, summary, seen=seen, expected=expected, fix=f"fix the forward of model.kind, or {fix}")
+
+    if not isinstance(predictions, Mapping):
+        raise wrong(
+            "predictions-not-a-dictionary",
+            "the model returns no dict",
+            type(predictions).__name__,
+            f"a dict with {', '.join(shapes)}",
+        )
+    for name, expected in shapes.items():
+        if name not in predictions:
+            raise wrong(
+                "prediction-missing",
+                f"the model predicts no {name}",
+                ", ".join(predictions) or "nothing",
+                f"{name} {expected}",
+            )
+        if (seen := tuple(predictions[name].shape)) != expected:
+            raise wrong("prediction-shape", f"the model's {name} has the wrong shape", str(seen), str(expected))

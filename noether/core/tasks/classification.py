@@ -1,0 +1,118 @@
+"""Classification: one class of several for each sample; cross-entropy, and the share that is right."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from noether.common.errors import RequestError
+from noether.core.data.loader import Batch
+from noether.core.tasks.base import Predictions, SampleMetrics, Task, check_predictions
+from noether.runs.metrics import Metric
+
+
+class ClassificationTask(Task):
+    """One class of several.
+
+    The model predicts `logits` (B, classes); the samples hold the true class as an integer scalar.
+
+    Args:
+        classes: number of classes.
+        label: key of the true class in the samples.
+        names: what the classes are called in tables; their numbers where it is not given.
+        label_smoothing: share of the target that is spread over all classes, in the training loss only.
+    """
+
+    report_parts = ("errors", "classes")
+
+    def __init__(
+        self, classes: int, label: str = "label", names: tuple[str, ...] = (), label_smoothing: float = 0.0
+    ) -> None:
+        self.classes, self.label, self.label_smoothing = classes, label, label_smoothing
+        self.names = tuple(names) or tuple(str(number) for number in range(classes))
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The key of the true class."""
+        return (self.label,)
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """What a model predicts."""
+        return ("logits",)
+
+    def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
+        """Checks the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
+        for sample in samples:
+            if self.label in sample:
+                self._check_labels(sample[self.label].reshape(-1))
+
+    def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
+        """Returns the mean cross-entropy in nats, a scalar."""
+        logits, labels = self._checked(predictions, batch)
+        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns per sample: the cross-entropy, 1 where the likeliest class is right, that class and the true one."""
+        logits, labels = self._checked(predictions, batch)
+        self._check_labels(labels)
+        likeliest = logits.argmax(dim=1)
+        return {
+            "loss": F.cross_entropy(logits, labels, reduction="none"),
+            "accuracy": (likeliest == labels).to(logits.dtype),
+            "class/prediction": likeliest,
+            "class/truth": labels,
+        }
+
+    def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns how many samples of a training batch are right."""
+        logits, labels = self._checked(predictions, batch)
+        return {"accuracy": (logits.argmax(dim=1) == labels).sum()}
+
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Yields that the accuracy is a share, and that only the loss of training has smoothed labels."""
+        yield Metric("accuracy", "%", better="higher", label="accuracy", headline=True)
+        if self.label_smoothing:
+            yield Metric("loss", better="lower", label="loss (smoothed labels in training)")
+
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the split's mean cross-entropy and accuracy."""
+        return {name: float(np.mean(samples[name])) for name in ("loss", "accuracy")}
+
+    def confusion(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns how often each true class (row) was taken for each class (column): (classes, classes) counts."""
+        counts = np.zeros((self.classes, self.classes), int)
+        np.add.at(counts, (samples["class/truth"].astype(int), samples["class/prediction"].astype(int)), 1)
+        return counts
+
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Returns what result.json says of the classes: their names and the confusion matrix."""
+        return {"classes": {"names": list(self.names), "confusion": self.confusion(samples).tolist()}}
+
+    def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.label not in batch:
+            raise RequestError(
+                "samples-without-label",
+                f"the samples have no {self.label}",
+                seen=", ".join(key for key in batch if key != "index"),
+                expected=f"{self.label}: the true class, an integer scalar",
+                fix="task.label=KEY",
+            )
+        labels = batch[self.label].reshape(-1)
+        check_predictions(predictions, {"logits": (len(labels), self.classes)}, "task.classes")
+        logits = predictions["logits"]
+        # Under autocast they come in half precision, where a logarithm of a sum of exponentials is coarse.
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits, labels
+
+    def _check_labels(self, labels: Tensor) -> None:
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
+            raise RequestError(
+                "class-out-of-range",
+                "a sample's class is not one of the task's",
+                seen=f"classes {int(labels.min())} to {int(labels.max())}",
+                expected=f"0 to {self.classes - 1}",
+                fix=f"task.classes={int(labels.max()) + 1}",
+            )

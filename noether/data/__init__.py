@@ -1,1 +1,0 @@
-"""Samples → batches: global order, loaders, data sets. Knows no model."""

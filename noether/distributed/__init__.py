@@ -1,1 +1,0 @@
-"""One worker talking to the others: process group, collectives, agreed stop."""

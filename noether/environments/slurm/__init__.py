@@ -1,1 +1,0 @@
-"""Slurm: the step that this process is in, node lists, and the queue."""

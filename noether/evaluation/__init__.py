@@ -1,1 +1,0 @@
-"""Weights → metrics in physical units, pictures, report."""

@@ -1,0 +1,1 @@
+"""Where this process was started, the ranks it answers for, their processes and their group."""

@@ -1,0 +1,198 @@
+"""Gives each of a launcher's tasks its devices, by comparing the tasks on this node with the devices each one sees.
+
+- One task per node, N devices: N workers in each task (hybrid); ranks are offset by task.
+- N tasks, N devices visible to each: each task uses the device of its local rank.
+- N tasks, one device visible to each, bound by the launcher: that device, with a warning about peer-to-peer.
+- Anything else is an error that says what was seen, what was expected, and which line to change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noether.common.errors import RequestError
+from noether.common.numbers import counted
+from noether.launch.detect.devices import DeviceInventory, choose_devices
+from noether.launch.detect.placement import Device, Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedTask:
+    """One process that a launcher started, out of the `count` processes of its run. Each launcher adds what it knows.
+
+    `local_rank` and `local_count` are its number and the number of tasks on this node; `most_local` is the largest
+    number of tasks on any node; if the launcher does not say, it is None, and a device without a task causes only a
+    warning. `node_rank` is the number of this node.
+
+    `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
+    `bound`: whether a single visible device may belong to this task alone, rather than being seen by all on the node.
+    `seen` and `line` are texts for errors: the evidence, and the line that sets `{n}` tasks per node.
+    """
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    node_rank: int
+    seen: str
+    line: str
+    most_local: int | None = None
+    may_spawn: bool = False
+    bound: bool = False
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The workers of one task, and the resulting numbers of ranks in the run and on this node."""
+
+    workers: tuple[Worker, ...]
+    world_size: int
+    local_world_size: int
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+def bind_devices(
+    task: LaunchedTask,
+    inventory: DeviceInventory,
+    setting: str | None,
+    device_counts: tuple[int, ...] | None = None,
+) -> Binding:
+    """Assign devices to a task, which determines its ranks.
+
+    Args:
+        setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
+        device_counts: how many devices each task of the run sees, if the launcher says; None: as many as this one.
+
+    Raises:
+        RequestError: the number of tasks does not match the number of devices.
+    """
+    if inventory.kind == "cpu":
+        return _bind_cpu(task, inventory, setting)
+    if task.may_spawn and (task.most_local or task.local_count) == 1:
+        devices = choose_devices(inventory, setting)
+        each = ", one device each" if len(devices) == 1 else f": a worker on each of its {len(devices)} devices"
+        return _spawned(task, devices, f"one task per node{each} ({inventory.evidence})", device_counts)
+    if len(inventory.devices) == 1 and task.local_count > 1:
+        return _bind_only_device(task, inventory, setting)
+    devices = choose_devices(inventory, setting)
+    if len(devices) < task.local_count:
+        raise _mismatch(task, inventory, len(devices), setting)
+    warnings = []
+    if len(devices) > task.local_count:
+        if task.most_local not in (None, len(devices)):
+            raise _mismatch(task, inventory, len(devices), setting)
+        idle = len(devices) - task.local_count
+        warnings.append(
+            f"{idle} of this node's {len(devices)} visible devices {'is' if idle == 1 else 'are'} not used: "
+            f"{counted(task.local_count, 'task')} here ({task.seen})"
+        )
+    device = devices[task.local_rank]
+    reason = f"device {task.local_rank} of {len(devices)}, by local rank ({inventory.evidence})"
+    return _one(task, device, reason, warnings)
+
+
+def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
+    devices = choose_devices(inventory, setting)
+    if task.may_spawn:
+        threads = f"{counted(task.local_count, 'task')} on this node, {inventory.evidence}"
+        each = (
+            f"devices={setting}: {len(devices)} CPU workers in each task" if setting is not None else "one CPU worker"
+        )
+        cpus = tuple(Device("cpu", task.local_rank * len(devices) + device.index) for device in devices)
+        return _spawned(task, cpus, f"{each} ({threads})")
+    if len(devices) not in (1, task.local_count):
+        raise _mismatch(task, inventory, len(devices), setting)
+    reason = f"one CPU worker for each process ({inventory.evidence})"
+    return _one(task, Device("cpu", task.local_rank), reason, [])
+
+
+def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
+    """Assign the only visible device to one of several tasks on this node."""
+    if not task.bound:
+        raise _mismatch(task, inventory, 1, setting)
+    # Here devices=4 is meant for the whole node, on which each of four tasks was given one device.
+    if setting is None or _requested(setting) != task.local_count:
+        choose_devices(inventory, setting)
+    warning = (
+        f"each of the {task.local_count} tasks on this node sees only one device: NCCL may be unable to use "
+        "peer-to-peer, which is slower; let each task see all devices (--gpus-per-node, no --gpus-per-task)"
+    )
+    reason = f"the one device that this task sees ({inventory.evidence})"
+    return _one(task, inventory.devices[0], reason, [warning])
+
+
+def _requested(setting: str) -> int:
+    """Return how many devices a setting asks for, or 0 if it is neither a number nor a list."""
+    if "," in setting:
+        return len([entry for entry in setting.split(",") if entry.strip()])
+    return int(setting) if setting.strip().isascii() and setting.strip().isdigit() else 0
+
+
+def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:
+    worker = Worker(task.rank, task.local_rank, task.node_rank, device)
+    return Binding((worker,), task.count, task.local_count, reason, tuple(warnings))
+
+
+def _spawned(
+    task: LaunchedTask, devices: tuple[Device, ...], reason: str, counts: tuple[int, ...] | None = None
+) -> Binding:
+    each = len(devices)
+    if counts is not None and counts[task.rank] != each:
+        raise RequestError(
+            "devices-against-launcher",
+            f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
+            seen=f"{reason}; {task.seen}",
+            expected=f"{counts[task.rank]} devices, as the other nodes assume",
+            fix=f"devices={each} on every node, or do not set CUDA_VISIBLE_DEVICES yourself",
+        )
+    first = task.rank * each if counts is None else sum(counts[: task.rank])
+    world = task.count * each if counts is None else sum(counts)
+    workers = tuple(
+        Worker(first + index, task.local_rank * each + index, task.node_rank, device)
+        for index, device in enumerate(devices)
+    )
+    return Binding(workers, world, task.local_count * each, reason)
+
+
+def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
+    chosen = f", devices={setting}" if setting is not None else ""
+    tasks = counted(task.local_count, "task")
+    found = counted(devices, "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device")
+    fix = task.line.format(n=devices)
+    if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
+        fix = f"devices={task.local_count}" if setting is not None else fix
+    return RequestError(
+        "tasks-against-devices",
+        f"{tasks} on this node but {found}",
+        seen=f"{task.seen}, {inventory.evidence}{chosen}",
+        expected="one task per device, or one task per node",
+        fix=fix,
+    )
+
+
+def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
+    """Refuse rank variables that contradict the launcher; return the ones that are set as text, or "".
+
+    They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook. WORLD_SIZE
+    may be the number of processes, or of ranks.
+
+    Raises:
+        RequestError: one of the variables has another value.
+    """
+    allowed = {
+        "RANK": {str(task.rank)},
+        "WORLD_SIZE": {str(task.count), str(world_size)},
+        "LOCAL_RANK": {str(task.local_rank)},
+    }
+    found = {name: environ[name] for name in allowed if environ.get(name)}
+    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    for name, value in found.items():
+        if value not in allowed[name]:
+            raise RequestError(
+                "variable-contradicts-launcher",
+                f"{name}={value} contradicts the launcher",
+                seen=f"{shown}, {task.seen}",
+                expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",
+                fix=f"unset {' '.join(found)}",
+            )
+    return shown

@@ -1,0 +1,308 @@
+"""Finds the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from noether.common.cpus import UsableCpus, read_cpus
+from noether.common.errors import RequestError
+from noether.common.numbers import counted, first_of
+from noether.launch.detect.driver import Gpu
+from noether.launch.detect.granted_gpus import NO_DEVICES, how_to_have_gpus, refuse_silent_cpu
+from noether.launch.detect.placement import Device, DeviceKind, LaunchRequest
+from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
+
+ACCELERATORS = ("auto", "gpu", "cpu", "mps")
+
+
+GpuDriver = Callable[[], Sequence[Gpu] | None]
+"""Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it.
+RequestError: there is a driver, and it does not work."""
+
+
+@dataclass(frozen=True)
+class DeviceInventory:
+    """The devices this process may use, and where that was read from.
+
+    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` is text to put in brackets
+    after a number of devices. `cpus` are the cores that this process may run on.
+    """
+
+    kind: DeviceKind
+    devices: tuple[Device, ...]
+    evidence: str
+    cpus: UsableCpus
+
+
+def find_devices(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    nvml: GpuDriver,
+    facts: ProcessFacts = NOTHING_KNOWN,
+    *,
+    system: str | None = None,
+) -> DeviceInventory:
+    """Find the devices that this process may use, without torch and without initialising CUDA.
+
+    The accelerator "gpu" requires CUDA; "auto" uses CUDA, else the GPU of an Apple silicon machine, else the CPU.
+    Indices need not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of
+    devices matters here.
+
+    With `visible_devices`, a mask for another machine, the driver and CUDA_VISIBLE_DEVICES are ignored. `system` is
+    "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
+
+    Raises:
+        RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a
+            missing device. (CUDA would cut the list at the first wrong entry and train on fewer devices.)
+    """
+    accelerator, visible_devices = request.accelerator, request.visible_devices
+    cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
+    apple = system == "Darwin-arm64"
+    _check_kind(accelerator, system)
+    absence = f"accelerator={accelerator}"
+    if accelerator in ("auto", "gpu"):
+        devices, evidence = _cuda_devices(environ, nvml, visible_devices)
+        if devices:
+            return DeviceInventory("cuda", devices, evidence, cpus)
+        absence = evidence
+    if accelerator == "gpu":
+        container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
+        raise RequestError(
+            "no-gpu-visible",
+            "accelerator=gpu, but no GPU is visible",
+            seen=absence,
+            expected="at least one CUDA device",
+            fix=container + ("accelerator=mps" if apple else "accelerator=cpu"),
+        )
+    if accelerator == "auto" and visible_devices is None and not apple:
+        refuse_silent_cpu(environ, facts, absence)
+    if accelerator == "mps" or (accelerator == "auto" and apple):
+        return DeviceInventory("mps", (Device("mps"),), "the GPU of this Apple silicon machine", cpus)
+    return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpus}", cpus)
+
+
+def _check_kind(accelerator: str, system: str) -> None:
+    if accelerator not in ACCELERATORS:
+        raise RequestError(
+            "unknown-accelerator",
+            f"accelerator={accelerator} is not a kind of device",
+            seen=f"accelerator={accelerator}",
+            expected=", ".join(ACCELERATORS),
+            fix="accelerator=auto",
+        )
+    if accelerator == "mps" and system != "Darwin-arm64":
+        raise RequestError(
+            "mps-not-here",
+            "accelerator=mps needs an Apple silicon machine",
+            seen=system,
+            expected="Darwin-arm64",
+            fix="accelerator=auto",
+        )
+
+
+def _cuda_devices(
+    environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
+) -> tuple[tuple[Device, ...], str]:
+    """Return the visible CUDA devices and the evidence for them, or () and why there are none."""
+    if visible_devices is not None:
+        source = f"--visible-devices {visible_devices}"
+        return read_mask(visible_devices, None, source), source
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = nvml()
+    masked = "CUDA_VISIBLE_DEVICES is not set" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}"
+    if gpus is None:
+        return (), f"no NVIDIA driver answers, {masked}"
+    if not gpus:
+        return (), f"the NVIDIA driver lists no GPU, {masked}"
+    devices = None if mask is None else read_mask(mask, gpus, masked)
+    chosen = gpus if devices is None else [gpu for device in devices for gpu in gpus if gpu.is_called(device.name)]
+    _refuse_faulty(chosen, gpus, masked)
+    instances = [uuid for gpu in chosen for uuid in gpu.mig_uuids]
+    if instances:
+        # A process sees one MIG instance at most, and no undivided GPU besides it (MIG user guide, "CUDA Device
+        # Enumeration").
+        shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
+        return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
+    if devices is not None:
+        return devices, masked
+    found = f"{counted(len(gpus), 'GPU')} listed by the NVIDIA driver, {masked}"
+    return tuple(Device("cuda", gpu.index, str(gpu.index)) for gpu in gpus), found
+
+
+def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> None:
+    faulty = [gpu for gpu in chosen if gpu.fault]
+    if not faulty:
+        return
+    rest = ",".join(str(gpu.index) for gpu in gpus if not gpu.fault)
+    raise RequestError(
+        "gpu-lost",
+        f"GPU {', '.join(str(gpu.index) for gpu in faulty)} of {len(gpus)} does not answer",
+        seen=f"NVML says: {faulty[0].fault}; {masked}",
+        expected="GPUs that answer",
+        fix=(f"export CUDA_VISIBLE_DEVICES={rest}      (or " if rest else "accelerator=cpu      (or ")
+        + "another machine: this one needs a restart)",
+    )
+
+
+def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
+    """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
+
+    Args:
+        mask: the value of CUDA_VISIBLE_DEVICES.
+        gpus: what the driver lists; None: accept every entry unchecked (a plan for another machine).
+        source: what an error calls the mask.
+
+    Returns:
+        One device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
+
+    Raises:
+        RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
+    """
+    if mask.strip() in NO_DEVICES:
+        return ()
+    entries = [entry.strip() for entry in mask.split(",")]
+    kinds = {_entry_kind(entry) for entry in entries}
+    there = "any machine's devices" if gpus is None else _listing(gpus)
+
+    def refuse(code: str, summary: str, expected: str, fix: str = "unset CUDA_VISIBLE_DEVICES") -> RequestError:
+        fix = fix if gpus is not None else "--visible-devices 0,1"
+        return RequestError(code, summary, seen=f"{source}, {there}", expected=expected, fix=fix)
+
+    if "" in kinds:
+        wrong = next(entry for entry in entries if not _entry_kind(entry))
+        raise refuse(
+            "mask-entry-invalid",
+            f"the device mask names {wrong!r}",
+            "indices, GPU-… UUIDs or a MIG-… id, separated by commas",
+        )
+    if len(kinds) > 1:
+        raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
+    if kinds == {"mig"} and len(entries) > 1:
+        # CUDA would silently hide all but one: a process sees one MIG instance (MIG user guide, "CUDA Device
+        # Enumeration"). Nor can NCCL connect instances of one GPU.
+        raise refuse(
+            "mask-of-several-migs",
+            "the device mask names several MIG instances, but CUDA shows a process only one",
+            "one MIG id",
+            f"CUDA_VISIBLE_DEVICES={entries[0]}",
+        )
+    found = []
+    for entry in entries:
+        matches = [entry] if gpus is None else _matches(entry, gpus)
+        if len(matches) != 1:
+            what = "no device of this machine" if not matches else f"{len(matches)} devices"
+            raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")
+        if matches[0] in found:
+            raise refuse("mask-names-device-twice", f"the device mask names {entry} twice", "each device once")
+        found.append(matches[0])
+    return tuple(Device("cuda", index, entry) for index, entry in enumerate(entries))
+
+
+def _entry_kind(entry: str) -> str:
+    if entry.isascii() and entry.isdigit():
+        return "index"
+    lowered = entry.lower()
+    return "gpu" if lowered.startswith("gpu-") else "mig" if lowered.startswith("mig-") else ""
+
+
+def _matches(entry: str, gpus: Sequence[Gpu]) -> list[str]:
+    """Return the UUIDs that a mask entry could refer to."""
+    if _entry_kind(entry) == "index":
+        return [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
+    lowered = entry.lower()
+    if lowered.startswith("mig-gpu-"):
+        # Drivers before R470 write MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML lists only the UUID.
+        parent = lowered.removeprefix("mig-").partition("/")[0]
+        return [entry for gpu in gpus if gpu.uuid.lower() == parent]
+    return _matching(entry, [name for gpu in gpus for name in (gpu.uuid, *gpu.mig_uuids)])
+
+
+def _matching(text: str, names: Sequence[str]) -> list[str]:
+    """Return the name that is the text, in upper or lower case, else all that begin with it."""
+    beginning = [name for name in names if name.lower().startswith(text.lower())]
+    return [name for name in beginning if len(name) == len(text)] or beginning
+
+
+def _listing(gpus: Sequence[Gpu]) -> str:
+    named = [" ".join((str(gpu.index), gpu.uuid, *gpu.mig_uuids)) for gpu in gpus]
+    return f"the driver lists {first_of(named, 8, '; ')}"
+
+
+def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
+    """Choose from the visible devices, in the order written. Each gets one worker.
+
+    None takes all of them (the CPU counts as one device, and its one worker uses all its threads). "2" takes the
+    first two. "0,1", or "2," for a single one, chooses by index within the mask or by the name that the mask uses.
+    On a CPU the number of entries is the number of workers.
+
+    Raises:
+        RequestError: `devices` asks for too many devices, a missing one or one twice, or for more than two CPU
+            workers per core.
+    """
+    if devices is None:
+        return inventory.devices
+    entries = [entry.strip() for entry in devices.split(",")]
+    is_number = len(entries) == 1
+    if not is_number and entries[-1] == "":
+        entries.pop()
+    numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
+    if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
+        raise RequestError(
+            "every-device-is-null",
+            f"devices={devices} chooses no device",
+            seen=f"devices={devices}",
+            expected="null for all that are visible, a number, or a list such as 0,1",
+            fix="devices=null",
+        )
+    refuse = partial(_choice_error, inventory=inventory, devices=devices)
+    if not entries or "" in entries or (is_number and (not numbers or int(entries[0]) == 0)):
+        raise refuse("no-device-chosen", f"devices={devices} chooses no device")
+    if len(set(entries)) < len(entries):
+        raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
+    if inventory.kind == "cpu" and not numbers:
+        raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
+    if inventory.kind == "cpu":
+        count = int(entries[0]) if is_number else len(entries)
+        cores = inventory.cpus.count
+        if count > 2 * cores:
+            raise refuse("too-many-cpu-workers", f"{count} CPU workers for {cores} cores")
+        return tuple(Device("cpu", index) for index in range(count))
+    if is_number:
+        if int(entries[0]) > len(inventory.devices):
+            raise refuse("too-few-devices", f"devices={devices} is more than are visible here")
+        return inventory.devices[: int(entries[0])]
+    chosen = tuple(_named(entry, inventory, devices) for entry in entries)
+    if len(set(chosen)) < len(chosen):
+        raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
+    return chosen
+
+
+def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
+    if entry.isascii() and entry.isdigit():
+        matches = [device for device in inventory.devices if device.index == int(entry)]
+    else:
+        names = _matching(entry, [device.name for device in inventory.devices])
+        matches = [device for device in inventory.devices if device.name in names]
+    if len(matches) != 1:
+        problem = f"devices={devices} names {entry}, which is not visible here"
+        raise _choice_error("no-such-device", problem, inventory, devices)
+    return matches[0]
+
+
+def _choice_error(code: str, summary: str, inventory: DeviceInventory, devices: str) -> RequestError:
+    count = len(inventory.devices)
+    if inventory.kind == "cpu":
+        there = f"1 CPU ({inventory.evidence})"
+        expected = f"1 to {2 * inventory.cpus.count} CPU workers: a number, or a list such as 0,1"
+        fix = f"devices={inventory.cpus.count}"
+    else:
+        names = ", ".join(
+            f"{device.index}" + (f" ({device.name})" if device.name not in ("", str(device.index)) else "")
+            for device in inventory.devices
+        )
+        there = f"{counted(count, f'visible {inventory.kind} device')}: {names}"
+        there += f" ({inventory.evidence})"
+        expected = f"a number from 1 to {count}, or a list of different indices from 0 to {count - 1}"
+        fix = f"devices={count}"
+    return RequestError(code, summary, seen=f"devices={devices}, {there}", expected=expected, fix=fix)

@@ -1,0 +1,97 @@
+"""The limits of descriptors and processes that the system sets this process: raised, and held against a world."""
+
+import contextlib
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.common.cgroups import number_in, own_groups
+from noether.common.errors import RequestError
+
+MOST_DESCRIPTORS = 1 << 20
+"""Some programs close every number up to the limit when they start: a limit of billions would keep them busy."""
+
+OWN_DESCRIPTORS = 96
+"""What a rank has open beside its connections to other ranks: files, logs, libraries, loaders."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many descriptors a process may open and how many processes its user may have; None: no limit is known."""
+
+    descriptors: int | None
+    processes: int | None
+
+
+def raise_limits() -> None:
+    """Raises the soft limits of descriptors and processes to the hard ones; processes started later inherit them."""
+    for name, most in ((resource.RLIMIT_NOFILE, MOST_DESCRIPTORS), (resource.RLIMIT_NPROC, None)):
+        soft, hard = resource.getrlimit(name)
+        wanted = hard if most is None or 0 <= hard <= most else most
+        if soft != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or soft < wanted):
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(name, (wanted, hard))
+
+
+def read_limits() -> Limits:
+    """Returns the hard limits: those that `raise_limits` goes up to."""
+    hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
+    return Limits(*(None if limit == resource.RLIM_INFINITY else limit for limit in hard))
+
+
+def most_processes(root: Path = Path("/")) -> int | None:
+    """Returns how many processes and threads this process's cgroups allow (`docker run --pids-limit`); None: any."""
+    found = (number_in(group / "pids.max") for group in own_groups("pids", root))
+    return min((most for most in found if most is not None), default=None)
+
+
+def refused_processes(root: Path = Path("/")) -> int:
+    """Returns how often this process's cgroups have refused a process or thread until now."""
+    return sum(number_in(group / "pids.events", "max ") or 0 for group in own_groups("pids", root))
+
+
+def check_processes(ranks: int, most: int | None) -> None:
+    """Refuses several ranks of this host where `most_processes` are fewer than they need before their first update.
+
+    Measured on CPUs without loader workers: 2 ranks need 15 or 16, 4 ranks at most 28.
+    """
+    if ranks > 1 and most is not None and most < 6 * ranks + 4:
+        raise too_few_processes(most)
+
+
+def too_few_processes(most: int | None) -> RequestError:
+    """Returns how a run is refused that has too few processes and threads, or was refused one."""
+    return RequestError(
+        "too-few-processes",
+        "there are too few processes and threads for the ranks of this host",
+        seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
+        expected="about 8 for each rank, and those of num_workers",
+        fix="docker run --pids-limit=-1 …      (podman too; in a service of systemd, TasksMax=infinity)",
+    )
+
+
+def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:
+    """Returns how many descriptors rank 0, which needs the most, opens in a world of so many ranks.
+
+    Gloo connects every rank to every other; on GPUs NCCL connects neighbours only. Rank 0's store has a connection of
+    each rank.
+    """
+    mesh = world_size - 1 if device_kind == "cpu" else 0
+    return OWN_DESCRIPTORS + world_size + mesh
+
+
+def why_too_large(world_size: int, local_world_size: int, device_kind: str, limits: Limits) -> list[str]:
+    """Returns a line for each limit of this host that is too low for a world of ranks; an empty list where it fits."""
+    lines = []
+    needed = descriptors_of_a_rank(world_size, device_kind)
+    if limits.descriptors is not None and needed > limits.descriptors:
+        lines.append(
+            f"{world_size} ranks need about {needed} open files in one process, and the limit here is "
+            f"{limits.descriptors} (ulimit -Hn): raise it (limits.conf, docker run --ulimit nofile=65536)"
+        )
+    if limits.processes is not None and 8 * local_world_size > limits.processes:
+        lines.append(
+            f"{local_world_size} ranks on one host need about {8 * local_world_size} processes and threads, and the "
+            f"limit here is {limits.processes} (ulimit -Hu): raise it (limits.conf)"
+        )
+    return lines

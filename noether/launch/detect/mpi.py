@@ -1,0 +1,220 @@
+"""Places a process that mpirun or mpiexec started: Open MPI (4 and 5), or Hydra (MPICH, Intel MPI).
+
+Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used:
+its variables only tell the rank, and the ranks meet at torch's own store.
+
+If every rank is on this machine, they meet on 127.0.0.1. On several machines they meet at `master_addr`, else
+MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine that runs mpirun, if rank 0 is there:
+OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. Hydra has no such variable, so there an address is required.
+The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
+control port (Hydra, if its proxy is visible among the parent processes), else 29500.
+
+Tested with Open MPI 4.1.4 and MPICH 4.0.2. Open MPI 5's variables are taken from its launcher's documentation.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noether.common.errors import RequestError
+from noether.launch.detect.binding import LaunchedTask, agree_with_rank_variables, bind_devices
+from noether.launch.detect.launch_context import LaunchContext, whole_number
+from noether.launch.detect.local import local_endpoint
+from noether.launch.detect.nodes import agree_on_nodes, node_names
+from noether.launch.detect.placement import Endpoint, LaunchRequest, Placement
+from noether.launch.detect.process_facts import ProcessFacts
+from noether.launch.detect.rendezvous import asked_address, derived, port_of, refuse_loopback
+from noether.launch.detect.slurm.step import restart_count
+
+# Each family's variables: rank, size, local rank, local size.
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
+# 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; the daemon that runs mpirun is number 0)
+_ORTE_URI = re.compile(r"([0-9]+)\.([0-9]+);(?:tcp://([0-9.]+)[,:])?")
+# prterun-hostA-12345@0.1;tcp4://…  (host and process of mpirun, daemon)
+_PRRTE_URI = re.compile(r"[a-z]+-(.+)-([0-9]+)@[0-9]+\.([0-9]+);")
+# hydra_pmi_proxy --control-port hostA:46375 … is the parent of Hydra's processes, on every machine with the same port.
+_HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(?:\s|$)")
+
+
+@dataclass(frozen=True)
+class MpiDaemon:
+    """This node's daemon of Open MPI.
+
+    `master` is the host that runs mpirun, "" if `source` does not say; `job` is mpirun's number for the run.
+    """
+
+    number: int
+    master: str
+    source: str
+    job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiProcess(LaunchedTask):
+    """One process that mpirun started.
+
+    `nodes` is the number of nodes, a guess unless they are `counted`. Only Open MPI tells its `daemon`.
+    """
+
+    family: str
+    nodes: int
+    counted: bool
+    daemon: MpiDaemon | None
+
+
+def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
+    """Read which process of an MPI job this is; return None if MPI did not start it.
+
+    srun sets PMI_RANK too (--mpi=pmi2), but not MPI_LOCALRANKID; such a process is left to the Slurm launcher.
+
+    Raises:
+        RequestError: some of the variables are missing, or they contradict each other.
+    """
+    names = OPEN_MPI if environ.get(OPEN_MPI[0]) else HYDRA
+    if not environ.get(names[0]):
+        return None
+    if names is HYDRA and not environ.get(HYDRA[2]) and environ.get("SLURM_JOB_ID"):
+        return None
+    family = "Open MPI" if names is OPEN_MPI else "Hydra"
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        raise RequestError(
+            "mpi-variables-missing",
+            f"{family} started this process, but some of its variables are missing",
+            seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
+            expected=", ".join(names),
+            fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable into the container",
+        )
+    rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
+    if rank >= count or local_rank >= local_count or local_count > count:
+        raise RequestError(
+            "mpi-variables-contradict",
+            f"{family}'s variables contradict each other",
+            seen=", ".join(f"{name}={environ[name]}" for name in names),
+            expected="a rank below the size, and no more local ranks than ranks",
+            fix="mpirun -n 2 noether train …",
+        )
+    daemon, nodes = None, None
+    if names is OPEN_MPI:
+        daemon = _daemon(environ)
+        nodes = whole_number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
+    if local_count == count:
+        node_rank, nodes = 0, 1
+    else:
+        # mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra this is only a label.
+        node_rank = daemon.number if daemon else rank // local_count
+    guess = nodes if nodes is not None else -(-count // local_count)
+    return MpiProcess(
+        rank=rank,
+        count=count,
+        local_rank=local_rank,
+        local_count=local_count,
+        node_rank=node_rank,
+        seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
+        line="mpirun --map-by ppr:{n}:node noether train …",
+        # With several processes, none knows how many devices the other nodes have, so each is one rank only.
+        may_spawn=count == 1,
+        bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
+        family=family,
+        nodes=max(guess, node_rank + 1),
+        counted=nodes is not None,
+        daemon=daemon,
+    )
+
+
+def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
+    head = _ORTE_URI.match(environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    local = _ORTE_URI.match(environ.get("OMPI_MCA_orte_local_daemon_uri", ""))
+    if head and local:
+        return MpiDaemon(int(local[2]), head[3] or "", "OMPI_MCA_orte_hnp_uri", int(head[1]))
+    for name in sorted(name for name in environ if name.startswith("PMIX_SERVER_URI")):
+        match = _PRRTE_URI.match(environ[name])
+        if match:
+            return MpiDaemon(int(match[3]), match[1], name, int(match[2]))
+    return None
+
+
+def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
+    """Place one process of mpirun or mpiexec; return None if neither started it.
+
+    Raises:
+        RequestError: the variables contradict each other, the ranks on this node do not match its devices, or
+            nothing says where rank 0 is.
+    """
+    environ = here.environ
+    process = mpi_process(environ)
+    if process is None:
+        return None
+    binding = bind_devices(process, here.inventory, request.devices)
+    if process.counted:
+        agree_on_nodes(request, process.nodes, None, process.seen)
+    also = agree_with_rank_variables(environ, process, binding.world_size)
+    endpoint, endpoint_reason = _endpoint(request, environ, process, here.facts)
+    restarts, restarts_reason = restart_count(environ)
+    return Placement(
+        launcher="mpi",
+        world_size=binding.world_size,
+        nodes=node_names(process.nodes, process.node_rank, here.host, endpoint.host),
+        node_rank=process.node_rank,
+        workers=binding.workers,
+        endpoint=endpoint,
+        restarts=restarts,
+        reasons={
+            "launcher": process.seen + (f"; {also} agree" if also else ""),
+            "world_size": f"{process.count} processes of mpirun",
+            "nodes": f"{process.nodes} nodes" if process.counted else "unknown: guessed from the ranks on this node",
+            "node_rank": "only a label"
+            if process.daemon is None
+            else f"number {process.node_rank} of mpirun's daemons",
+            "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
+            "endpoint": endpoint_reason,
+            "restarts": restarts_reason if restarts else "nothing counts how often this run was started",
+            "local_world_size": f"{process.local_count} processes of mpirun on this node",
+        },
+        local_world_size=binding.local_world_size,
+        warnings=binding.warnings,
+    )
+
+
+def _derived_port(process: MpiProcess, facts: ProcessFacts) -> tuple[int, str] | None:
+    """Return a port that every process derives alike, and the reason; None if there is nothing to derive it from."""
+    if process.daemon is not None:
+        return derived(process.daemon.job, 0, f"mpirun's job {process.daemon.job}")
+    proxies = (_HYDRA_PROXY.match(line) for line in facts.ancestors if process.family == "Hydra")
+    return next((derived(int(found[1]), 0, f"mpiexec's control port {found[1]}") for found in proxies if found), None)
+
+
+def _endpoint(
+    request: LaunchRequest, environ: Mapping[str, str], process: MpiProcess, facts: ProcessFacts
+) -> tuple[Endpoint, str]:
+    if process.count == 1:
+        return local_endpoint(request.master_port, environ)
+    address, source = asked_address(request.master_addr, environ)
+    refuse_loopback(address, source, process.nodes)
+    port, asked_by, port_reason = port_of(request.master_port, environ, _derived_port(process, facts))
+    if process.local_count == process.count and source != "master_addr":
+        return Endpoint("127.0.0.1", port, asked_by), f"every rank is on this machine; {port_reason}"
+    if address:
+        return Endpoint(address, port, asked_by), f"{source}={address}; {port_reason}"
+    fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
+    daemon = process.daemon
+    if daemon is None or not daemon.master:
+        raise RequestError(
+            "mpi-no-master",
+            "there are ranks on several machines, but nothing says where rank 0 is",
+            seen=f"{process.seen}, no MASTER_ADDR",
+            expected="the host of rank 0",
+            fix=fix,
+        )
+    if process.rank == 0 and daemon.number != 0:
+        raise RequestError(
+            "mpi-rank-0-elsewhere",
+            "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
+            seen=f"{process.seen}, node {daemon.number}; mpirun runs on {daemon.master} ({daemon.source})",
+            expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host",
+            fix=fix,
+        )
+    reason = f"{daemon.master} runs mpirun and rank 0 ({daemon.source}); {port_reason}"
+    return Endpoint(daemon.master, port, asked_by), reason

@@ -1,0 +1,97 @@
+"""Lists the launchers and asks each in turn whether it started this process."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from noether.common.cpus import UsableCpus, share_cpus
+from noether.common.errors import RequestError
+from noether.launch.detect.devices import GpuDriver, find_devices
+from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.kubernetes import INDEX, kubernetes_placement
+from noether.launch.detect.launch_context import LaunchContext
+from noether.launch.detect.limits import read_limits, why_too_large
+from noether.launch.detect.local import local_placement
+from noether.launch.detect.mpi import HYDRA, OPEN_MPI, mpi_placement
+from noether.launch.detect.nodes import multinode_placement
+from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
+from noether.launch.detect.slurm.outside_step import refuse_wrong_place
+from noether.launch.detect.slurm.placement import slurm_placement
+from noether.launch.detect.torchrun import torchrun_placement
+
+Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
+"""A launcher is one file and one pure function: (request, context) -> the placement, or None if something else
+started this process. If it did start the process but its variables make no sense, it raises RequestError: an incomplete
+environment must not fall through to the next launcher."""
+
+LAUNCHERS: tuple[Launcher, ...] = (
+    # A new launcher is a file beside local.py and a line here. The first one to return a placement is used, so a
+    # launcher that can run inside another (torchrun and mpirun inside a Slurm job) must come before it.
+    torchrun_placement,
+    mpi_placement,
+    slurm_placement,
+    kubernetes_placement,
+    multinode_placement,
+    local_placement,
+)
+
+RANK_VARIABLES = ("SLURM_PROCID", "RANK", OPEN_MPI[0], HYDRA[0], INDEX)
+"""In which the launchers number their processes from 0; for a process whose place cannot be found."""
+
+
+def resolve_placement(
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    host: str,
+    nvml: GpuDriver = nvml_gpus,
+    facts: ProcessFacts = NOTHING_KNOWN,
+) -> Placement:
+    """Return which ranks of a run this process is responsible for, and why.
+
+    `host` is the name of this machine, `nvml` lists the GPUs of the NVIDIA driver.
+
+    Raises:
+        RequestError: the request does not fit this machine, or the environment contradicts itself.
+    """
+    try:
+        inventory = find_devices(request, environ, nvml, facts)
+    except RequestError as error:
+        # Without a GPU this may be a login node. Being in the wrong place is then the cause, so report that first.
+        refuse_wrong_place(request, environ, host, facts)
+        raise error
+    here = LaunchContext(environ, inventory, host, facts)
+    for launcher in LAUNCHERS:
+        placement = launcher(request, here)
+        if placement is not None:
+            is_here = request.visible_devices is None
+            return _on_this_host(placement, environ, inventory.cpus) if is_here else placement
+    raise AssertionError("the last launcher accepts every environment")
+
+
+def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
+    """Return the placement with its share of the CPUs here, and a warning of each limit that is too low for it."""
+    kind = placement.workers[0].device.kind
+    too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
+    share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
+    each = " for each rank" if placement.world_size > 1 else ""
+    reasons = {**placement.reasons, "threads": f"{share.threads}{each} ({share.reason})"}
+    return replace(placement, cpus=share, reasons=reasons, warnings=(*placement.warnings, *too_large))
+
+
+def resolve_or_on_cpus(
+    request: LaunchRequest, environ: Mapping[str, str], host: str, nvml: GpuDriver, facts: ProcessFacts
+) -> tuple[Placement, RequestError | None]:
+    """Return what `resolve_placement` does; where the devices are refused, that on CPUs, and why they are.
+
+    Where the ranks meet does not depend on their devices; how many there are, and which are here, may.
+
+    Raises:
+        RequestError: as `resolve_placement`, where CPUs are refused too.
+    """
+    try:
+        return resolve_placement(request, environ, host, nvml, facts), None
+    except RequestError as refusal:
+        with suppress(RequestError):
+            return resolve_placement(replace(request, accelerator="cpu"), environ, host, nvml, facts), refusal
+        raise

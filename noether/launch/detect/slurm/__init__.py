@@ -1,0 +1,1 @@
+"""A Slurm step: its tasks, nodes and devices."""

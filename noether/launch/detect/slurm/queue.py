@@ -1,0 +1,119 @@
+"""Runs Slurm's commands (squeue, sbatch, scancel) and reads this user's jobs."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from noether.common.errors import NoetherError
+
+SEPARATOR = "\x1f"  # Names and comments may contain every printable character.
+FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
+RUN_COMMENT = "noether:"
+"""How the comment of our jobs begins. After it comes the run's folder, relative to where the job was submitted.
+
+For a job array that ends in %a, which stands for the number of the element."""
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+"""The states of a job that has not started, or not again since it was requeued (squeue(1), "JOB STATE CODES")."""
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that has not ended, as squeue describes it; for an array, one element ("12_3").
+
+    state: PENDING, RUNNING, COMPLETING, …
+    time_left: as squeue writes it: "1:59:30", "UNLIMITED".
+    comment, submitted_in: the job's comment, and the folder in which it was submitted.
+    """
+
+    job_id: str
+    state: str
+    time_left: str
+    reason: str
+    name: str
+    comment: str = ""
+    submitted_in: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to start: any other, a suspended one too, has begun and may have something to save."""
+        return self.state in WAITING
+
+    @cached_property
+    def run(self) -> Path | None:
+        """The folder of the run, as named in the job's comment; None if the job is not one of ours."""
+        if not self.comment.startswith(RUN_COMMENT):
+            return None
+        _, is_element, element = self.job_id.partition("_")
+        named = self.comment.removeprefix(RUN_COMMENT)
+        named = named.removesuffix("%a") + element if is_element and named.endswith("%a") else named
+        return (Path(self.submitted_in) / named).resolve()
+
+
+class SlurmError(NoetherError):
+    """A Slurm command failed; the text holds its own message."""
+
+
+def has_slurm() -> bool:
+    """Returns whether Slurm's commands are installed here; in a container they are not."""
+    return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
+
+
+def queued_jobs() -> dict[str, QueuedJob]:
+    """Returns this user's jobs that have not ended, by job id; an empty dict if Slurm is not installed.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    if not has_slurm():
+        return {}
+    text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
+    rows = (line.split(SEPARATOR) for line in text.split("\n"))
+    jobs = (QueuedJob(*row) for row in rows if len(row) == FIELDS.count(SEPARATOR) + 1)
+    return {job.job_id: job for job in jobs}
+
+
+def run_slurm(
+    command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None, *, limit_s: float = 60
+) -> str:
+    """Runs a Slurm command and returns its output.
+
+    Raises:
+        SlurmError: it failed or did not answer within `limit_s` seconds.
+    """
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=limit_s, env=environ and dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"{command[0]} does not answer: {error}") from None
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise SlurmError(f"{command[0]} refused\n  seen      {said}\n  command   {' '.join(command)}")
+    return done.stdout
+
+
+def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns an environment for sbatch without the variables of the job or step it is called from.
+
+    Otherwise the new job would use them as defaults (SLURM_MEM_PER_CPU with --mem is an error) and its processes would
+    take them for their ranks. SBATCH_… and SLURM_CONF are kept, as users set them for sbatch.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in RANK_VARIABLES and (not name.startswith(("SLURM_", "SLURMD_", "SRUN_")) or name == "SLURM_CONF")
+    }

@@ -1,0 +1,290 @@
+"""Finds out which of srun's tasks this process is, checking the step's variables against each other and the system.
+
+The variables alone do not show it (observed on Slurm 22.05): SLURM_PROCID and SLURM_NTASKS are set in a batch script
+too, SLURM_STEP_ID in an interactive step, and all variables of a step are inherited by commands typed into
+`srun --pty bash` and by jobs submitted from a step. A process is a task of srun if the step's variables (SLURM_STEP_*)
+are set, they agree with SLURM_TASKS_PER_NODE and SLURM_NTASKS (which srun sets anew, and sbatch and salloc set for the
+job), and there is no interactive shell between it and its slurmstepd. If slurmstepd or the cgroup is visible, that
+decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from noether.common.errors import RequestError
+from noether.common.numbers import first_of
+from noether.launch.detect.binding import LaunchedTask
+from noether.launch.detect.launch_context import whole_number
+from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
+from noether.launch.detect.slurm.nodelist import parse_nodelist, parse_task_counts
+
+INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
+STEP_VARIABLES = (
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+)
+SRUN = "srun noether train …"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SrunTask(LaunchedTask):
+    """One task that srun started, as described by its step's variables; `nodes` are the step's, not the job's.
+
+    `node_list` is their list as srun wrote it, cut off if it is long.
+    """
+
+    job_id: int
+    step_id: int
+    nodes: tuple[str, ...]
+    node_list: str
+    most_local: int
+
+
+@dataclass(frozen=True)
+class OutsideStep:
+    """A process inside a Slurm job that is not a task of srun.
+
+    `where` is what it was started from, and `evidence` what shows that. `nodes` are the job's; `tasks` is the number
+    of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, so
+    it is on an allocated node. `srun` is the line that starts them from here.
+    """
+
+    job_id: str
+    where: str
+    evidence: str
+    nodes: tuple[str, ...]
+    tasks: int
+    tasks_source: str
+    on_node: bool
+    srun: str = SRUN
+
+
+def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
+    """Return what this process is to Slurm: a task of srun, another process inside a job, or None outside Slurm.
+
+    Raises:
+        RequestError: the variables contradict each other or the system; or a container has removed them, in which
+            case each of the step's tasks would silently train alone.
+    """
+    seen = step_seen(facts)
+    job_id = environ.get("SLURM_JOB_ID", "")
+    if not job_id:
+        _refuse_stripped(environ, seen)
+        return None
+    if seen is not None and not seen.step.isdigit():
+        where = {"batch": "the batch script", "interactive": "an interactive step"}.get(
+            seen.step, "a login to the node"
+        )
+        return _outside(environ, job_id, where, seen.evidence, on_node=True)
+    if seen is not None:
+        _refuse_other_step(environ, job_id, seen)
+    if not environ.get("SLURM_STEP_NUM_TASKS"):
+        rank = environ.get("SLURM_PROCID", "")
+        if rank not in ("", "0"):
+            return _read_task(environ)  # A task of srun; this names the variables that are missing.
+        if rank or environ.get("SLURMD_NODENAME"):
+            return _outside(environ, job_id, "the batch script", "no SLURM_STEP_NUM_TASKS", on_node=True)
+        evidence = "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID"
+        return _outside(environ, job_id, "a shell of salloc", evidence, on_node=False)
+    if environ.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
+        return _outside(environ, job_id, "an interactive step", f"SLURM_STEP_ID={INTERACTIVE_STEP}", on_node=True)
+    inherited = _inherited(environ)
+    if inherited:
+        if seen is not None:
+            raise RequestError(
+                "step-variables-contradict",
+                "the variables of this Slurm step contradict each other",
+                seen=f"{inherited}, and {seen.evidence}",
+                expected="the variables that srun set for this step",
+                fix=SRUN,
+            )
+        return _outside(environ, job_id, "another job's step, or the environment of one", inherited, on_node=True)
+    shell = _typed_into(environ, facts)
+    if shell:
+        # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
+        process = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
+        return replace(process, srun="srun --overlap noether train …")
+    return _read_task(environ)
+
+
+def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
+    left = [name for name in STEP_VARIABLES if environ.get(name)]
+    if left:
+        raise RequestError(
+            "step-without-job-id",
+            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
+            seen=", ".join(f"{name}={environ[name]}" for name in left),
+            expected="all SLURM_* variables that srun set, or none",
+            fix="pass every SLURM_* variable into the container, or none of them",
+        )
+    if (
+        seen is None or seen.step == "extern"
+    ):  # extern: an ssh login to a node of the job, which is not a task of a step.
+        return
+    raise RequestError(
+        "step-variables-removed",
+        "this process runs in a Slurm step, but its SLURM_* variables were removed",
+        seen=f"no SLURM_JOB_ID, but {seen.evidence}",
+        expected="the variables that srun sets: without them every task would train alone, on any device it finds",
+        fix="drop --cleanenv (apptainer), --export=NONE, env -i or sudo from the line that starts noether"
+        "\n(or nodes=1, to train on this node only, as one process)",
+    )
+
+
+def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) -> None:
+    """Refuse an environment that belongs to another step, as its ranks are not ours."""
+    # A component of a heterogeneous job runs under its own id, but SLURM_JOB_ID is the first component's.
+    # `srun … : …` outside a job sets only the older names (Slurm 22.05).
+    groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
+    jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
+    step = environ.get("SLURM_STEP_ID", "")
+    if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
+        return
+    raise RequestError(
+        "another-step",
+        "this process does not run in the Slurm step that its variables name",
+        seen=f"SLURM_JOB_ID={job_id}, "
+        + (f"SLURM_STEP_ID={step}" if step else "no SLURM_STEP_ID")
+        + f"; {seen.evidence}",
+        expected="the variables that srun set for this step",
+        fix=SRUN,
+    )
+
+
+def _inherited(environ: Mapping[str, str]) -> str:
+    """Return the variables that show that the step's variables were inherited from another step, or "".
+
+    sbatch and salloc set the job's variables but leave inherited variables of a step as they are; slurmd sets
+    SLURM_GTIDS=0 and SLURMD_NODENAME for a batch script.
+    """
+    pairs = (("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    for of_step, of_job in pairs:
+        if environ.get(of_job) and environ.get(of_step) != environ[of_job]:
+            return f"{of_step}={environ.get(of_step, '')}, {of_job}={environ[of_job]}"
+    of_step, of_job = environ.get("SLURM_STEP_NODELIST", ""), environ.get("SLURM_JOB_NODELIST", "")
+    if of_step and of_job:
+        step_nodes = parse_nodelist(of_step, "SLURM_STEP_NODELIST")
+        if not set(step_nodes) <= set(parse_nodelist(of_job, "SLURM_JOB_NODELIST")):
+            return f"SLURM_STEP_NODELIST={of_step}, SLURM_JOB_NODELIST={of_job}"
+        name = environ.get("SLURMD_NODENAME", "")
+        if name and name not in step_nodes:
+            return f"SLURM_STEP_NODELIST={of_step}, SLURMD_NODENAME={name}"
+    ids, counts, node = (environ.get(f"SLURM_{name}", "") for name in ("GTIDS", "STEP_TASKS_PER_NODE", "NODEID"))
+    if ids and counts and node.isdigit():
+        tasks = parse_task_counts(counts, "SLURM_STEP_TASKS_PER_NODE")
+        if int(node) < len(tasks) and len(ids.split(",")) != tasks[int(node)]:
+            return f"SLURM_STEP_TASKS_PER_NODE={counts}, SLURM_GTIDS={ids}"
+    return ""
+
+
+def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
+    """Return the evidence that this command was typed into `srun --pty bash`, or "".
+
+    SLURM_PTY_PORT alone is not enough: it is also set in every srun that such a shell starts, and in
+    `srun --pty noether`.
+    """
+    if "SLURM_PTY_PORT" not in environ:
+        return ""
+    shell = interactive_shell(facts)
+    if shell:
+        return f"SLURM_PTY_PORT is set and {shell} is between slurmstepd and this process"
+    if shell is None and facts.stdin_is_terminal:
+        return "SLURM_PTY_PORT is set and standard input is a terminal"
+    return ""
+
+
+def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str, *, on_node: bool) -> OutsideStep:
+    groups = [
+        value
+        for name, value in sorted(environ.items())
+        if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_") or name == "SLURM_JOB_NODELIST"
+    ]
+    lists = groups or [environ.get("SLURM_NODELIST", "")]
+    names = [name for text in lists if text for name in parse_nodelist(text, "SLURM_JOB_NODELIST")]
+    nodes = tuple(dict.fromkeys(names))
+    source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
+    tasks = sum(parse_task_counts(environ[source], source)) if source else 1
+    said = f"{source}={environ.get(source, '')}"
+    return OutsideStep(job_id, where, evidence, nodes, tasks, said, on_node=on_node)
+
+
+def _read_task(environ: Mapping[str, str]) -> SrunTask:
+    """Read a task's variables, and refuse them if they contradict each other."""
+    missing = [name for name in STEP_VARIABLES if not environ.get(name)]
+    if missing:
+        raise RequestError(
+            "step-variables-missing",
+            "some of the step's SLURM_* variables are missing",
+            seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
+            expected=", ".join(STEP_VARIABLES),
+            fix="pass every SLURM_* variable into the container",
+        )
+    nodes = parse_nodelist(environ["SLURM_STEP_NODELIST"], "SLURM_STEP_NODELIST")
+    counts = parse_task_counts(environ["SLURM_STEP_TASKS_PER_NODE"], "SLURM_STEP_TASKS_PER_NODE")
+    step_id, count = whole_number(environ, "SLURM_STEP_ID"), whole_number(environ, "SLURM_STEP_NUM_TASKS")
+    rank, local_rank, node_rank = (whole_number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
+    local_count = counts[node_rank] if node_rank < len(counts) else 0
+    # SLURM_GTIDS lists this node's ranks by local rank.
+    listed = environ.get("SLURM_GTIDS", "").split(",")[local_rank : local_rank + 1]
+    impossible = (
+        ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", len(nodes) != len(counts)),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", sum(counts) != count),
+        ("SLURM_NODEID", "SLURM_STEP_NODELIST", node_rank >= len(nodes)),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", rank >= count),
+        ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", local_rank >= local_count),
+        ("SLURM_PROCID", "SLURM_GTIDS", listed not in ([], [""], [str(rank)])),
+    )
+    for first, second, wrong in impossible:
+        if wrong:
+            raise RequestError(
+                "step-counts-contradict",
+                f"{first} and {second} contradict each other",
+                seen=f"{first}={environ[first]}, {second}={environ[second]}",
+                expected="the variables that srun set for one step",
+                fix=SRUN,
+            )
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    return SrunTask(
+        rank=rank,
+        count=count,
+        local_rank=local_rank,
+        local_count=local_count,
+        most_local=max(counts),
+        node_rank=node_rank,
+        seen=f"SLURM_PROCID={rank}, SLURM_LOCALID={local_rank}, SLURM_NODEID={node_rank}, "
+        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={_cut(environ['SLURM_STEP_TASKS_PER_NODE'])}",
+        line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
+        may_spawn=True,
+        # A single visible device is this task's own only if the node has one for each task: else all see the same one.
+        bound=int(on_node) >= local_count if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ,
+        job_id=whole_number(environ, "SLURM_JOB_ID"),
+        step_id=step_id,
+        nodes=nodes,
+        node_list=_cut(environ["SLURM_STEP_NODELIST"]),
+    )
+
+
+def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
+    """Return how often Slurm has requeued the job, and the reason.
+
+    Raises:
+        RequestError: SLURM_RESTART_COUNT is not a number.
+    """
+    if environ.get("SLURM_RESTART_COUNT"):
+        count = whole_number(environ, "SLURM_RESTART_COUNT")
+        return count, f"SLURM_RESTART_COUNT={count}"
+    return 0, "the job was not requeued"
+
+
+def describe_nodes(nodes: tuple[str, ...]) -> str:
+    """Return the first node names, and how many more there are."""
+    return first_of(nodes, 4)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,223 @@
+"""Places a process with RANK and WORLD_SIZE set: by torchrun, by Kubernetes' PyTorchJob, or by hand.
+
+- torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
+  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. `restarts` combines torchrun's count with the
+  requeues of the Slurm job around it, so that it grows with every start.
+- PyTorchJob: RANK is the number of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
+  of its devices. Every pod must have the same number of devices.
+- Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
+
+If srun or mpirun started this process, it is left to their launchers, and RANK and WORLD_SIZE only have to agree with
+them (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noether.common.errors import RequestError
+from noether.common.numbers import counted
+from noether.launch.detect.binding import Binding, LaunchedTask, bind_devices
+from noether.launch.detect.devices import DeviceInventory
+from noether.launch.detect.endpoint import is_loopback
+from noether.launch.detect.launch_context import LaunchContext, whole_number
+from noether.launch.detect.mpi import mpi_process
+from noether.launch.detect.nodes import agree_on_nodes, node_names
+from noether.launch.detect.placement import Endpoint, LaunchRequest, Placement
+from noether.launch.detect.rendezvous import asked_address, port_of, refuse_loopback
+from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_process
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedTask(LaunchedTask):
+    """A process with RANK and WORLD_SIZE; if it is a pod of a PyTorchJob, `rank` and `count` are those of the pods.
+
+    `world` is WORLD_SIZE. `nodes` is the number of nodes; unless it is `told`, it and `node_rank` are guesses.
+    """
+
+    world: int
+    nodes: int
+    told: bool
+    is_pod: bool
+    elastic: bool
+
+
+def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
+    """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
+
+    Raises:
+        RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
+    """
+    environ = here.environ
+    elastic = bool(environ.get("TORCHELASTIC_RUN_ID"))
+    if not elastic and mpi_process(environ) is not None:
+        return None
+    if not environ.get("RANK"):
+        # In a job of Slurm, its variables decide.
+        if environ.get("WORLD_SIZE", "") not in ("", "1") and not environ.get("SLURM_JOB_ID"):
+            raise _half_set(environ, "WORLD_SIZE", "RANK")
+        return None
+    if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):
+        return None
+    leave_out = "leave master_addr out" if elastic else "unset MASTER_ADDR"
+    asked = asked_address(request.master_addr, environ, leave_out)
+    task = _read(environ, elastic, asked[0])
+    binding = _bind(task, environ, here.inventory, request)
+    if task.told:
+        agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
+    endpoint, endpoint_reason = _endpoint(request, environ, task, here.host, asked)
+    restarts, restarts_reason = _restarts(environ)
+    source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
+    local_world = environ.get("LOCAL_WORLD_SIZE")
+    return Placement(
+        launcher="torchrun",
+        world_size=binding.world_size,
+        nodes=node_names(task.nodes, task.node_rank, here.host, endpoint.host),
+        node_rank=task.node_rank,
+        workers=binding.workers,
+        endpoint=endpoint,
+        restarts=restarts,
+        reasons={
+            "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
+            "world_size": f"WORLD_SIZE={task.world}"
+            + ("" if binding.world_size == task.world else f", {len(binding.workers)} workers in each pod"),
+            "nodes": f"{task.nodes} nodes" if task.told else "unknown: guessed from the ranks on this node",
+            "node_rank": f"node {task.node_rank}"
+            if task.told
+            else "only a label: the launcher does not number the nodes",
+            "workers": f"{task.seen}; {binding.reason}",
+            "endpoint": endpoint_reason,
+            "restarts": restarts_reason,
+            "local_world_size": f"LOCAL_WORLD_SIZE={local_world or 'not set: the ranks known to be here'}",
+        },
+        local_world_size=binding.local_world_size,
+        warnings=binding.warnings,
+    )
+
+
+def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
+    return RequestError(
+        "rank-variables-half-set",
+        f"{there}={environ[there]} is set, but not {missing}",
+        seen=f"{there}={environ[there]}, no {missing}",
+        expected="both, set by a launcher for each process, or neither",
+        fix=f"unset {there}      (or start with torchrun)",
+    )
+
+
+def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
+    if not environ.get("WORLD_SIZE"):
+        raise _half_set(environ, "RANK", "WORLD_SIZE")
+
+    def read(*names: str) -> int | None:
+        return next((whole_number(environ, name) for name in names if environ.get(name)), None)
+
+    rank, world = whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
+    local_rank = read("LOCAL_RANK")
+    pods = _count_pods(environ, world) if local_rank is None else None
+    local_count = read("LOCAL_WORLD_SIZE")
+    if local_count is None:
+        local_count = world if is_loopback(master) and not pods else (local_rank or 0) + 1
+    node_rank, told_nodes = read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"), pods or read("GROUP_WORLD_SIZE")
+    seen = f"RANK={rank}, WORLD_SIZE={world}, " + (
+        "no LOCAL_RANK" if local_rank is None else f"LOCAL_RANK={local_rank}"
+    )
+    wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
+    if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
+        raise RequestError(
+            "rank-variables-contradict",
+            "the rank variables contradict each other",
+            seen=f"{seen}, {local_count} on this node",
+            expected="RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE",
+            fix="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE      (or start with torchrun)",
+        )
+    if node_rank is None:
+        node_rank = rank if pods else 0 if told_nodes is not None else rank // local_count
+    return RankedTask(
+        rank=node_rank if pods else rank,
+        count=pods or world,
+        local_rank=local_rank or 0,
+        local_count=1 if pods else local_count,
+        node_rank=node_rank,
+        seen=seen,
+        line="nprocPerNode: {n}" if pods else "torchrun --nproc-per-node {n} entrypoint.py train …",
+        may_spawn=bool(pods),
+        # torchrun gives all its workers one environment, so a single visible device is the same for all of them.
+        bound=not elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
+        world=world,
+        nodes=max(-(-world // local_count), node_rank + 1) if told_nodes is None else told_nodes,
+        told=told_nodes is not None,
+        is_pod=bool(pods),
+        elastic=elastic,
+    )
+
+
+def _count_pods(environ: Mapping[str, str], world: int) -> int | None:
+    """Return the number of pods, or None if the PyTorchJob operator did not start this process."""
+    if environ.get("PET_NNODES", "").isdigit():
+        return whole_number(environ, "PET_NNODES")
+    # Older operators set only WORLD_SIZE, and set it to the number of pods.
+    return world if environ.get("KUBERNETES_SERVICE_HOST") else None
+
+
+def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInventory, request: LaunchRequest) -> Binding:
+    several = inventory.kind == "cuda" and len(inventory.devices) > 1 and task.count > 1
+    if several and not task.is_pod and not environ.get("LOCAL_RANK"):
+        raise RequestError(
+            "no-device-for-rank",
+            f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
+            seen=f"{task.seen}, {inventory.evidence}",
+            expected="LOCAL_RANK, or one visible device",
+            fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
+        )
+    binding = bind_devices(task, inventory, request.devices)
+    each = len(binding.workers)
+    # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
+    wanted = environ.get("PET_NPROC_PER_NODE", "")
+    fits = task.world in (task.count, task.count * each) and (not wanted.isdigit() or int(wanted) == each)
+    if task.is_pod and not fits:
+        raise RequestError(
+            "pytorchjob-workers",
+            f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
+            seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
+            expected="as many processes as devices in each pod",
+            fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),
+        )
+    return binding
+
+
+def _endpoint(
+    request: LaunchRequest, environ: Mapping[str, str], task: RankedTask, host: str, asked: tuple[str, str]
+) -> tuple[Endpoint, str]:
+    master, asked_by = asked
+    if not master and task.world > 1:
+        raise RequestError(
+            "no-master-address",
+            f"{task.world} ranks, but no MASTER_ADDR",
+            seen=f"{task.seen}, no MASTER_ADDR",
+            expected="the host of rank 0",
+            fix="MASTER_ADDR=HOST      (or master_addr=HOST)",
+        )
+    reason = f"{asked_by}={master}" if master else "one rank, no MASTER_ADDR"
+    master = master or "127.0.0.1"
+    port, source, port_reason = port_of(
+        request.master_port, environ, fix="leave master_port out" if request.master_port else "unset MASTER_PORT"
+    )
+    served_by = "torchrun" if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and task.elastic else ""
+    if is_loopback(master) and task.nodes > 1 and not served_by:
+        if not task.told or task.node_rank > 0:
+            refuse_loopback(master, asked_by, task.nodes)
+        # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
+        master, reason = host, f"{host}, as {reason} in the pod of rank 0"
+    reason += f"; {port_reason}" + ("; served by torchrun's agent" if served_by else "")
+    return Endpoint(master, port, source, served_by), reason
+
+
+def _restarts(environ: Mapping[str, str]) -> tuple[int, str]:
+    requeues, reason = restart_count(environ)
+    if not environ.get("TORCHELASTIC_RESTART_COUNT"):
+        return requeues, reason if requeues else "nothing counts how often this run was started"
+    restarts = whole_number(environ, "TORCHELASTIC_RESTART_COUNT")
+    most = whole_number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
+    evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
+    # After a requeue torchrun counts from 0 again, but our count must be higher than all earlier ones.
+    return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

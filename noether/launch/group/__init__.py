@@ -1,0 +1,1 @@
+"""One rank and the others: rendezvous, the process group, the agreed stop."""

@@ -1,0 +1,112 @@
+"""Finds the time limit of a run, and how early the run must begin to stop. No torch here."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from noether.launch.detect.slurm.queue import SlurmError, run_slurm
+
+MARGIN_S = 10.0
+"""Slurm looks at time limits every few seconds; clocks of two hosts differ; a process takes a moment to leave."""
+
+ASSUMED_BYTES_PER_S = 50e6
+"""Speed of a slow shared disk, until a checkpoint of this run has been timed."""
+
+
+@dataclass
+class Deadline:
+    """The time by which a run must have ended, and how long its last steps take.
+
+    moment: seconds of the monotonic clock, which is never set back. source: what said so.
+    save_s, boundary_s: the longest so far of a checkpoint, and of the time between two boundaries of the ranks.
+    """
+
+    moment: float
+    source: str
+    save_s: float = 0.0
+    boundary_s: float = 0.0
+    _last_boundary: float | None = field(default=None, repr=False)
+
+    @property
+    def lead_s(self) -> float:
+        """Seconds before the moment at which the ranks must begin to stop.
+
+        One checkpoint may be on its way already, another follows; what a rank asks for is agreed one boundary later.
+        """
+        return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
+
+    def is_near(self, now: Callable[[], float] = time.monotonic) -> bool:
+        """Whether it is time to stop; called at every boundary at which the ranks agree, whose distance it measures."""
+        moment = now()
+        if self._last_boundary is not None:
+            self.boundary_s = max(self.boundary_s, moment - self._last_boundary)
+        self._last_boundary = moment
+        return moment + self.lead_s >= self.moment
+
+    def describe(self) -> str:
+        """Returns the deadline for the plan: "2026-01-31 14:05:00 (slurm.timeout_min=60)"."""
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.moment + _clock_offset()))} ({self.source})"
+
+
+def _clock_offset() -> float:
+    """Seconds since the epoch at which the monotonic clock would have stood at 0."""
+    return time.time() - time.monotonic()
+
+
+def ask_squeue(job: str) -> str | None:
+    """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
+    try:
+        return run_slurm(["squeue", "--noheader", f"--jobs={job}", "--format=%L"], limit_s=10).strip() or None
+    except SlurmError:
+        return None
+
+
+def find_deadline(
+    timeout_min: float | None,
+    job_minutes: int | None,
+    environ: Mapping[str, str],
+    *,
+    started: float,
+    ask: Callable[[str], str | None] = ask_squeue,
+) -> Deadline | None:
+    """Returns the earliest moment that anything sets, or None.
+
+    Args:
+        timeout_min: `trainer.timeout_min`, counted from `started`.
+        job_minutes: `slurm.timeout_min`, what the job asked for; it counts inside a job whose end nothing else tells.
+        environ: newer versions of Slurm set SLURM_JOB_END_TIME there.
+        started: when this process started, in seconds of the monotonic clock.
+        ask: tells the time left to a job, in the words of `squeue --format=%L`.
+    """
+    found = []
+    if timeout_min is not None:
+        found.append(Deadline(started + 60 * timeout_min, f"trainer.timeout_min={timeout_min:g}"))
+    if job := environ.get("SLURM_JOB_ID"):
+        found += _job_end(job, job_minutes, environ, started, ask)
+    return min(found, key=lambda deadline: deadline.moment, default=None)
+
+
+def _job_end(
+    job: str, minutes: int | None, environ: Mapping[str, str], started: float, ask: Callable[[str], str | None]
+) -> list[Deadline]:
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    moment = int(end) - _clock_offset() if end.isdecimal() else 0.0
+    if moment > started:  # One in the past was inherited from another job.
+        return [Deadline(moment, "SLURM_JOB_END_TIME")]
+    said = ask(job)
+    if said:
+        left = seconds_left(said)
+        return [] if left is None else [Deadline(time.monotonic() + left, f"squeue: {said} left to job {job}")]
+    return [] if minutes is None else [Deadline(started + 60 * minutes, f"slurm.timeout_min={minutes}")]
+
+
+def seconds_left(text: str) -> float | None:
+    """Reads squeue's days-hours:minutes:seconds; None where it is not a time (UNLIMITED, NOT_SET, INVALID)."""
+    days, _, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:
+        return None
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return seconds + 86400 * int(days or 0)

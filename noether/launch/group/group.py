@@ -1,0 +1,207 @@
+"""One worker talking to the others: joining the process group, collectives, and leaving it."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from noether.common.cpus import cpus_near, stay_on
+from noether.launch.group.control import ControlChannel
+from noether.launch.group.listeners import listening_descriptors, shut
+from noether.launch.group.name_lookups import without_dns
+from noether.launch.group.stores import choose_interface, exchange_listener, join_store
+from noether.launch.group.torch_internals import limit_collectives
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.rank_state import RankNote
+
+T = TypeVar("T")
+
+PARENT_ANSWERS_S = 60.0
+"""How much longer than the time for all to meet a rank waits for its parent process's word."""
+LONGEST_FINISH_S = 24 * 3600.0
+"""How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
+
+
+class Group:
+    """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent.
+
+    `parent` leads to the parent that watches this rank: it is told of updates and collectives, and agrees on stops.
+    """
+
+    def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
+        self._worker, self.rank = context.worker, context.worker.rank
+        self.world_size = context.world_size
+        self.device = device
+        self.parent = context.parent
+        self._settings = context.run_info.distributed
+        # Decisions and objects travel beside the gradients, never between them.
+        self._channel = channel
+        if channel is not None:
+            channel.limit_s = self._settings.init_timeout_s
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes files and speaks on the console."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
+        if self.world_size > 1:
+            with self.parent.waiting("all_reduce of numbers"):
+                dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: T) -> list[T]:
+        """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
+        if self._channel is None:
+            return [value]
+        with self.parent.waiting("gather on rank 0"):
+            return self._channel.gather(value)
+
+    def table(self, row: Sequence[float]) -> list[list[float]]:
+        """Returns every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
+        if self.world_size == 1:
+            return [list(row)]
+        rows = torch.zeros(self.world_size, len(row), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(row, dtype=torch.float64)
+        table: list[list[float]] = self.sum(rows.to(self.device)).tolist()
+        return table
+
+    def from_first(self, value: T) -> T:
+        """Returns rank 0's value on every rank; the others' are ignored."""
+        if self._channel is None:
+            return value
+        with self.parent.waiting("broadcast from rank 0"):
+            first: T = self._channel.from_first(value)
+            return first
+
+    def once_per_host(self, make: Callable[[], T]) -> T:
+        """Returns what the first rank of this host has made. Every rank calls it; what is made can be pickled."""
+        own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
+        made = self.from_first(self.gather(own))
+        return dict(one for one in made if one is not None)[self._worker.node_rank]
+
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                with self.parent.waiting("broadcast from rank 0"):
+                    # Gloo sends no complex numbers.
+                    dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
+
+    def barrier(self) -> None:
+        """Waits for every rank."""
+        if self._channel is not None:
+            with self.parent.waiting("barrier"):
+                self._channel.barrier()
+
+    def wait_for_first(self, limit_s: float) -> None:
+        """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
+        if self._channel is not None:
+            before = self._channel.limit_s
+            self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
+            self.barrier()
+            self._channel.limit_s = before
+
+    def expect_steady_pace(self) -> None:
+        """From now on a collective may take `distributed.timeout_s` only. Every rank calls it, after an update.
+
+        The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
+        as in torchtitan, so that no rank is measured by the short time while another is still at its first.
+        """
+        if self._channel is None or self._channel.limit_s == self._settings.timeout_s:
+            return
+        self.barrier()
+        self._channel.limit_s = self._settings.timeout_s
+        limit_collectives(self._settings.timeout_s)
+
+
+def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
+    """Returns what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
+
+    Nothing that the user has set, under either of the names that older and newer versions of torch read.
+    """
+    wanted = {
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING",): "1",
+        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): str(log_folder / "nccl-trace-rank-"),
+    }
+    unset = [names for names in wanted if not any(name in environ for name in names)]
+    return {name: wanted[names] for names in unset for name in names}
+
+
+@contextmanager
+def joined_group(context: WorkerContext) -> Iterator[Group]:
+    """Joins the run's process group and leaves it.
+
+    Raises:
+        NoetherError: rank 0 is gone, or the store of a launcher does not answer. Where not all ranks can meet,
+            the parent process ends this one, and says why.
+
+    Everything that holds DDP must be gone before this is left: a reducer freed after
+    `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
+    """
+    device = torch.device(str(context.worker.device))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        _stay_near(device)
+    if context.world_size == 1:
+        yield Group(context, device)
+        return
+    limit_s = context.run_info.distributed.init_timeout_s
+    if context.endpoint.served_by:
+        port = exchange_listener(context.endpoint, context.restarts, context.run_info.listener_port, limit_s)
+        if context.worker.rank > 0:
+            context.parent.tell(RankNote("listener", port))
+    # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
+    with without_dns() if context.listen_socket is not None else nullcontext():
+        point = context.parent.meet(limit_s + PARENT_ANSWERS_S)
+        listen = context.listen_socket
+        store = join_store(point, listen.detach() if listen is not None else None, limit_s)
+        choose_interface(point.address)
+        if device.type == "cuda":
+            os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
+        before = listening_descriptors()
+        dist.init_process_group(
+            back_ends(device.type, context.run_info.distributed.cpu_collectives),
+            store=store,
+            rank=context.worker.rank,
+            world_size=context.world_size,
+            timeout=timedelta(seconds=limit_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+        channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
+        group = Group(context, device, channel)
+        group.barrier()  # From here on only NCCL connects anew, when it needs to.
+        gloo = listening_descriptors() - before if device.type == "cpu" else set()
+        shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
+    yield group
+    # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
+    # leaves by os._exit.
+    dist.destroy_process_group()
+    channel.leave()
+
+
+def _stay_near(device: torch.device) -> None:
+    """Binds this process to the CPUs of its GPU's NUMA node: what it copies to the GPU then crosses no other socket.
+
+    As torchrun --numa-binding=node does, for which PyTorch's documentation names 1 to 10 %. Not where a rank computes
+    with more threads than the node has CPUs.
+    """
+    own: Any = torch.cuda.get_device_properties(device)
+    address = f"{own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}.0"
+    stay_on(cpus_near(address), torch.get_num_threads())
+
+
+def back_ends(device_kind: str, cpu_collectives: bool) -> str:
+    """Returns torch's back ends of the default group: on GPUs no gloo mesh beside NCCL unless it is asked for."""
+    if device_kind != "cuda":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"

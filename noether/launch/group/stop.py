@@ -1,0 +1,99 @@
+"""A stop that all ranks make at the same boundary: of an update, or of a batch of an evaluation."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from noether.common.errors import InterruptedStartError
+from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS
+from noether.launch.group.deadline import Deadline
+from noether.launch.group.group import Group
+
+TIME_LIMIT = 1000
+"""Where a signal's number stands otherwise: the deadline is near."""
+
+
+class StopAgreed(Exception):
+    """All ranks stop for `reason`, in the middle of something that can be done again."""
+
+    def __init__(self, reason: int) -> None:
+        super().__init__(describe_stop(reason))
+        self.reason = reason
+
+
+def describe_stop(reason: int) -> str:
+    """Returns what a run stopped for: a signal's name, or "the time limit"."""
+    return "the time limit" if reason == TIME_LIMIT else signal.Signals(reason).name
+
+
+class AgreedStop:
+    """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
+
+    Once there is something to save, a handler sets a flag and nothing else. The parent processes agree on the boundary
+    (`noether/launch/processes/stop_agreement.py`): a rank only looks at memory that it shares with its parent process.
+    """
+
+    def __init__(self) -> None:
+        self._group: Group | None = None
+        self._deadline: Deadline | None = None
+        self._meets = False
+        self._signal = 0
+        self._first = 0.0
+
+    @contextmanager
+    def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
+        """Handles the stop signals until left. A second signal, milliseconds later too, changes nothing.
+
+        Where this rank `meets` others, it may wait for them for minutes and has nothing to save: until it has joined
+        them, a signal raises InterruptedStartError where it finds the main thread.
+        """
+        self._meets = meets
+        previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def join(self, group: Group) -> None:
+        """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""
+        self._meets, self._group = False, group
+
+    def leave_before(self, deadline: Deadline | None) -> None:
+        """Asks for a stop as a deadline comes near. One rank that has a deadline is enough."""
+        self._deadline = deadline
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = number == self._signal == signal.SIGINT
+        if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
+            # A person at the keyboard who presses Ctrl-C again wants to leave at once.
+            raise KeyboardInterrupt
+        first = not self._signal
+        if first:
+            self._first = time.monotonic()
+        self._signal = number
+        if first and self._meets:
+            raise InterruptedStartError(number)
+
+    def agreed(self) -> int:
+        """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
+        near = self._deadline is not None and self._deadline.is_near()
+        reason = self._signal or (TIME_LIMIT if near else 0)
+        if self._group is None or self._group.world_size == 1:
+            return reason
+        return self._group.parent.pass_boundary(reason)
+
+    def check(self) -> None:
+        """The same inside what can be cut short and done again: raises StopAgreed on every rank at the same call."""
+        if reason := self.agreed():
+            raise StopAgreed(reason)
+
+    def finish(self) -> None:
+        """Passes the last boundary; every rank calls it once, at the end.
+
+        A rank that wants to stop now is too late for a boundary, and does not ask.
+        """
+        if self._group is not None and self._group.world_size > 1:
+            self._group.parent.pass_boundary(0)

@@ -1,0 +1,1 @@
+"""What would happen here: ranks, and how a batch is divided over them."""

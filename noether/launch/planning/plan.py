@@ -1,0 +1,185 @@
+"""Plans what a run would do here: its ranks, how a batch is divided, and the reason for each choice. No torch."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from rich.table import Column, Table
+from rich.text import Text
+
+from noether import __version__
+from noether.config.distributed import DistributedConfig, with_environment
+from noether.config.model import MLPConfig
+from noether.config.recipe import WHY_THIS_WIDTH
+from noether.config.schema import RunConfig
+from noether.config.section import flat
+from noether.launch.detect.devices import GpuDriver
+from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
+from noether.launch.detect.limits import check_processes, most_processes
+from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.process_facts import ProcessFacts, read_process_facts
+from noether.launch.detect.resolve import resolve_placement
+from noether.launch.planning.batches import BatchPlan, plan_batches
+from noether.launch.planning.shared_memory import check_shared_memory, shared_memory_size
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.spawner import start_methods
+
+ROWS_SHOWN = 16
+"""How many ranks are printed at most; JSON lists them all."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Where the run's ranks are, how a batch is divided over them, and why."""
+
+    placement: Placement
+    batch: BatchPlan
+    reasons: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
+        placement = self.placement
+        return {
+            "launcher": placement.launcher,
+            "world_size": placement.world_size,
+            "nodes": list(placement.nodes),
+            "node_rank": placement.node_rank,
+            "endpoint": {"host": placement.endpoint.host, "port": placement.endpoint.port},
+            "restarts": placement.restarts,
+            "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
+            "batch": asdict(self.batch),
+            "threads": asdict(placement.cpus) if placement.cpus else None,
+            "reasons": dict(self.reasons),
+            "warnings": list(placement.warnings),
+        }
+
+
+def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
+    """Returns the settings that concern the launch."""
+    return LaunchRequest(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        master_port=config.master_port,
+        visible_devices=visible_devices,
+        nodes=config.nodes,
+        node_rank=config.node_rank,
+        master_addr=config.master_addr,
+    )
+
+
+def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
+    """Returns what all ranks of a run are given alike, but for the variables that `plan_run` checks.
+
+    None: what is known of it where the settings are wrong.
+    """
+    settings = config.model_dump(mode="json") if config is not None else {}
+    versions = {"noether": __version__, "torch": version("torch")}
+    distributed = config.distributed if config is not None else DistributedConfig()
+    digest, kind = configuration_digest(settings), placement.workers[0].device.kind
+    identity = run_identity(placement.launcher, placement.world_size, placement.restarts, environ, digest, kind)
+    return RunInfo(
+        identity,
+        key=run_key(settings, environ),
+        start_key=run_key({}, environ),
+        distributed=distributed,
+        shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
+        settings={**versions, **dict(flat(shared_settings(settings)))} if settings else {},
+    )
+
+
+def _batch_limit(config: RunConfig) -> int | None:
+    # "auto" is determined by trying on the device; until then the plan assumes no limit.
+    limit = config.trainer.max_batch_size
+    return limit if isinstance(limit, int) else None
+
+
+def _batch(config: RunConfig, placement: Placement) -> BatchPlan:
+    return plan_batches(config.trainer.effective_batch_size, _batch_limit(config), placement.world_size)
+
+
+HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
+    "processes": lambda _, placement: check_processes(len(placement.workers), most_processes()),
+    "loaders": lambda config, placement: check_shared_memory(
+        config.num_workers, placement.local_world_size, shared_memory_size()
+    ),
+    "batch": _batch,
+    "timeout": lambda config, _: with_environment(config.distributed, os.environ),
+    "start method": lambda _, placement: start_methods(os.environ) if len(placement.workers) > 1 else None,
+}
+"""What a run that has been placed is refused for on its own host; `noether doctor` shows all of it."""
+
+
+def plan_run(
+    config: RunConfig,
+    *,
+    visible_devices: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    nvml: GpuDriver = nvml_gpus,
+    facts: ProcessFacts | None = None,
+) -> RunPlan:
+    """Plans a run from its configuration and from where this process was started.
+
+    `visible_devices` is a mask for another machine; `nvml` stands for the NVIDIA driver, and `facts` for what the
+    system shows about this process (None: what it shows now).
+    """
+    facts = read_process_facts() if facts is None else facts
+    request = launch_request(config, visible_devices)
+    placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
+    reasons = dict(placement.reasons)
+    if visible_devices is None:
+        for check in HOST_CHECKS.values():
+            check(config, placement)
+    trainer, limit, batch = config.trainer, _batch_limit(config), _batch(config, placement)
+    reason = "no trainer.max_batch_size: each rank processes its whole share at once"
+    if trainer.max_batch_size == "auto":
+        reason = "trainer.max_batch_size=auto: found at the start, the largest that fits beside the optimiser's state"
+    elif limit is not None:
+        reason = f"trainer.max_batch_size={limit}"
+        if batch.accumulation_steps > 1:
+            steps = batch.accumulation_steps
+            reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
+    reasons["batch"] = reason
+    recipe = config.recipe
+    if config.dataset.kind == "cases" and recipe is not None and recipe.max_updates == trainer.max_updates:
+        reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
+        if isinstance(config.model, MLPConfig) and config.model.dim == MLPConfig().dim:
+            reasons["model"] = f"mlp, {config.model.dim} wide: {WHY_THIS_WIDTH}"
+    if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
+        reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
+        if not trainer.tf32:
+            reasons["products"] = "in float32 (trainer.tf32=false), at a fraction of the rate of TF32"
+    return RunPlan(placement, batch, reasons)
+
+
+def render_plan(plan: RunPlan, *, every_reason: bool = True) -> list[Any]:
+    """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons.
+
+    Without `every_reason`, a run on this machine alone has one line of reasons.
+    """
+    placement = plan.placement
+    nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
+    ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
+    headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
+    # Folded, because a long name would otherwise be cut off in a narrow terminal.
+    heads = (Column(head, overflow="fold") for head in ("rank", "host", "local rank", "device", "samples per update"))
+    table = Table(*heads, box=None, padding=(0, 3, 0, 0))
+    steps = plan.batch.accumulation_steps
+    share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
+    for worker in placement.workers[:ROWS_SHOWN]:
+        host = placement.nodes[worker.node_rank]
+        table.add_row(str(worker.rank), host, str(worker.local_rank), str(worker.device), share)
+    if len(placement.workers) > ROWS_SHOWN:
+        table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
+    shown = [headline, table, plan.batch.describe(placement.world_size)]
+    if not every_reason and placement.launcher == "local":
+        said = "; ".join(plan.reasons[name] for name in ("launcher", "workers"))
+        return [*shown, Text(f"because {said}"), *warnings]
+    reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
+    for name, reason in plan.reasons.items():
+        reasons.add_row(Text(name, style="dim"), reason)
+    return [*shown, "", Text("because"), reasons, *warnings]

@@ -1,0 +1,1 @@
+"""The processes of a run on this host: started, watched, linked to other hosts, ended."""

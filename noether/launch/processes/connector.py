@@ -1,0 +1,294 @@
+"""Connects to rank 0's parent, in a thread, so that this parent can handle signals and its ranks meanwhile."""
+
+import contextlib
+import math
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from noether.common.errors import JoinError, RequestError
+from noether.launch.detect.identity import RunIdentity
+from noether.launch.detect.network import find_address, not_permitted, unresolved
+from noether.launch.detect.placement import Endpoint
+from noether.launch.detect.published_port import PublishedPort
+from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.handshake import (
+    LONGEST_IDENTITY,
+    Answer,
+    Caller,
+    greet,
+    is_proof,
+    printable,
+    proof,
+    refusal_from,
+    refusal_line,
+)
+from noether.launch.processes.json_lines import Garbled, JsonLines, Unanswered
+
+LOOK_S = 5.0
+"""The longest that one attempt to connect may take, before the published port is read again."""
+
+FOREIGN_S = 15.0
+"""How long another program may answer on the port before this parent concludes that rank 0 could not bind it."""
+
+PUBLISHING_S = 10.0
+"""How long rank 0 may take to publish another port, after another run has answered on the expected one."""
+
+QUIET_S = 10.0
+"""A parent process that waits longer than this says what it waits for."""
+
+TELLING_QUIET_S = 2.0
+"""Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
+
+HANGING_S = 2.0
+"""How much longer than the time for all to meet a look-up of a name may take."""
+
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""The first and the longest pause between two attempts: a thousand parents may try one port, and read one folder."""
+
+
+class AddressLookup(threading.Thread):
+    """Looks for an address; `reader` becomes readable when it is over, and `error` says why it failed, if it did."""
+
+    def __init__(self, name: str, look: Callable[[], str]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._look, self.address = look, ""
+        self.error: Exception | None = None
+        self.reader, self._writer = socket.socketpair()
+
+    def run(self) -> None:
+        """Looks, and wakes whoever waits for `reader`."""
+        try:
+            self.address = self._look()
+        except Exception as error:  # Passed on to the ranks of this parent process, which would wait otherwise.
+            self.error = error
+        with contextlib.suppress(OSError):
+            self._writer.send(b"!")
+
+
+class Connector(AddressLookup):
+    """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
+
+    `failure` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
+    """
+
+    def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
+        super().__init__("connector", self._reach)
+        self._endpoint, self._host, self._ranks, self._run_info = endpoint, host, ranks, run_info
+        self.own_refusal: WorkerReport | None = None
+        self.failure: WorkerReport | None = None
+        self.deadline = math.inf
+        self.connection: JsonLines | None = None
+        self._met = self._foreign_since = 0.0
+        self._where = (endpoint.host, endpoint.port)
+        self._why, self._unresolved = "the look-up of its name has not come back yet", False
+        self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
+
+    def _reach(self) -> str:
+        """Tries until it is accepted or refused, or the time is over; returns the address."""
+        endpoint, folder = self._endpoint, self._run_info.shared_folder
+        published: PublishedPort | None = None
+        if folder is not None and not (endpoint.asked_by or endpoint.served_by):
+            published = PublishedPort(folder, self._run_info.identity)
+        quiet_s = QUIET_S if self.own_refusal is None else TELLING_QUIET_S
+        quiet_until, pause = time.monotonic() + quiet_s, PAUSE_S
+        while True:
+            elsewhere = published.read() if published is not None else None
+            host, port = self._where = elsewhere or (endpoint.host, endpoint.port)
+            self.connection = self._try(host, port, may_be_elsewhere=published is not None and elsewhere is None)
+            if self.connection is not None:
+                return self.address
+            now = time.monotonic()
+            if now >= quiet_until:
+                quiet_until = math.inf
+                if self.own_refusal is not None:
+                    say_telling(self.own_refusal, self.deadline - now)
+                else:
+                    say_waiting(self._who, "rank 0", endpoint, self._run_info.distributed.init_timeout_s)
+            if now >= self.deadline:
+                raise self.late()
+            time.sleep(min(pause, max(0.0, self.deadline - now)))
+            pause = min(LONGEST_PAUSE_S, 1.3 * pause)
+
+    def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
+        """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
+        try:
+            self.address = find_address(host)
+            self._unresolved = False
+            connection = JsonLines(socket.create_connection((self.address, port), timeout=LOOK_S))
+        except socket.gaierror as error:
+            self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
+            return None
+        except PermissionError as error:  # No waiting helps: not rank 0's host says so, but this one.
+            raise not_permitted(self.address, port, self._host, error) from None
+        except OSError as error:
+            self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
+            return None
+        try:
+            if self._is_accepted(connection, may_be_elsewhere=may_be_elsewhere):
+                return connection
+        except Garbled as error:
+            self._why = f"what listens there is not this program ({error})"
+            self._foreign_since = self._foreign_since or time.monotonic()
+            if not may_be_elsewhere and time.monotonic() - self._foreign_since >= FOREIGN_S:
+                raise self._foreign(host, port) from None
+        except Unanswered as error:
+            self._why = f"what listens there does not answer as this program does ({error})"
+        except RequestError:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+    def _is_accepted(self, connection: JsonLines, *, may_be_elsewhere: bool) -> bool:
+        run_info, own = self._run_info, self._run_info.identity
+        caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
+        answer = greet(connection, caller, run_info.start_key, LOOK_S)
+        met, nonces = answer.identity, answer.nonces
+        if met != own and not (answer.proves_start and own.job):  # Perhaps another run, and rank 0 is at another port.
+            now = time.monotonic()
+            self._met = self._met or now
+            if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):
+                return False
+        if answer.proves_start:
+            refusal = refusal_from(answer.message, run_info.start_key, *nonces)
+            if refusal is None and (self.own_refusal is not None or met != own):
+                line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
+                # No other secret of this run, which ends now; rank 0's parent process answers what differs.
+                connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
+                refusal = refusal_from(connection.receive(LOOK_S), run_info.start_key, *nonces)
+            if refusal is not None:
+                self.failure = refusal
+                raise refusal.refusal
+        if met != own and not (own.job and met.is_of_same_start(own)):
+            raise self._stranger(met)
+        if met != own or not is_proof(answer.message.get("proof"), run_info.key, "server", *nonces):
+            raise RequestError(
+                "run-keys-differ",
+                "the ranks of this run do not have the same key",
+                seen=f"what listens at {self._endpoint.host} claims to be of this run, but cannot prove it",
+                expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
+                fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
+            )
+        connection.send({"proof": proof(run_info.key, "client", *reversed(nonces))})
+        welcome = connection.receive(LOOK_S)
+        if "double" in welcome:
+            raise rank_twice(welcome["double"], self._host, own)
+        return "welcome" in welcome
+
+    def late(self) -> RequestError:
+        """Returns how this parent process's ranks end when the time is over."""
+        host, port = self._where
+        limit = self._run_info.distributed.init_timeout_s
+        if self._unresolved:
+            return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
+        return JoinError(
+            "rank-0-not-met",
+            f"{self._who} has not met rank 0 within {limit:g} s",
+            seen=f"at {host} port {port}: {self._why}",
+            expected="rank 0, started together with this rank",
+            fix="see what the host of rank 0 says; a firewall between hosts must let the port through",
+        )
+
+    def _foreign(self, host: str, port: int) -> RequestError:
+        asked_by = self._endpoint.asked_by
+        return RequestError(
+            "port-of-another-program",
+            f"port {port} is taken by another program on {host}, where rank 0 was expected",
+            seen=f"{asked_by or 'port'}={port}; {self._why}",
+            expected="a port that is free on the host of rank 0",
+            fix=f"{self._endpoint.another_port}      (on every host)",
+        )
+
+    def _stranger(self, met: RunIdentity) -> RequestError:
+        """Returns how a parent process is refused that has reached the listener of another run."""
+        own, endpoint = self._run_info.identity, self._endpoint
+        code, summary = "another-run", "this rank has met another run"
+        fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
+        if met.restarts != own.restarts and (met.launcher, met.job) == (own.launcher, own.job):
+            code, summary = "another-restart", "this rank has met another restart of its run"
+            fix = "end what is left of the other restart, and start again"
+        return RequestError(
+            code,
+            summary,
+            seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
+            expected=f"the run of this rank: {own}",
+            fix=fix,
+        )
+
+
+def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
+    """Returns how a process is refused whose rank is another's, which came before."""
+    return RequestError(
+        "rank-twice",
+        f"two processes are rank {rank} of one run",
+        seen=f"pid {os.getpid()} on {host}, and another that came before",
+        expected=f"each of the ranks 0 to {run.world_size - 1} once",
+        fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
+    )
+
+
+def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
+    """Says on stderr who waits for whom, where and for how long."""
+    print(
+        f"noether: {who} waits for {whom} at {endpoint.host} port {endpoint.port}, for up to {limit_s:g} s "
+        "(distributed.init_timeout_s)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def say_telling(refusal: WorkerReport, limit_s: float) -> None:
+    """Says on stderr why this parent process refuses the run, while it waits to tell the others."""
+    why = refusal.message.partition("\n")[0]
+    print(f"noether: {why}; other hosts are told as they come, for up to {limit_s:.0f} s", file=sys.stderr, flush=True)
+
+
+def who_listens(address: str, port: int, caller: Caller, start_key: str, limit_s: float = LOOK_S) -> Answer | None:
+    """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
+    connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
+    try:
+        return greet(connection, caller, start_key, limit_s)
+    except Unanswered:
+        return None
+    finally:
+        connection.close()
+
+
+def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
+    """Returns the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
+
+    Raises:
+        RequestError: the name has not become known in the time for all to meet, or is another host's.
+    """
+    name, host, limit_s = endpoint.host, caller.host, run_info.distributed.init_timeout_s
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            address = find_address(name)
+            # An address that is not this host's own may lead here still (a container's host).
+            answer = who_listens(address, port, caller, run_info.start_key)
+            if answer is None or "own" in answer.message:
+                return address
+            if answer.identity.is_of_same_start(caller.identity):
+                raise rank_twice(0, host, caller.identity)
+            raise OSError(f"what answers is of {printable(answer.identity, LONGEST_IDENTITY)}")
+        except socket.gaierror as error:
+            if time.monotonic() >= deadline:
+                seen = f"{error.strerror or error}, for {limit_s:g} s (distributed.init_timeout_s)"
+                raise unresolved(name, host, seen, f"master_addr={host} on every host      (or an address)") from None
+            time.sleep(4 * PAUSE_S)
+        except PermissionError as error:
+            raise not_permitted(address, port, host, error) from None
+        except OSError as error:
+            raise RequestError(
+                "master-is-another-host",
+                f"rank 0 runs on {host}, but the ranks are told to meet at {name}, which is another host",
+                seen=f"rank 0 cannot reach itself at {name} port {port} ({error.strerror or error})",
+                expected="the host of rank 0, under a name or an address that every host knows",
+                fix=f"master_addr={host} on every host      (or node_rank=0 on {name})",
+            ) from None

@@ -1,0 +1,174 @@
+"""Tells the first failure of a run from the failures it caused in other ranks, and describes it for the user."""
+
+import os
+import re
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from noether.common.errors import ExitCode, shown, signal_code
+from noether.common.plain_file import open_plain
+from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport
+from noether.launch.processes.rank_state import listed, named_ranks
+from noether.launch.processes.worker import failing_code
+
+# A silent death is seen up to this long after the ranks it broke have reported their broken connections.
+SILENT_LAG_S = 1.0
+ABORTED = signal_code(signal.SIGABRT)
+
+
+def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
+    """Return the failure that the others follow from, or None when no rank failed.
+
+    It is the earliest that is not an echo, with two corrections. A rank that died without a report is only seen to be
+    dead, after the ranks it left in a collective have already complained: a silent death within a second of the
+    earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
+    are echoes, a rank that had ended well before them is what they lost.
+    """
+    reports = list(reports)
+    failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
+    if not failures:
+        return None
+    for report in failures:
+        silent = report.kind == "died" and report.exit_code != ABORTED
+        if silent and report.time - failures[0].time <= SILENT_LAG_S:
+            return report
+    causes = [report for report in failures if not is_echo(report)]
+    # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
+    causes += [report for report in failures if report.kind == "died" and not report.position.collective]
+    if causes:
+        return causes[0]
+    early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
+    if early and not any(map(is_timeout, failures)):
+        left = min(early, key=lambda report: report.time)
+        message = f"left early, with exit code {left.exit_code}, while other ranks needed it"
+        return replace(left, kind="left", message=message, exit_code=failures[0].exit_code)
+    return failures[0]
+
+
+def is_timeout(report: WorkerReport) -> bool:
+    """Whether a rank failed because a collective took too long: the cause is a rank that did not come."""
+    return report.follows == "timed-out"
+
+
+def is_echo(report: WorkerReport) -> bool:
+    """Whether a rank ended because another had. torch aborts a rank that has lost a peer."""
+    return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
+
+
+def is_failure(report: WorkerReport) -> bool:
+    """Whether a rank ended in another way than by returning 0 (done) or 75 (checkpointed)."""
+    return report.kind != "finished" or report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
+
+
+def run_exit_code(reports: Iterable[WorkerReport]) -> int:
+    """Return 0 when all ranks are done, 75 when any stopped with all saved, else the first failure's code."""
+    reports = list(reports)
+    failure = first_failure(reports)
+    if failure is not None:
+        return failure.exit_code
+    return max((report.exit_code for report in reports), default=int(ExitCode.DONE))
+
+
+def death_report(
+    context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float
+) -> WorkerReport:
+    """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
+
+    `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
+    are the signals that this parent process passed on.
+    """
+    code = failing_code(exitcode)
+    if exitcode < 0:
+        code = signal_code(-exitcode)
+        name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
+        message = f"was killed by {name}"
+        if -exitcode == signal.SIGKILL:
+            message += " (often the out-of-memory killer)"
+        elif -exitcode in forwarded:
+            message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
+    else:
+        message = f"left early, with exit code {exitcode} and no word to the parent process"
+        if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
+            message += " (or its fork server was killed)"
+    return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
+
+
+def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info: RunInfo, world_size: int = 2) -> str:
+    """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
+    verb = " failed:" if failure.kind == "failed" else ""
+    lines = [f"noether: {failure.who}{verb} {failure.message}"]
+    if failure.kind == "refused":
+        lines = [f"noether: {shown(str(failure.refusal), failure.code)}"]
+        lines += [f"  said by   {failure.who}"] if world_size > 1 else []
+    if failure.kind == "died":
+        lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
+    elif failure.traceback:
+        lines.append(failure.traceback.rstrip())
+    if failure.position.update and failure.kind in ("failed", "left", "died", "refused"):
+        lines.append(f"  when      {failure.position}")
+    if others:
+        lines.append(f"  others    {_grouped(others)}")
+    lines += [f"  logs      {run_info.log_folder}"] if run_info.logs_stay else []
+    return "\n".join(lines)
+
+
+def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path | None) -> str:
+    """Return the one line of a parent process without rank 0: that of rank 0 says the rest.
+
+    error_file: what stays of an own rank's report; where nothing does, all that it says is shown here.
+    """
+    is_own = failure.rank in own
+    whole = is_own and error_file is None
+    message = shown(str(failure.refusal), failure.code) if whole else failure.message.partition("\n")[0]
+    verb = " failed:" if failure.kind in ("failed", "refused") else ""
+    if failure.kind == "refused" and not failure.position.update:
+        verb = " refused the run:"
+    who = f"{failure.who}{verb} {message}"
+    if is_own:
+        return f"noether: {who}" if whole else f"noether: {who} (in full: {error_file})"
+    return f"noether: rank {listed(own)} ends with the run: {who}"
+
+
+def as_phrase(report: WorkerReport) -> str:
+    """Return what a rank did, to follow "rank 3:", in one line."""
+    if report.position.collective and is_echo(report):
+        waited = "waited in vain" if is_timeout(report) else "lost a peer"
+        return f"{waited} in {report.position}"
+    verb = "reported " if report.kind in ("failed", "refused") else ""
+    message = report.message.partition("\n")[0]
+    return verb + (message if len(message) <= 120 else message[:119] + "…")
+
+
+def _grouped(phrases: Mapping[int, str]) -> str:
+    """Return "rank 0: in f; ranks 2, 3: reported X", the ranks of one phrase together."""
+    groups: dict[str, list[int]] = {}
+    for rank, phrase in sorted(phrases.items()):
+        groups.setdefault(phrase, []).append(rank)
+    return "; ".join(f"{named_ranks(ranks, most=8)}: {phrase}" for phrase, ranks in groups.items())
+
+
+def _log_end(path: Path, lines: int = 20) -> list[str]:
+    try:
+        with open_plain(path) as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 8192))
+            return log.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def where_in_stack(text: str) -> str:
+    """Return "in all_reduce, called from step (train.py:88)" for a stack as faulthandler prints it."""
+    thread = text.rpartition("Current thread")[2] or text
+    thread = thread.partition("\n\n")[0]
+    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', thread)
+    if not frames:
+        return "running"
+    inner = frames[0][2]
+    for path, line, name in frames:
+        if not re.search(r"/(site-packages|dist-packages|lib/python3[.\d]*)/", path):
+            place = f"({os.path.basename(path)}:{line})"
+            called = "" if name == inner else f"{inner}, called from "
+            return f"in {called}{name} {place}"
+    return f"in {inner}"

@@ -1,0 +1,185 @@
+"""The link of rank 0's parent: it accepts the other parents, says where the ranks meet, and names who failed."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from noether.common.errors import JoinError
+from noether.common.numbers import counted
+from noether.launch.detect.placement import Endpoint
+from noether.launch.detect.published_port import PublishedPort
+from noether.launch.processes.connector import HANGING_S, QUIET_S, AddressLookup, own_address, say_waiting
+from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.handshake import Caller
+from noether.launch.processes.link import Link, Peer, report_from
+from noether.launch.processes.listener import RunListener
+from noether.launch.processes.rank_state import MeetingPoint, listed
+
+
+class Hub(Link):
+    """The link of rank 0's parent. If it answers for all ranks, there are no other parents and no listener."""
+
+    def __init__(
+        self,
+        own_ranks: Collection[int],
+        host: str,
+        run_info: RunInfo,
+        endpoint: Endpoint,
+        listener: RunListener | None = None,
+        *,
+        store_port: int = 0,
+    ) -> None:
+        world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
+        super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
+        self._listener = listener
+        self._question: Mapping[str, Any] | None = None
+        self._read: Callable[[Any], Any] = dict
+        self.answers: dict[tuple[int, ...], Any] = {}
+        self.stop_wanted = 0
+        self.store_port = store_port
+        self._has_said_who_is_missing = False
+        self._own_address: AddressLookup | None = None
+        if listener is not None:
+            caller = Caller(host, os.getpid(), self.own_ranks, run_info.identity, listener.own_nonce)
+            look = partial(own_address, endpoint, listener.port, caller, run_info)
+            self._own_address = AddressLookup("own-address", look)
+            self._own_address.start()
+
+    def descriptors(self) -> list[Any]:
+        """Returns what becomes readable when there is something to do."""
+        own = self._own_address
+        wake = [own.reader] if own is not None and own.is_alive() else []
+        return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
+
+    def poll(self) -> None:
+        """Accepts parent processes, does what every link does, and says where to meet once all ranks have joined."""
+        if self._listener is not None:
+            for peer in self._listener.poll(self.expected):
+                self.peers.append(peer)
+                if self._question is not None:
+                    peer.connection.send(self._question)
+            self._take_refusals(self._listener.refusals)
+        super().poll()
+        if not self.is_settled:
+            self._decide_meeting()
+
+    def _take_refusals(self, refusals: list[WorkerReport]) -> None:
+        """Counts each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
+        for report in refusals if (expected := self.expected) else ():
+            rank = report.rank if report.rank in expected else min(expected)
+            self.reports.setdefault(rank, replace(report, rank=rank))
+        refusals.clear()
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not come."""
+        return [rank for rank in range(self.world_size) if rank not in self.arrived]
+
+    @property
+    def expected(self) -> set[int]:
+        """The ranks whose parent processes have not come."""
+        return set(self.missing) - {*self.own_ranks, *self.remote_ranks}
+
+    def _decide_meeting(self) -> None:
+        own, missing, limit_s = self._own_address, self.missing, self.run_info.distributed.init_timeout_s
+        waited_s = limit_s - (self.deadline - time.monotonic())
+        if own is not None and own.error is not None:
+            self.not_met = own.error
+        elif not missing and (own is None or own.address):
+            address = own.address if own is not None else self.endpoint.host
+            log_folder = str(self.run_info.log_folder.absolute())
+            self.meeting = MeetingPoint(address, self.store_port, secrets.token_hex(16), log_folder)
+            self.send_all({"meet": [self.store_port, self.meeting.secret, log_folder]})
+            if self.run_info.shared_folder is not None and self._listener is not None:
+                PublishedPort(self.run_info.shared_folder, self.run_info.identity).remove()
+        elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
+            strays = self._listener.strays.values() if self._listener is not None else ()
+            named = ", ".join(f"rank {stray.ranks[0]} on {stray.host}" for stray in strays)
+            refused = f"; refused, as of another run: {named}" if named else ""
+            self.not_met = JoinError(
+                "ranks-late",
+                f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
+                seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
+                expected="all of them",
+                fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
+            )
+        elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:
+            self._has_said_who_is_missing = True
+            who, whom = f"rank {min(self.own_ranks)} on {self.host}", f"rank {listed(missing)} of {self.world_size}"
+            say_waiting(who, whom, self.endpoint, limit_s)
+
+    @property
+    def remote_ranks(self) -> list[int]:
+        """The ranks whose parent processes are connected."""
+        return sorted(rank for peer in self.peers for rank in peer.ranks)
+
+    @property
+    def came(self) -> set[tuple[int, ...]]:
+        """The ranks of each other parent process that was heard of, if only to refuse the run."""
+        return self._listener.came if self._listener is not None else set()
+
+    def ask(self, question: Mapping[str, Any], read: Callable[[Any], Any], peers: Collection[Peer]) -> None:
+        """Asks other parent processes, and those that come later. Only the latest question can be answered.
+
+        `answers` has their answers by their ranks, as `read` takes them from JSON; it raises ValueError, KeyError or
+        TypeError at one that is wrong.
+        """
+        number = self._question["number"] + 1 if self._question is not None else 1
+        self._question, self._read, self.answers = {"ask": question, "number": number}, read, {}
+        for peer in list(peers):
+            if peer in self.peers and not peer.connection.send(self._question):
+                self._drop(peer, silent=False)
+
+    def silent(self, asked: Collection[Peer]) -> list[Peer]:
+        """Returns those of the parent processes that were asked which are there and have not answered."""
+        return [peer for peer in asked if peer in self.peers and peer.ranks and peer.ranks not in self.answers]
+
+    def boundaries(self) -> list[int] | None:
+        """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
+        told = [peer.boundary for peer in self.peers if peer.ranks]
+        return None if None in told else [boundary for boundary in told if boundary is not None]
+
+    def announce(self, failure: WorkerReport) -> None:
+        """Tells every parent process who failed first."""
+        self.send_all({"failure": asdict(failure)})
+
+    def tell_late(self, failure: WorkerReport) -> None:
+        """Tells the parent processes that have not come yet why there is no run to join."""
+        if self._listener is not None and not self.is_settled:
+            self._listener.refuse_all(failure, len(self.own_ranks))
+
+    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
+        if "arrived" in message:
+            self.note_arrivals({int(rank) for rank in message["arrived"]} & set(peer.ranks))
+        elif "report" in message:
+            report = report_from(message["report"])
+            if report.rank not in peer.ranks:
+                raise ValueError("a report about another parent process's rank")
+            self.reports.setdefault(report.rank, report)
+        elif "answer" in message:
+            if self._question is not None and message["number"] == self._question["number"]:
+                self.answers[peer.ranks] = self._read(message["answer"])
+        elif "stop" in message:
+            self.stop_wanted = self.stop_wanted or int(message["stop"])
+        elif "boundary" in message:
+            peer.boundary = int(message["boundary"])
+        elif "bye" in message:
+            peer.ranks = ()  # All its ranks have ended well, so none is lost when it disconnects.
+
+    def _drop(self, peer: Peer, silent: bool) -> None:
+        super()._drop(peer, silent)
+        what = "is gone without a word, and its parent process with it (killed?)"
+        if silent:
+            what = f"has not been heard of for {self.silence_s:g} s: its host is down, or cut off from this one"
+        for rank in peer.ranks:
+            self.reports.setdefault(rank, WorkerReport(rank, peer.host, "lost", what))
+
+    def close(self) -> None:
+        """Closes the connections and the port."""
+        super().close()
+        if self._listener is not None:
+            self._listener.close()

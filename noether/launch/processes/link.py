@@ -1,0 +1,133 @@
+"""How the parents of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here.
+
+The parent of rank 0 is the hub: it says where the ranks meet once all have joined, and who failed first. A parent
+that disconnects without saying so, or is silent for too long, is lost with its ranks; one that loses the hub ends its
+own ranks.
+"""
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from noether.launch.detect.placement import Endpoint
+from noether.launch.processes.context import ReportKind, RunInfo, WorkerReport
+from noether.launch.processes.json_lines import JsonLines
+from noether.launch.processes.rank_state import MeetingPoint, RankPosition
+
+
+@dataclass
+class Peer:
+    """Another parent of the run, as this one knows it: when it was last heard, and which ranks it answers for."""
+
+    connection: JsonLines
+    heard: float
+    host: str
+    ranks: tuple[int, ...]
+    boundary: int | None = None
+
+
+@dataclass
+class Link:
+    """What the hub and the other parent processes share: peers, heartbeats, and what was received.
+
+    `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
+    others must have. `reports` are those of ranks elsewhere; `failure` is that of the run, as the hub has decided or,
+    where there is no run, as this parent has found out. `meeting` is where all ranks meet, `not_met` why they cannot:
+    one of the two is known once it `is_settled`. After `silence_s` seconds of silence a parent is lost; `beat_s` are
+    the seconds between two heartbeats.
+    """
+
+    own_ranks: tuple[int, ...]
+    host: str
+    run_info: RunInfo
+    endpoint: Endpoint
+    world_size: int
+    peers: list[Peer] = field(default_factory=list)
+    arrived: set[int] = field(default_factory=set)
+    deadline: float = math.inf
+    reports: dict[int, WorkerReport] = field(default_factory=dict)
+    failure: WorkerReport | None = None
+    meeting: MeetingPoint | None = None
+    not_met: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self._beaten = self._polled = time.monotonic()
+        self.silence_s = self.run_info.distributed.heartbeat_timeout_s
+        self.beat_s = min(5.0, max(0.2, self.silence_s / 5))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known where the ranks meet, or that they cannot."""
+        return self.meeting is not None or self.not_met is not None
+
+    def descriptors(self) -> list[Any]:
+        """Returns what becomes readable when there is something to do."""
+        return [peer.connection.socket for peer in self.peers]
+
+    def note_arrivals(self, ranks: Collection[int]) -> set[int]:
+        """Notes ranks that have joined, and returns the new ones; the time for the others runs from the first."""
+        fresh = set(ranks) - self.arrived
+        if fresh and not self.arrived:
+            self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
+        self.arrived |= fresh
+        return fresh
+
+    def poll(self) -> None:
+        """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""
+        now = time.monotonic()
+        if now - self._polled > 2 * self.beat_s + 1:
+            # This process was stopped, as a suspended job is: what the others sent meanwhile has not been read yet.
+            for peer in self.peers:
+                peer.heard = now
+        self._polled = now
+        beat = now - self._beaten >= self.beat_s
+        if beat:
+            self._beaten = now
+        for peer in list(self.peers):
+            messages, alive = peer.connection.read()
+            if messages:
+                peer.heard = now
+            for message in messages:
+                try:
+                    self._take(peer, message)
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    alive = False  # Not a line of this program.
+            silent = now - peer.heard > self.silence_s
+            if alive and not silent and beat:
+                alive = peer.connection.send({"beat": 1})
+            if not alive or silent:
+                self._drop(peer, silent)
+
+    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _drop(self, peer: Peer, silent: bool) -> None:
+        self.peers.remove(peer)
+        peer.connection.close()
+
+    def send_all(self, message: Mapping[str, Any]) -> None:
+        """Tells every parent process on the other side of this link."""
+        for peer in list(self.peers):
+            if not peer.connection.send(message):
+                self._drop(peer, silent=False)
+
+    def close(self) -> None:
+        """Hangs up."""
+        for peer in self.peers:
+            peer.connection.close()
+        self.peers.clear()
+
+
+def report_from(fields: Mapping[str, Any]) -> WorkerReport:
+    """Reads a report that another parent process sent. Raises KeyError, TypeError or ValueError where it is none."""
+    if fields["kind"] not in get_args(ReportKind):
+        raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
+    # Clocks differ between hosts: what counts is when it was heard here.
+    return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})
+
+
+def reports_from(entries: Sequence[Mapping[str, Any]]) -> list[WorkerReport]:
+    """Reads reports that another parent process answered with, as `report_from` does each."""
+    return [report_from(entry) for entry in entries]

@@ -1,0 +1,218 @@
+"""The listener of a run: the port where the parent of rank 0 accepts the other parents of the run, and no one else.
+
+A client speaks first, and must prove within a few seconds that it is of this run. When many connections are unproven,
+the oldest are closed: idle ones can neither use up the parent's descriptors nor keep a parent of the run out.
+"""
+
+import math
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import wait
+
+from noether.launch.detect.endpoint import HeldPort
+from noether.launch.processes.connector import TELLING_QUIET_S, say_telling
+from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.handshake import (
+    LONGEST_IDENTITY,
+    Caller,
+    is_proof,
+    printable,
+    proof,
+    proves_refusal,
+    refusal_from,
+    refusal_line,
+)
+from noether.launch.processes.hosts_differ import ranks_differ, settings_differ
+from noether.launch.processes.json_lines import LONGEST_LINE, JsonLines
+from noether.launch.processes.link import Peer
+from noether.launch.processes.worker import failure_report
+
+MOST_UNPROVEN = 64
+PROOF_LIMIT_S = 10.0
+MOST_ACCEPTED = 256
+"""How many connections are accepted at a time, before the parent process looks after its run again."""
+
+LONGEST_HELLO = 1 << 14
+MOST_STRAYS_SHOWN = 20
+
+
+@dataclass
+class UnprovenConnection:
+    """A connection that has not proved to be of this run."""
+
+    connection: JsonLines
+    came: float
+    caller: Caller | None = None
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+class RunListener:
+    """Accepts connections on a port that is held, and returns those that are of the run.
+
+    `refusals` are of parent processes that were started with the run and will not join it; `came` are the ranks
+    of each that has proved to be of it, or has been told why there is no run to join. `own_nonce` is that of a caller
+    from this process, which tries where it is reached.
+    """
+
+    def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
+        self._held, self._run_info, self._identity = held, run_info, run_info.identity
+        self._expected = set(range(run_info.identity.world_size))
+        self._fewest_ranks = run_info.identity.world_size
+        self.own_nonce = secrets.token_hex(16)
+        self._own_refusal: WorkerReport | None = None
+        self.refusals: list[WorkerReport] = []
+        self.came: set[tuple[int, ...]] = set()
+        self.port = held.endpoint.port
+        held.socket.setblocking(False)
+        self.unproven: list[UnprovenConnection] = []
+        self.strays: dict[tuple[str, int], Caller] = {}
+
+    def descriptors(self) -> list[socket.socket]:
+        """Returns the sockets to wait for: the port's, and those of unproven connections."""
+        return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
+
+    def poll(self, expected: Collection[int]) -> list[Peer]:
+        """Accepts connections, reads what they sent, and closes those that took too long; returns new parent processes.
+
+        A parent process that claims another rank than the `expected` is refused.
+        """
+        now, self._expected = time.monotonic(), set(expected)
+        self._accept(now)
+        accepted: list[Peer] = []
+        for candidate in list(self.unproven):
+            messages, alive = candidate.connection.read()
+            for message in messages[:2]:
+                if candidate.caller is None:
+                    alive = alive and self._read_hello(candidate, message)
+                elif candidate.caller.identity == self._identity and is_proof(
+                    message.get("proof"), self._run_info.key, "client", candidate.nonce, candidate.caller.nonce
+                ):
+                    self.unproven.remove(candidate)
+                    candidate.connection.longest_line = LONGEST_LINE
+                    peer = Peer(candidate.connection, now, candidate.caller.host, candidate.caller.ranks)
+                    if double := set(peer.ranks) - self._expected:
+                        peer.connection.send({"double": min(double)})
+                        peer.connection.close()
+                    elif peer.connection.send({"welcome": 1}):
+                        accepted.append(peer)
+                        self._expected -= set(peer.ranks)
+                        self.came.add(peer.ranks)
+                    break
+                else:
+                    self._answer_refusal(candidate, candidate.caller, message)
+                    alive = False
+            if candidate in self.unproven and (not alive or now - candidate.came > PROOF_LIMIT_S):
+                self._drop(candidate)
+        return accepted
+
+    def _accept(self, now: float) -> None:
+        for _ in range(MOST_ACCEPTED):
+            try:
+                connection, _ = self._held.socket.accept()
+            except OSError:
+                return  # Nobody waits, or no descriptor is free until a connection is closed.
+            self.unproven.append(UnprovenConnection(JsonLines(connection, LONGEST_HELLO), now))
+            if len(self.unproven) > MOST_UNPROVEN:
+                silent = next((candidate for candidate in self.unproven if candidate.caller is None), self.unproven[0])
+                self._drop(silent)
+
+    def _read_hello(self, candidate: UnprovenConnection, message: dict[str, object]) -> bool:
+        """Answers a connection's first line; returns whether to keep the connection."""
+        try:
+            caller = Caller.from_message(message)
+        except ValueError:
+            return False
+        if caller.nonce == self.own_nonce:
+            candidate.connection.send({"run": self._identity.as_text(), "nonce": candidate.nonce, "own": 1})
+            return False
+        own, start_key, nonces = self._identity, self._run_info.start_key, (caller.nonce, candidate.nonce)
+        answer: dict[str, object] = {"run": own.as_text(), "nonce": candidate.nonce}
+        answer["proof"] = proof(self._run_info.key, "server", *nonces)
+        # Once all have come, who has other settings or devices is of another run, and learns nothing of this one.
+        is_stray = not caller.identity.is_of_same_start(own) or (caller.identity != own and not self._expected)
+        if not is_stray:
+            answer["start"] = proof(start_key, "start", *nonces)
+        told = self._own_refusal is not None and caller.identity.configuration == own.configuration
+        if told and not is_stray:
+            self.came.add(caller.ranks)
+            answer |= refusal_line(self._own_refusal, start_key, *nonces)
+        if not candidate.connection.send(answer) or told:
+            return False
+        if is_stray:
+            self._say_stray(caller)
+            return False
+        candidate.caller = caller
+        return caller.identity != own or max(caller.ranks) < own.world_size
+
+    def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
+        """Tells all other parent processes of this start, as they come, why there is no run to join; returns why.
+
+        That is `report`, or that a host has other settings. Returns once all have been told, which have as many ranks
+        each as the `own`, or after `RunInfo.telling_s`.
+        """
+        limit_s, self._own_refusal = self._run_info.telling_s, report
+        began, quiet_s = time.monotonic(), TELLING_QUIET_S
+        while (waited_s := time.monotonic() - began) < limit_s:
+            if len(self.came) >= math.ceil(self._fewest_ranks / own) - 1 and not self.unproven:
+                break
+            if waited_s >= quiet_s:
+                quiet_s = limit_s
+                say_telling(self._own_refusal, limit_s - waited_s)
+            wait(self.descriptors(), min(1.0, limit_s - waited_s))
+            for peer in self.poll(range(self._identity.world_size)):
+                peer.connection.send({"failure": asdict(self._own_refusal)})
+        return self._own_refusal
+
+    def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
+        """Says why there is no run to a parent process of this start that will not join, and keeps the reason.
+
+        Other settings than rank 0's come before what they lead to, such as a batch that the ranks cannot share.
+        """
+        run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
+        if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):
+            return
+        two_runs, differ = "", None
+        if not its.job:
+            two_runs = f"; or, for two runs, {self._held.endpoint.another_port} on all hosts of one of them"
+        if its.configuration != self._identity.configuration and isinstance(settings := message.get("settings"), dict):
+            differ = settings_differ(run_info.settings, settings, host, two_runs)
+        if differ is None:
+            refusal = self._own_refusal or refusal_from(message, run_info.start_key, *nonces)
+            differ = ranks_differ(run_info, its, host, two_runs) if refusal is None else None
+        if differ is not None:
+            refusal = failure_report(differ, caller.ranks[0], host)
+        if refusal is None:
+            return
+        self.came.add(caller.ranks)
+        self.refusals.append(refusal)
+        self._fewest_ranks = min(self._fewest_ranks, its.world_size)
+        if self._own_refusal is not None:
+            self._own_refusal = refusal
+        candidate.connection.send(refusal_line(refusal, run_info.start_key, caller.nonce, candidate.nonce))
+
+    def _say_stray(self, caller: Caller) -> None:
+        who = (caller.host, caller.pid)
+        if who in self.strays or len(self.strays) >= MOST_STRAYS_SHOWN:
+            return
+        self.strays[who] = caller
+        print(
+            f"noether: rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it is of "
+            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and continues",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _drop(self, candidate: UnprovenConnection) -> None:
+        self.unproven.remove(candidate)
+        candidate.connection.close()
+
+    def close(self) -> None:
+        """Closes every unproven connection, and the port."""
+        for candidate in self.unproven:
+            candidate.connection.close()
+        self.unproven.clear()
+        self._held.close()

@@ -1,0 +1,96 @@
+"""Runs a placement: one worker in this process, several started and watched."""
+
+import os
+import pickle
+import signal
+import sys
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from noether.common.errors import signal_code
+from noether.launch.detect.limits import raise_limits
+from noether.launch.detect.placement import Placement
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.failure import describe_failure, is_failure
+from noether.launch.processes.hub import Hub
+from noether.launch.processes.openmp import openmp_defaults
+from noether.launch.processes.ports import RunPorts, hold_ports, listener_endpoint
+from noether.launch.processes.spawner import start_workers, worker_contexts
+from noether.launch.processes.spoke import Spoke
+from noether.launch.processes.watcher import watch_workers
+from noether.launch.processes.worker import (
+    call_target,
+    changed_environment,
+    error_file,
+    worker_environment,
+    write_error_file,
+)
+from noether.runs.folder import refusals_told
+
+
+def run_placement(
+    placement: Placement,
+    target: str,
+    payload: Any,
+    log_folder: Path,
+    run_info: RunInfo | None = None,
+    ports: RunPorts | None = None,
+) -> int:
+    """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
+
+    The only worker of a run runs in this process, with none of the machinery: no child, no changed signals, no log
+    file; a debugger works as usual. Those of a larger run are started and watched. Either way a failure is
+    printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
+    else the first failing rank's.
+
+    `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
+    `ports` are those that the caller holds already, and closes.
+
+    Raises:
+        RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
+    """
+    os.environ.update(openmp_defaults(os.environ))
+    raise_limits()
+    run_info = replace(run_info or RunInfo(), log_folder=log_folder)
+    if placement.world_size == 1:
+        return _run_here(placement, target, payload, run_info)
+    with closing(hold_ports(placement, run_info)) if ports is None else nullcontext(ports) as ports:
+        if ports.listener is not None and placement.endpoint.served_by:
+            run_info = replace(run_info, listener_port=ports.listener.port)
+        try:
+            running = start_workers(placement, target, payload, run_info, ports)
+        except KeyboardInterrupt:
+            print("noether: interrupted while workers were started", file=sys.stderr)
+            return signal_code(signal.SIGINT)
+        link = open_link(placement, run_info, ports)
+        # Ranks that were started by hand elsewhere, and pods, have a terminal or log that rank 0 does not write to.
+        says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
+        return watch_workers(running, link=link, says_more=says_more)
+
+
+def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub | Spoke:
+    """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
+    ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
+    if endpoint.served_by:
+        endpoint = listener_endpoint(placement, ports.listener.port if ports.listener is not None else 0)
+    if 0 not in ranks:
+        return Spoke(ranks, placement.host, run_info, endpoint)
+    return Hub(ranks, placement.host, run_info, endpoint, ports.listener, store_port=ports.store_port)
+
+
+def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
+    log_folder = run_info.log_folder
+    with refusals_told(log_folder):
+        log_folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
+        error_file(log_folder, placement.workers[0].rank).unlink()
+    (context,) = worker_contexts(placement, RunPorts(), run_info)
+    with changed_environment(worker_environment(context, os.environ)):
+        report = call_target(target, context, pickle.dumps(payload))
+    if is_failure(report):
+        with suppress(OSError):
+            write_error_file(report, log_folder)
+        print(describe_failure(report, {}, run_info, placement.world_size), file=sys.stderr, flush=True)
+    return report.exit_code

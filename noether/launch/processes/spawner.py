@@ -1,0 +1,247 @@
+"""Starts several workers: a parent without torch, and a fork server that has it in memory."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import pickle
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from noether.common.errors import RequestError
+from noether.common.processes import ProcessId, descendants, process_table
+from noether.launch.detect.limits import raise_limits
+from noether.launch.detect.placement import Placement
+from noether.launch.processes.context import RunInfo, WorkerContext
+from noether.launch.processes.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
+from noether.launch.processes.openmp import openmp_defaults
+from noether.launch.processes.ports import RunPorts
+from noether.launch.processes.rank_state import new_counters
+from noether.launch.processes.worker import changed_environment, error_file, worker_environment, worker_main
+from noether.runs.folder import refusals_told
+
+# By name: importing it here would import torch into the parent process.
+PRELOAD = "noether.launch.processes.preload"
+START_METHODS = ("forkserver", "spawn")
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that was started, and the channels by which the parent process follows it.
+
+    `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
+    asked; `counters` say where it is. `ended` is a file descriptor that becomes readable when the process is gone.
+    `spared` are the parent process's own children from before, which are spared when the run's are swept.
+    """
+
+    context: WorkerContext
+    process: BaseProcess
+    reports: Connection
+    stacks: Connection
+    counters: Any
+    ended: int
+    spared: frozenset[ProcessId]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the worker."""
+        return self.context.worker.rank
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also its process group and its session."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+
+def start_workers(
+    placement: Placement, target: str, payload: Any, run_info: RunInfo, ports: RunPorts
+) -> list[RunningWorker]:
+    """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
+
+    A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
+    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
+
+    Call it from the main thread, which must outlive the workers: their death signal follows the thread. A script that
+    calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; the run's `log_folder`
+    gets rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
+    The store's port goes to rank 0, and is closed here.
+
+    Raises:
+        RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
+    methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
+    packed = pickle.dumps(payload)
+    log_folder = run_info.log_folder
+    with refusals_told(log_folder):
+        log_folder.mkdir(parents=True, exist_ok=True)
+        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
+            earlier.unlink(missing_ok=True)
+    contexts = worker_contexts(placement, ports, run_info)
+    adopt_orphans(True)
+    running = _start_by_any(methods, contexts, (target, packed))
+    if ports.store is not None:
+        ports.store.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+    return running
+
+
+def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the start methods to try in order. RequestError: NOETHER_START_METHOD names none."""
+    wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
+    if wanted in START_METHODS:
+        return START_METHODS[START_METHODS.index(wanted) :]
+    raise RequestError(
+        "unknown-start-method",
+        f"NOETHER_START_METHOD={wanted} is not a way to start workers",
+        seen=f"NOETHER_START_METHOD={wanted}",
+        expected=" or ".join(START_METHODS),
+        fix="unset NOETHER_START_METHOD",
+    )
+
+
+def warm_up() -> None:
+    """Start the fork server now, so that it imports torch while this process goes on with something else.
+
+    Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
+    another library wanted in it are left out, and one that is already running is taken as it is.
+    """
+    raise_limits()
+    if start_methods(os.environ)[0] != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload([PRELOAD])
+    multiprocessing.resource_tracker.ensure_running()  # It changes the mask of signals as well.
+    # The server inherits the mask: a Ctrl-C in its first moments must not end it, with a traceback of its own.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_SERVER)
+    try:
+        with changed_environment(server_environment(os.environ, os.getpid())):
+            multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:
+    """Return what the fork server's environment has beyond the parent's; workers get the parent's own."""
+    root = str(Path(__file__).parents[3])
+    return {
+        # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
+        **openmp_defaults(environ),
+        "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+        PARENT_VARIABLE: str(parent_pid),
+        # The server imports the preload before it receives sys.path.
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
+        # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
+        # it is loaded unless it is to have one; `torch.cuda.is_available()`, which an import may call, asks
+        # the CUDA driver unless it is told to ask NVML.
+        "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS", "1"),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+
+def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) -> list[WorkerContext]:
+    """Return each worker's context."""
+    # MASTER_PORT keeps its meaning: the port at which the run is found.
+    alone = len(placement.workers) == placement.world_size
+    endpoint = ports.store.endpoint if ports.store is not None and alone else placement.endpoint
+    return [
+        WorkerContext(
+            worker,
+            placement.world_size,
+            placement.local_world_size,
+            placement.host,
+            endpoint,
+            restarts=placement.restarts,
+            threads=placement.cpus.threads if placement.cpus is not None else 1,
+            listen_socket=ports.store.socket if ports.store and worker.rank == 0 else None,
+            store_port=ports.store_port,
+            run_info=run_info,
+        )
+        for worker in placement.workers
+    ]
+
+
+def _start_by_any(
+    methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes]
+) -> list[RunningWorker]:
+    first, *others = methods
+    try:
+        return _start_all(first, contexts, work)
+    except (OSError, EOFError) as error:
+        if not others:
+            raise
+        print(f"noether: no {first} ({error!r}); workers are started by {others[0]}", file=sys.stderr)
+    return _start_all(others[0], contexts, work)
+
+
+def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, bytes]) -> list[RunningWorker]:
+    if method == "forkserver":
+        warm_up()
+    if method != "fork":
+        multiprocessing.resource_tracker.ensure_running()
+    # Taken while no worker exists: the fork server and the tracker are spared, and stay for the next run.
+    spared = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
+    running: list[RunningWorker] = []
+    try:
+        with _hidden_main():
+            for context in contexts:
+                running.append(_start_one(method, context, work, spared))
+    except BaseException:
+        for worker in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        raise
+    return running
+
+
+def _start_one(
+    method: str, context: WorkerContext, work: tuple[str, bytes], spared: frozenset[ProcessId]
+) -> RunningWorker:
+    multiprocess = multiprocessing.get_context(method)
+    reports, reports_writer = multiprocess.Pipe()  # The parent process answers when all ranks have come.
+    stacks, stacks_writer = multiprocess.Pipe(duplex=False)
+    counters = new_counters(multiprocess)
+    process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
+        target=worker_main,
+        name=f"rank-{context.worker.rank}",
+        args=(context, *work),
+        kwargs={
+            "environment": worker_environment(context, os.environ),
+            "reports": reports_writer,
+            "stacks": stacks_writer,
+            "counters": counters,
+            "own_log": method != "fork",
+        },
+    )
+    process.start()
+    reports_writer.close()
+    stacks_writer.close()
+    # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
+    # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
+    ended = process.sentinel
+    if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
+        ended = os.pidfd_open(process.pid)
+    return RunningWorker(context, process, reports, stacks, counters, ended=ended, spared=spared)
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide `__main__` from multiprocessing, which would run it again in every worker.
+
+    That costs each of them the console script's imports, and a script without a guard would launch itself.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

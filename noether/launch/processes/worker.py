@@ -1,0 +1,224 @@
+"""Runs a worker's target: sets session, signals, log and environment before it, and reports after it."""
+
+import contextlib
+import faulthandler
+import importlib
+import logging
+import operator
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from noether.common.container import as_typed_here
+from noether.common.errors import (
+    EndedByAnother,
+    ExitCode,
+    InterruptedStartError,
+    NoetherError,
+    RequestError,
+    signal_code,
+)
+from noether.common.plain_file import open_to_append
+from noether.common.signals import STOP_SIGNALS
+from noether.common.whole_file import write_json
+from noether.launch.detect.limits import most_processes, refused_processes, too_few_processes
+from noether.launch.processes.backend_errors import consequence_of
+from noether.launch.processes.context import REPORTED_WORDS, ReportKind, WorkerContext, WorkerReport
+from noether.launch.processes.death_signal import die_with_parent
+from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.rank_state import ParentLink, read_position
+
+Target = Callable[[WorkerContext, Any], int]
+
+# Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
+STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
+# A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them
+# there; the file beside the logs has the whole text.
+REPORT_CHARACTERS = 10_000
+
+
+def worker_main(
+    context: WorkerContext,
+    target: str,
+    packed_payload: bytes,
+    *,
+    environment: Mapping[str, str],
+    reports: Connection,
+    stacks: Connection,
+    counters: Any,
+    own_log: bool,
+) -> NoReturn:
+    """Be a worker from the first line to the last: never returns, and leaves by os._exit.
+
+    `counters` are where the parent process reads what this rank does. With `own_log` a rank above 0 writes to a file.
+
+    os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
+    atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
+    """
+    die_with_parent()
+    # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the parent process only.
+    with contextlib.suppress(OSError):
+        os.setsid()
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGHUP))
+    log_folder = context.run_info.log_folder
+    if own_log and context.worker.rank > 0:
+        write_to_log(log_folder / f"rank-{context.worker.rank}.log")
+    faulthandler.enable()
+    if STACK_SIGNAL is not None:
+        faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
+    # A fork server has the environment of the moment it was started; what counts is the parent process's of now.
+    os.environ.clear()
+    os.environ.update(environment)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
+
+    parent = ParentLink(reports, counters)
+    report = replace(
+        call_target(target, replace(context, parent=parent), packed_payload), position=read_position(counters)
+    )
+    flush_output()
+    with contextlib.suppress(OSError):
+        reports.send(shortened(report))
+    if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        write_error_file(report, log_folder)
+    os._exit(report.exit_code)
+
+
+def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
+    """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
+    started, refused = time.time(), refused_processes()
+    if context.worker.device.kind == "cpu":
+        keep_freed_memory()
+    try:
+        module, _, name = target.rpartition(".")
+        function: Target = getattr(importlib.import_module(module), name)
+        exit_code = operator.index(function(context, pickle.loads(packed_payload)))
+    except BaseException as error:
+        # Libraries say so in words of their own, if at all; the kernel counts.
+        unforeseen = isinstance(error, Exception) and not isinstance(error, NoetherError)
+        cause = too_few_processes(most_processes()) if unforeseen and refused_processes() > refused else error
+        return failure_report(cause, context.worker.rank, context.host)
+    message = f"{target} returned {exit_code} after {time.time() - started:.1f} s"
+    return _report(context.worker.rank, context.host, "finished", message, "", exit_code)
+
+
+def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
+    """Say how a rank ended that raised, or was never started. Leaving by sys.exit is a failure, whatever the code."""
+    if isinstance(error, InterruptedStartError):
+        return _report(rank, host, "interrupted", str(error), "", error.exit_code)
+    if isinstance(error, NoetherError):
+        # In the words of this host's container, which the process that shows them may not be in.
+        typed = as_typed_here(error)
+        said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
+        report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
+        report = replace(report, code=error.code, seen=said.seen, expected=said.expected, fix=said.fix)
+        return replace(report, follows="lost-peer") if isinstance(error, EndedByAnother) else report
+    if isinstance(error, KeyboardInterrupt):
+        return _report(rank, host, "interrupted", "interrupted", "", signal_code(signal.SIGINT))
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # Without the line in `call_target`.
+    trace = "".join(traceback.format_exception(error))
+    last = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+        return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
+    follows, waited_s = consequence_of(error)
+    return replace(_report(rank, host, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
+
+
+def failing_code(code: int) -> int:
+    """Return an exit code that no scheduler takes for success: 0, 75 and what is not an exit code become 1."""
+    return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
+
+
+def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, exit_code: int) -> WorkerReport:
+    exit_code = exit_code if 0 <= exit_code < 256 else int(ExitCode.FAILED)
+    return WorkerReport(rank, host, kind, message, exit_code, pid=os.getpid(), traceback=trace)
+
+
+def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
+    """Return the report with its texts cut in the middle, where they are too long for one message."""
+
+    def cut(text: str, limit: int) -> str:
+        if len(text) <= limit:
+            return text
+        return f"{text[: limit // 3]}\n… {len(text) - limit} characters left out …\n{text[-limit * 2 // 3 :]}"
+
+    words: dict[str, Any] = {name: cut(getattr(report, name), characters // 4) for name in REPORTED_WORDS}
+    return replace(report, **words, traceback=cut(report.traceback, characters))
+
+
+def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker: the parent's, and the variables torch's own launcher sets.
+
+    CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set where the user has not.
+    """
+    return {
+        "OMP_NUM_THREADS": str(context.threads),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Else torch's own warnings of a lost peer, with C++ frames, drown a failure.
+        **environ,
+        "RANK": str(context.worker.rank),
+        "LOCAL_RANK": str(context.worker.local_rank),
+        "WORLD_SIZE": str(context.world_size),
+        "LOCAL_WORLD_SIZE": str(context.local_world_size),
+        "NODE_RANK": str(context.worker.node_rank),
+        "MASTER_ADDR": context.endpoint.host,
+        "MASTER_PORT": str(context.endpoint.port),
+    }
+
+
+@contextlib.contextmanager
+def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for the length of a block."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def write_to_log(path: Path) -> None:
+    """Send stdout and stderr of this process, and of what it starts, to the end of a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = open_to_append(path)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def flush_output() -> None:
+    """Flush logging and stdio for the last time; a stream that is gone is not a reason to fail."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def error_file(log_folder: Path, rank: int | str) -> Path:
+    """Where a failed rank's report is written; of the rank "*", a pattern of all."""
+    return log_folder / f"rank-{rank}.error.json"
+
+
+def write_error_file(report: WorkerReport, log_folder: Path) -> None:
+    """Write a report beside the logs, whole or not at all; a full disk must not hide the failure itself."""
+    with contextlib.suppress(OSError):
+        write_json(error_file(log_folder, report.rank), asdict(report))

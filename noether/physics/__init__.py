@@ -1,0 +1,1 @@
+"""Fields at points of shapes: cases, cars, models, tasks, predictions, intervals, exports."""

@@ -1,0 +1,1 @@
+"""The data sets of cars that come with noether."""

@@ -1,0 +1,1 @@
+"""Simulations of one's own: read by a map, prepared once, trained on."""

@@ -1,0 +1,276 @@
+"""The map of a folder of cases (`cases.yaml`): which files hold which sets of points, fields and numbers."""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from noether.common.errors import RequestError
+from noether.common.suggest import nearest
+from noether.config.section import Section
+from noether.core.tasks.angles import Period
+from noether.physics.cases.tensors import Invariant, TensorOrder, as_components, as_matrices
+
+MAPS = resources.files("noether.physics.cases") / "maps"
+LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
+"""Metres of one unit of length."""
+DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
+RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
+"""Names that a set's own arrays have, and that its fields may not."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
+
+SetKind = Literal["surface", "volume", "points"]
+
+
+def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+    """Names a field of forces, or a number of their coefficients, that is in another unit than they are made in; or "".
+
+    Both as {name: unit}; "" is a unit that nobody states.
+    """
+    known = {
+        **dict.fromkeys(fields, ("Pa", "N/m²", "N/m^2")),
+        "wind_speed": ("m/s",),
+        "reference_area": ("m²", "m^2", "m2"),
+    }
+    stated = {**numbers, **fields}
+    return next((f"{name} is in {stated[name]}, and not in {units[0]}" for name, units in known.items()
+                 if stated.get(name) and stated[name] not in units), "")  # fmt: skip
+
+
+class AxesMap(Section):
+    """The directions of the files that are turned to noether's axes: x across, y up, z along the wind."""
+
+    wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Where the air blows to.")
+    up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Which direction is up.")
+
+    @model_validator(mode="after")
+    def _are_not_parallel(self) -> "AxesMap":
+        if self.wind[1] == self.up[1]:
+            raise ValueError(f"wind={self.wind} and up={self.up} lie along one axis")
+        return self
+
+    def rotation(self) -> np.ndarray:
+        """The matrix (3, 3) that turns a vector of the files into noether's axes."""
+        wind, up = DIRECTIONS[self.wind], DIRECTIONS[self.up]
+        return np.stack([np.cross(up, wind), up, wind])
+
+
+class AtTime(Section):
+    """A step by its time."""
+
+    time: float
+
+
+Scaling = Literal["standardised", "symmetric_log"]
+
+Step = Literal["last"] | int | AtTime
+"""Of a file's steps, the one to read: the last, one by its number from 0, or one by its time."""
+
+
+class FieldMap(Section):
+    """One array of a file: what it is called there, and what turns it into its unit."""
+
+    array: str = Field(description="Its name in the file.")
+    unit: str = Field("", description="Its unit after scaling.")
+    scale: float = Field(1.0, description="A factor; -1 turns it over.")
+    times: str | None = Field(None, description="A constant or parameter to multiply with, like density.")
+    components: int | None = Field(None, gt=0, description="How many each point must have; null: as the first case.")
+    tensor: TensorOrder | None = Field(None, description="Of six components: a symmetric tensor, in this order.")
+    take: Invariant | None = Field(None, description="Of a tensor: von Mises' equivalent, or the principal values.")
+    period: Period | None = Field(None, description="Of an angle that jumps: from where to where, [-180, 180].")
+    scaling: Scaling | None = Field(None, description="For the model; symmetric_log: of values that span decades.")
+
+    @model_validator(mode="after")
+    def _is_one_of_its_kind(self) -> "FieldMap":
+        if self.take and not self.tensor:
+            raise ValueError(f"take={self.take} needs tensor: vtk, openfoam or abaqus")
+        if self.period and (self.period[0] >= self.period[1] or self.tensor or self.components not in (None, 1)):
+            raise ValueError(f"period: [low, high] of an angle of one component, not {list(self.period)}")
+        if self.tensor and self.components not in (None, 6):
+            raise ValueError(f"a tensor has 6 components, not {self.components}")
+        return self
+
+
+class SetMap(Section):
+    """One set of points of a case, and the fields on it."""
+
+    file: str = Field(
+        description="Path with {case} for the case's name, * for anything within a name, {step} for a step's number."
+    )
+    kind: SetKind
+    at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")
+    patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
+    coordinates: list[str] = Field(
+        [], description="Of a CSV: its columns of x, y and z; empty: as they are usually called."
+    )
+    values: str = Field("", description="A table with {case} in its path, a row for each of the points or cells.")
+    normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")
+    distance_to: str | None = Field(None, description="A surface set: each point is given the distance to it.")
+    most_points: int | None = Field(None, gt=0, description="Points kept of a case at most, at random.")
+    fields: dict[str, FieldMap] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> "SetMap":
+        for name in self.fields:
+            if name in RESERVED or not _NAME.match(name):
+                raise ValueError(
+                    f"fields.{name}: a field's name has small letters only, and is not {', '.join(RESERVED)}"
+                )
+        return self
+
+
+class NumberMap(Section):
+    """One number of a case: in a file of its own, in the row of a table, or the same for all."""
+
+    file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx or OpenFOAM's .dat (its last row).")
+    column: str | None = Field(None, description="The number's name in the file; null: as it is called here.")
+    row: str | None = Field(None, description="Of a table of all cases: the column with the cases' names.")
+    unit: str = ""
+    scale: float = 1.0
+
+
+class SplitMap(Section):
+    """Which cases are trained on, validated with and tested on: lists, fractions with a seed, or a column."""
+
+    test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one a line.")
+    validation: float | list[str] | str = Field(0.1, description="As test; these cases select the weights.")
+    seed: int = Field(0, ge=0, description="Of the fractions' draw.")
+    file: str | None = Field(None, description="A table (CSV, .xlsx) with a row for each case, for `column`.")
+    row: str = Field("case", description="The column of `file` with the cases' names.")
+    column: str | None = Field(None, description="The column of `file` that says train, validation or test.")
+
+
+class ForcesMap(Section):
+    """Which fields of a surface set make its forces; pressure in Pa, shear in Pa as the air pulls on the wall."""
+
+    set: str
+    pressure: str
+    shear: str | None = None
+
+
+class CaseMap(Section):
+    """A whole map. Sets, fields, parameters and outputs are called what they are called here."""
+
+    reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
+    axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
+    length: str | float = Field("m", description="Unit of the files' positions: m, mm, cm, in, ft, or a number of m.")
+    step: Step | Literal["each"] = Field(
+        "last", description="Of several: last, a number from 0, {time: T}, or each: every step is a case."
+    )
+    constants: dict[str, float] = Field(default_factory=dict)
+    parameters: dict[str, NumberMap] = Field(default_factory=dict)
+    outputs: dict[str, NumberMap] = Field(default_factory=dict)
+    sets: dict[str, SetMap] = Field(min_length=1)
+    forces: ForcesMap | None = None
+    split: SplitMap = SplitMap()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> "CaseMap":
+        if isinstance(self.length, str) and self.length not in LENGTHS:
+            raise ValueError(f"length: {self.length!r} is not one of {', '.join(LENGTHS)} or a number of metres")
+        if self.step == "each" and (
+            self.parameters.setdefault("time", NumberMap(unit="s")).file or "time" in self.outputs
+        ):
+            raise ValueError("step: each makes `time` a parameter: a number from a file needs another name")
+        numbers = {*self.constants, *self.parameters}
+        for name in (*self.sets, *self.parameters, *self.outputs):
+            if not _NAME.match(name):
+                raise ValueError(f"{name}: names are small letters, digits and _")
+        if clash := [(a, b) for a in self.sets for b in self.sets if b.startswith(f"{a}_")]:
+            raise ValueError(f"sets.{clash[0][1]}: begins like the set {clash[0][0]}; rename one of them")
+        for name, own in self.sets.items():
+            for field, about in own.fields.items():
+                if about.times is not None and about.times not in numbers:
+                    raise ValueError(f"sets.{name}.fields.{field}.times: no constant or parameter {about.times!r}")
+            if own.distance_to and (own.distance_to not in self.sets or self.sets[own.distance_to].kind != "surface"):
+                raise ValueError(f"sets.{name}.distance_to: {own.distance_to!r} is not a surface set of this map")
+        if not self.outputs and self.reader == "meshes" and not any(own.fields for own in self.sets.values()):
+            raise ValueError("sets: no field and no output, so there is nothing to predict")
+        return self
+
+    @model_validator(mode="after")
+    def _forces_can_be_made(self) -> "CaseMap":
+        if self.forces:
+            surface = self.sets.get(self.forces.set)
+            wanted = [name for name in (self.forces.pressure, self.forces.shear) if name]
+            if surface is None or surface.kind != "surface" or not set(wanted) <= set(surface.fields):
+                raise ValueError(f"forces: needs the surface set {self.forces.set!r} with {', '.join(wanted)}")
+            stated = {name: surface.fields[name].unit for name in wanted}
+            if unfit := unfit_for_forces(stated, {name: own.unit for name, own in self.parameters.items()}):
+                raise ValueError(f"forces: {unfit}: `scale` and `unit` of it change that")
+        return self
+
+    @property
+    def metres(self) -> float:
+        """Metres of one unit of the files' positions."""
+        return LENGTHS[self.length] if isinstance(self.length, str) else self.length
+
+    @property
+    def rotation(self) -> np.ndarray:
+        """The matrix (3, 3) from the files' axes to noether's."""
+        return self.axes.rotation() if self.axes else np.eye(3)
+
+
+def turned(
+    rotation: np.ndarray, factor: float = 1.0, tensor: TensorOrder | None = None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others.
+
+    A symmetric tensor (n, 6), of which `tensor` says the order, is turned too, and gets VTK's order.
+    """
+
+    def step(block: np.ndarray) -> np.ndarray:
+        if tensor is not None:
+            return as_components(factor * (rotation @ as_matrices(block, tensor) @ rotation.T))
+        if block.shape[1:] == (3,):
+            return np.asarray(factor * block @ rotation.T)
+        if block.shape[1:] == (9,):
+            return np.asarray(factor * (rotation @ block.reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9))
+        return factor * block
+
+    return step
+
+
+def ready_maps() -> list[str]:
+    """The names of the maps that come with noether."""
+    return sorted(path.name.removesuffix(".yaml") for path in MAPS.iterdir() if path.name.endswith(".yaml"))
+
+
+def map_text(name: str, folders: str = "CASES OUT") -> str:
+    """Returns the text of a map file, or of a ready map by its name, which is for `folders`. RequestError: none."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.read_text()
+    if name in ready_maps():
+        return (MAPS / f"{name}.yaml").read_text()
+    raise RequestError(
+        "unknown-map",
+        f"there is no map {name}",
+        seen="neither a file nor a ready map",
+        expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
+        fix=f"noether data prepare {folders} --map {nearest(name, ready_maps()) or 'cases.yaml'}",
+    )
+
+
+def parse_map(text: str, name: str) -> CaseMap:
+    """Reads a map. RequestError: it is not YAML, or a key does not fit; every wrong key is named."""
+    try:
+        content: Any = yaml.safe_load(text)
+        return CaseMap.model_validate(content if isinstance(content, dict) else {})
+    except (yaml.YAMLError, RecursionError, TypeError) as error:
+        raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(map(str, e['loc'])) or 'map'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
+        ]
+        raise RequestError(
+            "map-does-not-fit",
+            f"{name} does not fit",
+            seen="\n".join(wrong),
+            expected="the keys that `noether data inspect CASES` writes, each with its comment",
+        ) from None

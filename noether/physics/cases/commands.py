@@ -1,0 +1,236 @@
+"""What `noether data inspect|prepare|describe` do, with a bar while they work. torch only where a data set needs it."""
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from noether.common.console import Console
+from noether.common.cpus import usable_cpus
+from noether.common.dotted_path import code_granted
+from noether.common.errors import ExitCode, RequestError
+from noether.common.flags import number_of
+from noether.common.numbers import first_of
+from noether.common.strict_json import strict_json
+from noether.config.dataset import ShapeNetCarDatasetConfig
+from noether.config.explain import as_override
+from noether.config.schema import RunConfig
+from noether.core.data.build import data_source, open_splits
+from noether.core.data.describe import describe_split
+from noether.core.data.progress import prepare_with_bar, progress_bar
+from noether.physics.cars.shapenet_car import differing_statistics
+from noether.physics.cars.shapenet_car_cases import ALL_CARS
+from noether.physics.cases.case_map import map_text, parse_map, ready_maps
+from noether.physics.cases.draft import draft_map, words_of_steps
+from noether.physics.cases.metadata import DATASET_FILE
+from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
+from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
+from noether.physics.cases.unpack import is_archive, unpacked
+
+SHAPENET_CAR = "shapenet_car"
+SHOWN = 20  # names or reasons of a list
+
+
+def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
+    """Looks through a folder of cases, says what is there, and writes a draft of its map."""
+    count = _read_workers(workers)
+    root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
+    if target.exists():
+        raise RequestError(
+            "map-exists",
+            f"{target} already exists",
+            seen="a file",
+            expected="a name that is free",
+            fix="--out another.yaml",
+        )
+    with progress_bar(console, "looking at", "files") as report:
+        survey = survey_folder(root, workers=count, progress=report)
+    text = draft_map(survey)
+    _say_survey(console, survey)
+    try:
+        target.write_text(text)
+    except OSError as error:
+        raise RequestError(
+            "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
+        ) from None
+    print(  # in one line, to copy
+        f"{target}: a draft of the map; check it, then: "
+        f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
+    )
+    return ExitCode.DONE
+
+
+def _say_survey(console: Console, survey: Survey) -> None:
+    cases = survey.grouping.cases
+    console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}")
+    if len(survey.looked_at) < len(cases):
+        console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
+    for (template, block), found in survey.blocks.items():
+        console.say("", _block_table(template, block, found), sep="\n")
+    if survey.steps:
+        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
+    for template, (table, at) in survey.values.items():
+        console.say(f"{table}: a row for each of the {at} of {template}, and taken as its arrays")
+    for template, numbers in survey.numbers.items():
+        names = list(next(iter(numbers.values()), {}))
+        console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")
+    for file, facts in survey.tables.items():
+        console.say(f"{file}: {facts.rows} rows of {first_of(facts.columns, SHOWN)}")
+    _warn_few(console, survey.odd)
+
+
+def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
+    facts = list(found.values())
+    points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
+    named = f"{template} {block}".rstrip()
+    kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
+    title = f"{named}: {kind} in {len(found)} cases, {points} points, {cells} cells"
+    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
+                  title=title, title_justify="left")  # fmt: skip
+    for (at, name), arrays in arrays_of([found]).items():
+        each = [array for _, array in arrays]
+        low, high = min(array.low for array in each), max(array.high for array in each)
+        components = _range([array.components for array in each])
+        table.add_row(name, at, components, f"{low:.4g}", f"{high:.4g}", str(len(each)))
+    return table
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def prepare_here(
+    paths: Sequence[str], *, map_name: str | None, workers: str | None, skip_broken: bool, dry_run: bool
+) -> int:
+    """Prepares a folder of cases by a map, and says what was made, what was kept and what is broken.
+
+    paths: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`. RequestError: there are too few or too many
+    words, no map was given, or the source does not fit it.
+    """
+    count = _read_workers(workers)
+    source, folder, map_name = _folders_and_map(paths, map_name)
+    text, console = map_text(map_name, shlex.join((str(source), str(folder)))), Console(None, speaks=True)
+    about = parse_map(text, map_name)
+    if dry_run and is_archive(source):
+        console.say(f"{source}: its {source.stat().st_size / 1e9:.1f} GB would be unpacked to {folder} and prepared")
+        console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
+        return ExitCode.DONE
+    if dry_run:
+        jobs, there = plan_cases(source, folder, about, count, skip_broken=skip_broken)
+        console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
+        console.say("would be prepared: " + (first_of([job.case for job in jobs], SHOWN) or "nothing"))
+        console.say("dry run: nothing was written")
+        return ExitCode.DONE
+    with ExitStack() as held:
+        root = held.enter_context(unpacked(source, folder)) if is_archive(source) else source
+        report = held.enter_context(progress_bar(console, "preparing", "cases"))
+        done = prepare_cases(root, folder, text, map_name, workers=count, skip_broken=skip_broken, progress=report)
+    _say(console, done, folder, "cases" if about.reader == "meshes" else about.reader)
+    return ExitCode.DONE
+
+
+def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
+    """Returns the source, the folder to make, and the map. RequestError: as `prepare_here`."""
+    if len(paths) == 3 and map_name is None:
+        map_name, *paths = paths
+    if len(paths) != 2:
+        named = shlex.join([paths[0], f"{paths[0].rstrip('/')}-prepared"]) if len(paths) == 1 else "CASES OUT"
+        form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
+        raise RequestError(
+            "prepare-needs-two-folders",
+            "two folders are needed: the one with the cases, and the one to make",
+            seen=" ".join(paths) or "none",
+            expected=f"noether data prepare {form}",
+            fix=f"noether data prepare {form.replace('CASES OUT', named)}",
+        )
+    source, out = paths
+    if map_name is None:
+        inspect = shlex.join(["noether", "data", "inspect", source])
+        raise RequestError(
+            "prepare-needs-a-map",
+            "prepare needs a map, which says what the files hold",
+            seen="no --map",
+            expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
+            fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml",
+        )
+    return Path(source).expanduser(), Path(out).expanduser(), map_name
+
+
+def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> None:
+    others = f" here and {done.others} by other processes" if done.others else ""
+    console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
+    _warn_few(
+        console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
+    )
+    for words in done.warnings:
+        console.warn(words)
+    uses = {"train": "train on", "validation": "validate with", "test": "test on"}
+    sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
+    print(  # in one line, to copy
+        f"{sizes}; train on it with: noether train dataset={dataset} "
+        f"{shlex.quote(f'dataset_root={as_override(str(folder))}')}"
+    )
+
+
+def describe_here(config: RunConfig, *, as_json: bool) -> int:
+    """Prints what the splits of the configured data set hold."""
+    console = Console(None, speaks=not as_json)
+    folder = prepare_with_bar(config, console)
+    with code_granted(config.own_code()):
+        splits = open_splits(config, folder)
+    described = {"train": describe_split(splits.train), "test": describe_split(splits.test)}
+    notes = _statistics_notes(config, described["train"])
+    if as_json:
+        about = {"dataset": config.dataset.kind, "data": str(folder), **described, "notes": notes}
+        print(strict_json(about, indent=2))
+        return ExitCode.DONE
+    console.say(f"{config.dataset.kind}: {folder if folder is not None else data_source(config).without_root}")
+    if config.dataset.validation_fraction:
+        console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
+    for name, split in described.items():
+        table = Table(
+            "key", "shape", "type", "channel", "min", "max", "mean", "std", box=None, padding=(0, 2, 0, 0),
+            title=f"{name}: {split['samples']} samples", title_justify="left",
+        )  # fmt: skip
+        for key, about in split["arrays"].items():
+            for channel, row in enumerate(about["channels"]):
+                head = [key, about["shape"], about["dtype"]] if channel == 0 else ["", "", ""]
+                numbers = [f"{row[name]:.6g}" for name in ("min", "max", "mean", "std")]
+                table.add_row(*head, str(channel) if len(about["channels"]) > 1 else "", *numbers)
+        console.say("", table, sep="\n")
+    for note in notes:
+        console.say(note)
+    _warn_few(console, [f"{name} split, {words}" for name, split in described.items() for words in split["faults"]])
+    return ExitCode.DONE
+
+
+def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
+    """For ShapeNet-Car, how the statistics stand to the published constants of the split param0."""
+    if not isinstance(config.dataset, ShapeNetCarDatasetConfig):
+        return []
+    if config.dataset.split != "param0":
+        return ["the published constants are those of the split param0"]
+    differing = differing_statistics(train["arrays"])
+    if not differing:
+        return ["mean and standard deviation are the published ones, within 1 % of a standard deviation"]
+    found = train["samples"]
+    why = f" ({found} of the {ALL_CARS - 100} training cars are here)" if found != ALL_CARS - 100 else ""
+    return [f"statistics differ from the published constants{why}:", *(f"  {words}" for words in differing)]
+
+
+def _read_workers(workers: str | None) -> int:
+    """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
+    few = min(usable_cpus(), 16)
+    return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
+
+
+def _warn_few(console: Console, lines: list[str], where: str = "") -> None:
+    """Shows the first of the lines as warnings, and how many more there are."""
+    for words in lines[:SHOWN]:
+        console.warn(words)
+    if len(lines) > SHOWN:
+        console.warn(f"and {len(lines) - SHOWN} more{where}")

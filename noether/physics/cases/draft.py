@@ -1,0 +1,326 @@
+"""A survey of a folder of cases → a draft of its map, commented, which `prepare` takes as it is or edited."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from statistics import median, mode
+from typing import get_args
+
+import numpy as np
+
+from noether.physics.cases.case_map import LENGTHS, RESERVED, SetKind, unfit_for_forces
+from noether.physics.cases.draft_numbers import draft_numbers, keys, numbers_of
+from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
+from noether.physics.cases.tensors import TensorOrder
+from noether.physics.cases.vocabulary import (
+    LENGTH,
+    LENGTH_UNITS,
+    STRESS,
+    STRESSES,
+    TENSOR,
+    Physics,
+    known_field,
+    name_and_unit,
+    number_name,
+    period_of,
+    physics_of,
+    plain_name,
+)
+
+BACKGROUND = re.compile(
+    r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
+)
+"""Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
+LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
+"""Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
+
+COLDEST = 150.0
+"""K: where most cases have lower temperatures than that, they are in °C."""
+ALONG = 0.1
+"""Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
+
+
+@dataclass(frozen=True)
+class _Set:
+    name: str
+    template: str
+    kind: SetKind
+    at: str
+    patches: list[str]
+    fields: dict[str, ArrayFacts]
+    others: dict[str, ArrayFacts]
+    """Fields of the same meshes that are only at the other place: at points, or at cells."""
+    values: str = ""
+    """The tables with a row for each of them."""
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What the names in a folder say together: the physics, and the unit of the positions."""
+
+    physics: Physics
+    length: str
+    why: str
+
+    def unit(self, array: ArrayFacts) -> tuple[str, str]:
+        """The unit of an array, and why it is that one, in words, where that needs some."""
+        stated = name_and_unit(array.name)[1]
+        known = known_field(array.name, array.components, self.physics)
+        unit = known.unit if known else ""
+        if stated or not unit:
+            return stated, ""
+        if known is not None and known.name == "temperature":
+            cold = sum(own.low < COLDEST for own in array.of_cases)
+            unit = "°C" if 2 * cold > len(array.of_cases) else "K"
+            why = f"; {unit}, as {cold} of {len(array.of_cases)} cases have less than {COLDEST:g}"
+            return unit, why
+        return {LENGTH: self.length, STRESS: STRESSES.get(self.length, "Pa")}.get(unit, unit), ""
+
+
+def draft_map(survey: Survey) -> str:
+    """Returns the text of a map for what was found."""
+    is_openfoam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
+    meaning = _meaning(survey, is_openfoam)
+    sets = _sets(survey, meaning.physics)
+    is_kinematic = is_openfoam and any("pressure" in field for own in sets for field in own.fields)
+    parameters, outputs = draft_numbers(survey)
+    lines = [
+        "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
+        f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at. "
+        f"Physics, by the names of fields and numbers: {meaning.physics}.",
+        "# A unit that no name states is a guess.",
+        *[f"# odd: {words}" for words in survey.odd[:20]],
+        "",
+        *(_axes(sets) if meaning.physics == "flow" else []),
+        *_length(survey, sets, meaning),
+        *_step(survey),
+        *(_DENSITY if is_kinematic and not any(line.startswith("  density:") for line in parameters) else []),
+        "parameters:           # numbers of each case that a model is given",
+        *(parameters or ["  {}"]),
+        "outputs:              # numbers of each case that a model can predict",
+        *(outputs or ["  {}"]),
+        "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
+        *[line for own in sets for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk",
+                                                      is_kinematic)],
+        *_forces(survey, sets, meaning),
+        "split: {test: 0.15, validation: 0.1, seed: 0}   # fractions; or lists of cases; or a file and its column",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+_MODES = (
+    "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
+)
+_DENSITY = [
+    "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
+    "  density: 1.225      # kg/m³, of air",
+]
+
+
+def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
+    arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
+              for array in facts.arrays}  # fmt: skip
+    columns = [number.column for number in numbers_of(survey)]
+    physics = physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
+    blocks = [facts for cases in survey.blocks.values() for facts in cases.values()]
+    if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
+        return _Meaning(physics, of_positions.pop(), "as the names say")
+    size = _size(survey.blocks.values())
+    lengths = [(max(map(abs, values.values())) * LENGTHS[unit], unit) for column, values, *_ in numbers_of(survey)
+               if (unit := name_and_unit(column)[1]) in LENGTH_UNITS]  # fmt: skip
+    if size and lengths and (longest := max(lengths)[0]):
+        # The unit by which the body is about as long as the longest of its measures.
+        units = dict.fromkeys(("m", "mm", *(unit for _, unit in lengths)))
+        unit = min(units, key=lambda unit: round(abs(np.log(size * LENGTHS[unit] / longest))))
+        return _Meaning(physics, unit, "a guess by the lengths among the numbers")
+    stated = {name_and_unit(name)[1] for name, _ in arrays} & set(LENGTH_UNITS)
+    if len(stated) == 1:
+        return _Meaning(physics, stated.pop(), "a guess by the units in names")
+    return _Meaning(physics, "mm" if size > LONGEST[physics] else "m", "a guess")
+
+
+def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
+    """How long the cases are, the largest of their sets: the middle one, for one may be in another unit."""
+    boxes = [[float(max(np.subtract(own.high, own.low))) for own in cases.values()] for cases in blocks]
+    return max((median(sizes) for sizes in boxes if sizes), default=0.0)
+
+
+def _sets(survey: Survey, physics: Physics) -> list[_Set]:
+    found: list[_Set] = []
+    for template in dict.fromkeys(template for template, _ in survey.blocks):
+        blocks = {block: cases for (own, block), cases in survey.blocks.items() if own == template}
+        for kind in get_args(SetKind):
+            chosen = {name: cases for name, cases in blocks.items() if mode(f.kind for f in cases.values()) == kind}
+            if not chosen:
+                continue
+            body = [name for name in chosen if not BACKGROUND.search(name)] or list(chosen)
+            wanted = body if kind == "surface" else list(chosen)
+            arrays = _common([chosen[name] for name in wanted])
+            if kind == "surface" and not arrays and len(survey.blocks) > 1:
+                continue  # a shape alone, beside the same with fields
+            at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
+                                   for place in ("points", "cells"))  # fmt: skip
+            more_vary = _varying(at_points) > _varying(at_cells)
+            at = "points" if kind == "points" or more_vary or not (at_cells or not at_points) else "cells"
+            fields = at_cells if at == "cells" else at_points
+            kept = {array.name for array in fields.values()}
+            others = _named((array for array in arrays if array.at != at and array.name not in kept), physics)
+            patches = wanted if any(wanted) else []
+            name = _set_name(kind, template, found)
+            table, place = survey.values.get(template, ("", ""))
+            values = table if place == ("points" if kind == "points" else at) else ""
+            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values))
+    return found
+
+
+def _varying(fields: Mapping[str, ArrayFacts]) -> int:
+    return sum(array.low != array.high for array in fields.values())
+
+
+def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
+    names = {own.name for own in found}
+    name = kind if kind not in names else plain_name(PurePosixPath(template).stem) or kind
+    while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
+        name += "2" if name in names else "x"
+    return name
+
+
+def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
+    """The arrays that more than half of the cases have in every block, with the range over all of them."""
+    total = sum(len(cases) for cases in blocks)
+    found = []
+    for every in arrays_of(blocks).values():
+        if len(every) > total / 2:
+            components = mode(array.components for _, array in every)
+            same = [array for _, array in every if array.components == components]
+            low, high = min(array.low for array in same), max(array.high for array in same)
+            mean = tuple(np.mean([array.mean for array in same], axis=0).tolist())
+            found.append(replace(same[0], low=low, high=high, mean=mean, of_cases=tuple(same)))
+    return found
+
+
+def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
+    named: dict[str, ArrayFacts] = {}
+    for array in arrays:
+        if (
+            re.match(
+                r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$"
+                r"|(.*(mat|part|elem\w*|node|region|cell|point))?[_ ]?(Ids?|numbers?)$)",
+                array.name,
+                re.I,
+            )
+            or array.low == array.high == 0
+            or array.labels
+        ):
+            continue
+        name = field_name(array, physics)
+        named[name if name not in named else plain_name(array.name) + "_2"] = array
+    return named
+
+
+def field_name(array: ArrayFacts, physics: Physics) -> str:
+    """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
+    if known := known_field(array.name, array.components, physics):
+        return known.name
+    plain = plain_name(name_and_unit(array.name)[0])
+    return f"{plain}_field" if plain in RESERVED else plain
+
+
+def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrder, is_kinematic: bool) -> list[str]:
+    lines = [
+        f"  {own.name}:",
+        f"    {keys({'file': own.template})}",
+        *([f"    {keys({'values': own.values})}      # a row for each of the {own.at}"] if own.values else []),
+        f"    kind: {own.kind}",
+        f"    at: {own.at}",
+    ]
+    if own.patches:
+        lines.append(f"    {keys({'patches': own.patches})}")
+    surface = next((other.name for other in sets if other.kind == "surface"), None)
+    if own.kind == "volume" and surface:
+        lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
+    lines.append("    fields:" if own.fields else "    fields: {}")
+    for name, array in own.fields.items():
+        unit, why = meaning.unit(array)
+        angle = period_of(array.name, array.low, array.high) if array.components == 1 else None
+        unit = unit or (angle[0] if angle else "")
+        about = [keys({"array": array.name, "unit": unit})]
+        if array.components == TENSOR:
+            about.append(f"tensor: {order}")
+        else:  # said, so that a case with another number is refused as it is read
+            about.append(f"components: {array.components}")
+        if angle:
+            about.append(f"period: [{', '.join(f'{end:.10g}' for end in angle[1])}]")
+            why += "; it jumps from one end to the other, so that its cosine and sine are learned"
+        elif 2 * (decades := sum(case.decades for case in array.of_cases)) > len(array.of_cases):
+            about.append("scaling: symmetric_log")
+            why += f"; spans decades in {decades} of {len(array.of_cases)} cases"
+        if is_kinematic and name in ("pressure", "wall_shear"):
+            about += ["times: density"] + (["scale: -1"] if name == "wall_shear" else [])
+        lines.append(f"      {name}: {{{', '.join(about)}}}      # {array.low:.4g} to {array.high:.4g}{why}")
+    if own.others and own.kind != "points":
+        at = "points" if own.at == "cells" else "cells"
+        second = replace(own, name=f"{at}_of_{own.name}", at=at, fields=own.others, others={})
+        lines += [f"  # What is at {at} only can be a set beside it, or in its place:",
+                  *(f"  # {line[2:]}" for line in _set_lines(second, sets, meaning, order, is_kinematic))]  # fmt: skip
+    return lines
+
+
+def _axes(sets: list[_Set]) -> list[str]:
+    velocities = [own.fields["velocity"] for own in sets if "velocity" in own.fields]
+    winds = [own.mean for own in velocities if max(map(abs, own.mean)) > ALONG * max(-own.low, own.high)]
+    if velocities and not winds:
+        return []
+    if not winds:
+        return [
+            "# Where the air blows to and which way is up: a guess; null keeps the files' axes.",
+            "axes: {wind: +x, up: +z}",
+        ]
+    along = int(np.argmax(np.abs(winds[0])))
+    wind = ("+" if winds[0][along] >= 0 else "-") + "xyz"[along]
+    up = "+z" if along != 2 else "+y"
+    mean = ", ".join(f"{value:.3g}" for value in winds[0])
+    return [f"# The mean velocity is ({mean}). Which way is up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
+
+
+def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
+    templates = {own.template for own in sets if own.kind == "surface"} or {own.template for own in sets}
+    size = _size(cases for (template, _), cases in survey.blocks.items() if template in templates)
+    words = f"unit of the positions, {meaning.why}: m, mm, cm, in, ft; the usual case is {size:.4g} long"
+    return [f"length: {meaning.length:<14}# {words}"]
+
+
+def words_of_steps(survey: Survey) -> str:
+    """Says of each file of several steps how many there are, and when."""
+    said = []
+    for template, cases in survey.steps.items():
+        counts = sorted(map(len, cases.values()))
+        count = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        first, last = (side(side(times) for times in cases.values()) for side in (min, max))
+        said.append(f"{template} has {count} steps, time {first:g} to {last:g}")
+    return "; ".join(said)
+
+
+def _step(survey: Survey) -> list[str]:
+    if not survey.steps:
+        return []
+    names = [plain_name(own.column) for own in numbers_of(survey)]
+    are_modes = any("eigen" in name or "natural_freq" in name for name in names)
+    return [
+        f"# {words_of_steps(survey)}",
+        *([_MODES] if are_modes else []),
+        "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter",
+    ]
+
+
+def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
+    for own in sets:
+        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # a wall, no plane flow
+            fields = [name for name in ("pressure", "wall_shear") if name in own.fields]
+            shear = ", shear: wall_shear" if "wall_shear" in fields else ""
+            numbers = {number_name(number.column): name_and_unit(number.column)[1] for number in numbers_of(survey)}
+            unfit = unfit_for_forces({name: meaning.unit(own.fields[name])[0] for name in fields}, numbers)
+            line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"
+            return [f"# {line}: {unfit}; its `scale` and `unit` change that" if unfit else line]
+    return []

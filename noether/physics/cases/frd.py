@@ -1,0 +1,167 @@
+"""CalculiX' results (.frd), in text or binary: nodes, elements, and the fields at nodes of one step.
+
+The format is described in the manual of cgx, "Results-data" (http://www.dhondt.de/cgx_2.22.pdf): 2C are nodes, 3C
+elements, each 100C one field of one step.
+"""
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.physics.cases.mesh_files import import_pyvista
+
+QUADRATIC_HEXAHEDRON = [*range(12), *range(16, 20), *range(12, 16)]  # frd has the upright edges before those on top
+QUADRATIC_WEDGE = [*range(9), *range(12, 15), *range(9, 12)]
+ELEMENTS = {
+    1: (12, [*range(8)]), 2: (13, [*range(6)]), 3: (10, [*range(4)]), 4: (25, QUADRATIC_HEXAHEDRON),
+    5: (26, QUADRATIC_WEDGE), 6: (24, [*range(10)]), 7: (5, [*range(3)]), 8: (22, [*range(6)]), 9: (9, [*range(4)]),
+    10: (23, [*range(8)]), 11: (3, [*range(2)]), 12: (21, [*range(3)]),
+}  # fmt: skip
+"""{type of element: VTK's cell, the element's nodes in VTK's order}"""
+FLOATS = {2: "<f4", 3: "<f8"}  # of binary formats; nodes are always in double precision
+VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
+"""A number in %12.5E, which may touch the next, and be one wider where its exponent has three digits."""
+IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
+MARK = re.compile(rb"^ -[12]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C), with where its numbers begin."""
+
+    kind: str
+    count: int
+    form: int
+    start: int
+    step: int = 0
+    time: float = 0.0
+    name: str = ""
+    components: int = 0
+
+
+class FrdFile:
+    """A file whose parts are known; only those that are asked for are read. Raises ValueError: it is not whole."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._elements: tuple[np.ndarray, dict[int, list[int]]] = np.empty(0, np.int64), {}
+        parts = list(self._parts())
+        if not parts or parts[0].kind != "2C":
+            raise ValueError("no nodes (2C)")
+        self._nodes = parts[0]
+        self._fields = [part for part in parts if part.kind == "100C"]
+        self._steps = sorted({part.step: part.time for part in self._fields}.items())
+
+    @property
+    def times(self) -> list[float]:
+        """The times of the steps; of a vibration or buckling, the frequencies or factors of its modes."""
+        return [time for _, time in self._steps]
+
+    def mesh(self, step: int) -> Any:
+        """The mesh (an UnstructuredGrid of pyvista) with the fields at nodes of one of `times`, by its place there."""
+        nodes, points = self._rows(self._nodes, 3, "<f8")
+        stream, starts = self._elements
+        cells = {ELEMENTS[kind][0]: _places(nodes, stream[np.array(own)[:, None] + 4 + ELEMENTS[kind][1]])
+                 for kind, own in starts.items()}  # fmt: skip
+        mesh = import_pyvista().UnstructuredGrid(cells, points)
+        for part in self._fields:
+            if self._steps and part.step == self._steps[step][0]:
+                own, values = self._rows(part, part.components, FLOATS.get(part.form, ""))
+                rows = np.full((len(points), part.components), np.nan)
+                rows[_places(nodes, own)] = values
+                mesh.point_data[part.name] = rows if part.components > 1 else rows[:, 0]
+        return mesh
+
+    def _parts(self) -> Iterator[_Part]:
+        at = 0
+        while at < len(self._bytes):
+            line, at = self._line(at)
+            kind = line[:6].decode(errors="replace").strip().removesuffix("L")
+            if kind not in ("2C", "3C", "100C"):
+                continue
+            form, count = int(line[73:75] or 1), int(line[24:36])
+            if form not in (1, *FLOATS):
+                raise ValueError(f"format {form} of {kind}, where 1, 2 and 3 are known")
+            part = _Part(kind, count, form, at)
+            if kind == "100C":
+                step, time = int(line[58:63]), float(line[12:24])
+                named, at = self._line(at)
+                stored = 0
+                for _ in range(int(named[13:18])):
+                    component, at = self._line(at)
+                    stored += component[33:38].strip() != b"1"  # 1: cgx computes it from the others
+                part = _Part(kind, count, form, at, step, time, named[5:13].decode().strip(), stored)
+            if kind == "3C":
+                self._elements = self._read_elements(part)
+            yield part
+            at = self._end(part)
+
+    def _line(self, at: int) -> tuple[bytes, int]:
+        """The line that begins there, and where the next one does."""
+        end = self._bytes.find(b"\n", at)
+        if end < 0:
+            raise ValueError("it ends in the middle of a line")
+        return self._bytes[at:end], end + 1
+
+    def _end(self, part: _Part) -> int:
+        """Where the line after a part's numbers begins."""
+        if part.form == 1:
+            return self._line(self._text_end(part) + 1)[1]
+        if part.kind == "3C":
+            starts = self._elements[1]
+            return part.start + 4 * sum(len(own) * (4 + len(ELEMENTS[kind][1])) for kind, own in starts.items())
+        return (
+            part.start
+            + part.count * _record(part.components or 3, "<f8" if part.kind == "2C" else FLOATS[part.form]).itemsize
+        )
+
+    def _text_end(self, part: _Part) -> int:
+        end = self._bytes.find(b"\n -3", part.start - 1)
+        if end < 0:
+            raise ValueError(f"it ends within {part.name or part.kind}")
+        return end
+
+    def _read_elements(self, part: _Part) -> tuple[np.ndarray, dict[int, list[int]]]:
+        """The numbers of all elements (number, type, group, material, nodes), and where those of each type begin."""
+        if part.form == 1:
+            body = MARK.sub(b"", self._bytes[part.start : self._text_end(part)])
+            stream = np.array(body.split(), np.int64)
+        else:
+            stream = np.frombuffer(self._bytes, "<i4", (len(self._bytes) - part.start) // 4, part.start)
+        starts: dict[int, list[int]] = {}
+        at = 0
+        for _ in range(part.count):
+            kind = int(stream[at + 1])
+            if kind not in ELEMENTS:
+                raise ValueError(f"elements of type {kind}")
+            starts.setdefault(kind, []).append(at)
+            at += 4 + len(ELEMENTS[kind][1])
+        return stream[:at], starts
+
+    def _rows(self, part: _Part, columns: int, floats: str) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of nodes (N,), and what stands in their rows (N, columns)."""
+        if part.form != 1:
+            rows = np.frombuffer(self._bytes, _record(columns, floats), part.count, part.start)
+            return rows["node"], rows["values"]
+        body = self._bytes[part.start : self._text_end(part)]
+        values = np.array(VALUE.findall(body), "S14").astype(np.float64)
+        return np.array(IDENTITY.findall(body), np.int64), values.reshape(part.count, columns)
+
+
+def _record(columns: int, floats: str) -> np.dtype[Any]:
+    return np.dtype([("node", "<i4"), ("values", floats, (columns,))])
+
+
+def _places(nodes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where nodes are, by their numbers."""
+    order = np.argsort(nodes)
+    found = order[np.searchsorted(nodes, wanted, sorter=order).clip(max=len(nodes) - 1)]
+    if not np.array_equal(nodes[found], wanted):
+        raise ValueError("it has elements or results at nodes that it lacks")
+    return np.asarray(found)

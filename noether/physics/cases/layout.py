@@ -1,0 +1,123 @@
+"""Which cases a folder holds: paths with {case} in them, matched against the files that are there."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from shlex import quote
+
+from noether.common.errors import RequestError
+from noether.common.suggest import nearest
+from noether.physics.cases.case_map import CaseMap
+
+CASE, STEP = "{case}", "{step}"
+NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+
+
+def list_files(root: Path) -> list[str]:
+    """Every file under the folder, relative to it, sorted; an OpenFOAM mesh (constant/polyMesh) is one entry.
+
+    Links to folders are followed: a selection of cases may be made of them. Hidden folders are left out, and so are
+    the folders of failed cases of OpenFOAM. RequestError: there is no such folder.
+    """
+    if not root.is_dir():
+        folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
+        near = nearest(root.name, folders)
+        listed = f"ls {quote(str(root.parent))}      (shows what is there)"
+        raise RequestError(
+            "cases-root-not-a-folder",
+            f"{root} is not a folder",
+            seen="a file" if root.exists() else "no such folder",
+            expected="the folder above the cases",
+            fix=f"noether data inspect {quote(str(root.parent / near))}" if near else listed,
+        )
+    found: list[str] = []
+    for folder, names, files in os.walk(root, followlinks=True):
+        here = os.path.relpath(folder, root)
+        above = os.path.realpath(folder)
+        names[:] = sorted(
+            name for name in names
+            if not name.startswith(".") and name != "failed"
+            # A link to a folder that holds it would never end.
+            and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
+        )  # fmt: skip
+        if os.path.basename(here) == "constant" and "polyMesh" in names:
+            names.remove("polyMesh")
+            found.append(os.path.join(here, "polyMesh"))
+        found += [os.path.normpath(os.path.join(here, name)) for name in files if not name.startswith(".")]
+    return sorted(found)
+
+
+def pattern_of(template: str) -> re.Pattern[str]:
+    """The template as a pattern over relative paths.
+
+    {case} is the same everywhere, and so is {step}, a number; * stands for anything within a name, **/ for any folders.
+    """
+    parts, named = [], {CASE: "(?P<case>[^/]+)", STEP: f"(?P<step>{NUMBER})"}
+    for piece in re.split(
+        r"(\{case\}|\{step\}|\*\*/|\*)", os.path.normpath(template) if "**" not in template else template
+    ):
+        if piece in (CASE, STEP):
+            parts.append(named[piece])
+            named[piece] = f"(?P={piece[1:-1]})"
+        else:
+            parts.append({"**/": "(?:.*/)?", "*": "[^/]*"}.get(piece, re.escape(piece)))
+    return re.compile("".join(parts) + "$")
+
+
+def match_template(template: str, files: Iterable[str]) -> dict[str, dict[float | None, list[str]]]:
+    """The files that fit a template, by the name of their case and the number of their step, in the order of steps.
+
+    Without {case}, all are under the name ""; without {step}, under None.
+    """
+    pattern = pattern_of(template)
+    found: dict[str, dict[float | None, list[str]]] = {}
+    for file in files:
+        if matched := pattern.match(file):
+            step = float(matched["step"]) if STEP in template else None
+            found.setdefault(matched["case"] if CASE in template else "", {}).setdefault(step, []).append(file)
+    return {case: dict(sorted(own.items(), key=lambda item: item[0] or 0.0)) for case, own in found.items()}
+
+
+def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float | None, Path]]]:
+    """The file of each step of each set of each case: {case: {set: {step: path}}}, as `match_template` names steps.
+
+    Raises:
+        RequestError: the folder is missing, no file fits, or several files fit one step of one set of one case.
+    """
+    files = list_files(root)
+    cases: dict[str, dict[str, dict[float | None, Path]]] = {}
+    for name, own in about.sets.items():
+        if CASE not in own.file:
+            raise RequestError(
+                "set-file-names-no-case",
+                f"sets.{name}.file names no case",
+                seen=own.file,
+                expected="a path with {case} where the case's name stands",
+                fix=f"file: '{{case}}/{own.file}'",
+            )
+        for case, steps in match_template(own.file, files).items():
+            for paths in steps.values():
+                if len(paths) > 1:
+                    raise RequestError(
+                        "ambiguous-set-file",
+                        f"several files match the set {name} of case {case}",
+                        seen=", ".join(paths[:4]),
+                        expected=f"one file that fits {own.file}",
+                        fix="{step} in its path, where the files are steps in time",
+                    )
+            cases.setdefault(case, {})[name] = {step: root / paths[0] for step, paths in steps.items()}
+    if not cases:
+        raise RequestError(
+            "no-file-fits-map",
+            f"no file in {root} fits the map",
+            seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
+            expected=", ".join(dict.fromkeys(own.file for own in about.sets.values())),
+            fix=f"noether data inspect {quote(str(root))}      (writes a map of what is there)",
+        )
+    return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key by which run_2 comes before run_10."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]

@@ -1,0 +1,239 @@
+"""Makes one case: its files are read, scaled, turned to noether's axes, checked, shuffled and written."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.common.errors import RequestError
+from noether.core.tasks.angles import Period, as_pair
+from noether.physics.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
+from noether.physics.cases.headers import header_problems, refusals
+from noether.physics.cases.layout import CASE, STEP
+from noether.physics.cases.mesh_blocks import files_behind
+from noether.physics.cases.mesh_source import RawSet, read_set
+from noether.physics.cases.numbers import case_number
+from noether.physics.cases.steps import run_of, step_of
+from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
+from noether.physics.cases.tensors import invariant
+
+LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
+
+
+@dataclass(frozen=True)
+class CaseJob:
+    """A case to make: its name, the file of each set, the map, and the folders of source and store."""
+
+    case: str
+    files: dict[str, Path]
+    about: CaseMap
+    root: Path
+    out: Path
+
+    @cached_property
+    def mark(self) -> str:
+        """Changes whenever the case must be made again: what the map says of it, its numbers, or a file of its does.
+
+        Of files: names, sizes and times of change. Units and scalings stand in `dataset.json` alone.
+        """
+        about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
+        described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
+        described += [field for own in about["sets"].values() for field in own.get("fields", {}).values()]
+        for own in described:
+            own.pop("unit", None)
+            own.pop("scaling", None)
+        digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
+        for name, path in sorted(self.files.items()):
+            table = self.values(name)
+            for file in [*files_behind(path), *([table] if table and table.is_file() else [])]:
+                stat = file.stat()
+                digest.update(f"{name} {os.path.relpath(file, self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    def values(self, name: str) -> Path | None:
+        """The table of a set's values, where the map names one."""
+        values = self.about.sets[name].values
+        return self.root / values.replace(CASE, run_of(self.about, self.case)) if values else None
+
+    def problems(self) -> Iterator[RequestError]:
+        """Yields what is wrong before any mesh is read: files and numbers that are not there, and `header_problems`."""
+        yield from refusals(partial(refuse_missing_sets, self))
+        for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
+            yield from refusals(partial(_number, self, name, described))
+        for name, path in self.files.items():
+            yield from header_problems(path, self.about.sets[name])
+
+    def make(self) -> dict[str, Any]:
+        """Makes the case, and returns what its `case.json` says.
+
+        Raises:
+            RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
+                file.
+        """
+        refuse_missing_sets(self)
+        parameters, outputs = numbers_of(self)
+        factors = {**self.about.constants, **parameters}
+        sets: dict[str, Any] = {}
+        forces: dict[str, list[float]] = {}
+        surfaces: dict[str, np.ndarray] = {}
+        # Surfaces first: the sets around them are given the distance to them.
+        with case_writer(self.out, self.case) as folder:
+            for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
+                raw = read_set(self.files[name], own, step_of(self.about, self.case), self.values(name))
+                if own.kind == "surface":
+                    surfaces[name] = turned(self.about.rotation, self.about.metres)(np.asarray(raw.points, np.float64))
+                    _check_size(self, name, surfaces[name])
+                    if self.about.forces and self.about.forces.set == name:
+                        forces = _forces(raw, surfaces[name], self.about, factors)
+                columns = _columns(self, name, own, raw, factors)
+                if own.distance_to:
+                    columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
+                sets[name], _ = write_set(folder, self.case, name, columns, len(raw.points), own.most_points)
+                sets[name]["parts"] = raw.parts
+            made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
+                    "forces": forces, "sets": sets}  # fmt: skip
+            return write_case_file(folder, made)
+
+    def _numbers_or_refusal(self) -> Any:
+        try:
+            return numbers_of(self)
+        except RequestError as error:
+            return error.seen
+
+
+def refuse_missing_sets(job: CaseJob) -> None:
+    """Refuses a case without a file for each set of the map. RequestError."""
+    if missing := sorted(job.about.sets.keys() - job.files.keys()):
+        absent = job.about.sets[missing[0]].file.replace("{case}", run_of(job.about, job.case))
+        raise RequestError(
+            "set-file-missing",
+            f"no file for the set {missing[0]}",
+            seen=f"no {absent}" + ("" if STEP not in absent else f" at the step of the map ({job.about.step})"),
+            expected="a file for every set",
+        )
+    for name in job.about.sets:
+        if (table := job.values(name)) is not None and not table.is_file():
+            raise RequestError(
+                "values-missing", f"no values for the set {name}", seen=f"no {table}", expected="a table for every case"
+            )
+
+
+def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
+    parameters, outputs = (
+        {name: _number(job, name, described) for name, described in numbers.items()}
+        for numbers in (job.about.parameters, job.about.outputs)
+    )
+    return parameters, outputs
+
+
+def _number(job: CaseJob, name: str, described: NumberMap) -> float:
+    if job.about.step != "each" or name != "time" or described.file:
+        return case_number(described, name, run_of(job.about, job.case), job.root)
+    step = step_of(job.about, job.case)
+    if not isinstance(step, AtTime):
+        raise RequestError(
+            "case-without-steps",
+            f"case {job.case} has no steps in time",
+            seen=", ".join(map(str, sorted(job.files.values()))),
+            expected="with step: each, times that the files of all its sets have",
+            fix="step: last",
+        )
+    return step.time * described.scale
+
+
+def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:
+    path, about = job.files[name], job.about
+    known = {"points": (raw.points, about.metres), "normals": (raw.normals, 1.0),
+             "area": (raw.area, about.metres**2), "cell_volume": (raw.cell_volume, about.metres**3)}  # fmt: skip
+    columns = {
+        f"{name}_{key}": Column(values, f"{key} of {path}", turned(about.rotation, factor))
+        for key, (values, factor) in known.items()
+        if values is not None
+    }
+    if raw.part is not None and len(raw.parts) > 1:
+        columns[f"{name}_part"] = Column(raw.part, f"parts of {path}", dtype=WHOLE)
+    for field, described in own.fields.items():
+        where, factor = f"{described.array} in {path}", field_factor(described, factors)
+        values, step = raw.fields[field], turned(about.rotation, factor, described.tensor)
+        if described.tensor and described.take:  # the same in all axes
+            values, step = invariant(values, described.tensor, described.take), partial(np.multiply, factor)
+        if described.period:
+            step = partial(_as_pair, factor, described.period)
+        columns[f"{name}_{field}"] = Column(values if values.shape[1] > 1 else values[:, 0], where, step)
+    return columns
+
+
+def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
+    pair: np.ndarray = as_pair(np.asarray(factor * block, np.float64), period)
+    return pair
+
+
+def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
+    """What a field's array is multiplied with."""
+    return described.scale * (factors[described.times] if described.times else 1.0)
+
+
+def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
+    """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
+    nearest_to = _Nearest(surface, points)
+    return {
+        f"{name}_sdf": Column(points.source, points.where, lambda block: nearest_to(block)[0]),
+        f"{name}_normals": Column(points.source, points.where, lambda block: nearest_to(block)[1]),
+    }
+
+
+class _Nearest:
+    """Distance and direction from the nearest surface point; the last block's answer is kept for the second column."""
+
+    def __init__(self, surface: np.ndarray, points: Column) -> None:
+        from scipy.spatial import cKDTree
+
+        self.tree, self.surface, self.points = cKDTree(surface), surface, points
+        self.asked = np.empty(0)
+        self.answer = (np.empty(0), np.empty((0, 3)))
+
+    def __call__(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not np.array_equal(self.asked, block):
+            own = self.points.step(block)
+            distance, nearest = map(np.asarray, self.tree.query(own))
+            direction = (own - self.surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
+            self.asked, self.answer = block, (distance, direction)
+        return self.answer
+
+
+def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
+    """Forces (3,) in N and moments (3,) in N·m about the origin of the true fields, in noether's axes."""
+    assert about.forces is not None
+    assert raw.normals is not None
+    assert raw.area is not None
+    fields = about.sets[about.forces.set].fields
+    rotation, area = about.rotation, raw.area * about.metres**2
+    pressure = raw.fields[about.forces.pressure][:, 0] * field_factor(fields[about.forces.pressure], factors)
+    pushed = {"pressure": -(pressure * area)[:, None] * (raw.normals @ rotation.T)}
+    if about.forces.shear:
+        shear = raw.fields[about.forces.shear] * field_factor(fields[about.forces.shear], factors)
+        pushed["friction"] = area[:, None] * (shear @ rotation.T)
+    found = {}
+    for kind, force in pushed.items():
+        found[f"{kind}_force"] = force.sum(axis=0).tolist()
+        found[f"{kind}_moment"] = np.cross(points, force).sum(axis=0).tolist()
+    return found
+
+
+def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
+    size = float((points.max(axis=0) - points.min(axis=0)).max())
+    if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
+        raise RequestError(
+            "size-out-of-range",
+            f"the set {name} in {job.files[name]} is {size:.4g} m long",
+            seen="no unit of length in the map, so metres are assumed",
+            expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
+            fix="length: mm      (or length: m, if it is as long as that)",
+        )

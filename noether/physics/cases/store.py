@@ -1,0 +1,163 @@
+"""The store of prepared cases: a folder for each case, a packed file for each of its sets, points in random order.
+
+`OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds
+the case's numbers, what its arrays span, and from what it was made. A folder gets its name when it is whole.
+"""
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noether.common.errors import RequestError
+from noether.core.data.packed import Spec, packed_writer, recorded_digest
+from noether.core.data.shared_work import partial_name
+
+CASE_FILE = "case.json"
+FORMAT_VERSION = 2  # raise it when the same map gives other files
+BLOCK_ROWS = 262_144
+FLOAT = np.dtype("<f4")
+WHOLE = np.dtype("<i4")
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass
+class Column:
+    """One array of a set: the source's rows, what is done to them, and the range of the rows returned so far.
+
+    source: (N, C) or (N,); step: from a block of source rows in float64 to the store's numbers.
+    where: names the array in errors.
+    """
+
+    source: np.ndarray
+    where: str
+    step: Step = np.asarray
+    dtype: np.dtype[Any] = FLOAT
+    low: np.ndarray = field(default_factory=lambda: np.array(np.inf), init=False)
+    high: np.ndarray = field(default_factory=lambda: np.array(-np.inf), init=False)
+
+    def rows(self, order: np.ndarray) -> np.ndarray:
+        """The given rows as the store has them. RequestError: some are not finite."""
+        block = self.step(self.source[order].astype(np.float64))
+        finite = np.isfinite(block)
+        if not finite.all():
+            bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
+            raise RequestError(
+                "values-not-finite",
+                f"{self.where} is not finite",
+                seen=f"{bad} of {len(block)} rows looked at",
+                expected="numbers",
+            )
+        self.low, self.high = np.minimum(self.low, block.min(axis=0)), np.maximum(self.high, block.max(axis=0))
+        return np.ascontiguousarray(block, self.dtype)
+
+    def span(self) -> dict[str, Any]:
+        """Components of the rows returned so far, with the smallest and largest value of each."""
+        low, high = (np.atleast_1d(side).tolist() for side in (self.low, self.high))
+        return {"components": len(low), "low": low, "high": high}
+
+
+def case_folder(out: Path, case: str) -> Path:
+    """The folder of a case; a case named after folders within folders has them joined by "-"."""
+    return out / "cases" / case.replace("/", "-")
+
+
+def set_file(out: Path, case: str, name: str) -> Path:
+    """The packed file of one set of a case."""
+    return case_folder(out, case) / f"{name}.safetensors"
+
+
+@contextmanager
+def case_writer(out: Path, case: str) -> Iterator[Path]:
+    """Yields a new folder that replaces the case's when the context is left without an exception."""
+    final = case_folder(out, case)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = final.with_name(partial_name(final.name))
+    partial.mkdir()
+    try:
+        yield partial
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_set(
+    folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None = None
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Writes one set's arrays by key, shuffled, a block of rows at a time.
+
+    The order of the points follows from the names of case and set; `most` is the number of points to keep at most.
+    Returns what `case.json` says of the set, and the source's rows in the order in which they were kept. RequestError:
+    an array has values that are not finite.
+    """
+    kept = min(rows, most or rows)
+    rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
+    order = rng.permutation(np.arange(rows, dtype=np.uint32))[:kept]
+
+    def block(start: int) -> dict[str, np.ndarray]:
+        return {key: column.rows(order[start : start + BLOCK_ROWS]) for key, column in columns.items()}
+
+    first = block(0)
+    specs = {key: Spec(rows.dtype, (kept, *rows.shape[1:])) for key, rows in first.items()}
+    with packed_writer(folder / f"{name}.safetensors", specs, {"shuffled": "true"}) as write:
+        write(0, first)
+        for start in range(BLOCK_ROWS, kept, BLOCK_ROWS):
+            write(start, block(start))
+    spans = {key: column.span() for key, column in columns.items()}
+    return {"points": kept, "of": rows, "parts": [], "arrays": spans}, order
+
+
+def faces_file(folder: Path, name: str) -> Path:
+    """The file of the faces of a set in a case's folder."""
+    return folder / f"{name}.faces.safetensors"
+
+
+def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -> None:
+    """Writes the faces (F, C) of a set, of indices into the source's rows; `order` is what `write_set` returned."""
+    kept = np.empty(len(order), WHOLE)
+    kept[order] = np.arange(len(order), dtype=WHOLE)
+    with packed_writer(faces_file(folder, name), {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
+        write(0, {"faces": kept[faces]})
+
+
+def read_case_file(folder: Path) -> dict[str, Any] | None:
+    """What `case.json` says, or None where the case is not whole."""
+    try:
+        about = json.loads((folder / CASE_FILE).read_text())
+        whole = all((folder / name).stat().st_size == own["size"] for name, own in about["files"].items())
+        return about if whole and about["format_version"] == FORMAT_VERSION else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Writes `case.json`, with size and SHA-256 of the files beside it, and returns it. OSError: it cannot be."""
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
+        for path in sorted(folder.glob("*.safetensors"))
+    }
+    whole = {"format_version": FORMAT_VERSION, "files": files, **about}
+    (folder / CASE_FILE).write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    return whole
+
+
+def refuse_missing(out: Path | None) -> RequestError:
+    """The refusal of a folder that `noether data prepare` did not make."""
+    return RequestError(
+        "no-prepared-cases",
+        f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
+        seen="dataset_root=null"
+        if out is None
+        else "no dataset.json"
+        if out.is_dir()
+        else f"no folder {out.absolute()}",
+        expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",
+        fix="noether data inspect CASES && noether data prepare CASES OUT --map cases.yaml",
+    )

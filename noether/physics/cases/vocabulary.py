@@ -1,0 +1,231 @@
+"""What the arrays and numbers of simulations are usually called in files, and what that says about their physics."""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from noether.physics.cases.layout import CASE
+
+Physics = Literal["flow", "solid", "heat", "unknown"]
+
+TENSOR = 6
+"""Components of a symmetric tensor."""
+
+
+@dataclass(frozen=True)
+class KnownField:
+    """A usual field: its name, what files call it, its components (several where files differ), and its unit."""
+
+    name: str
+    pattern: re.Pattern[str]
+    components: tuple[int, ...]
+    unit: str
+    """LENGTH and STRESS stand for the units of the files' system."""
+    is_evidence: bool = True
+    """Whether it shows the physics; U and T are fields of several."""
+
+
+LENGTH, STRESS = "length", "stress"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _known(
+    name: str, pattern: str, components: int | tuple[int, ...], unit: str, *, evidence: bool = True
+) -> KnownField:
+    numbers = (components,) if isinstance(components, int) else components
+    return KnownField(name, re.compile(f"(?:{pattern})$"), numbers, unit, evidence)
+
+
+KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
+    "flow": (
+        _known("pressure", r"(p|(static_|statischer_)?(pressure|druck|pression))(_?mean)?(_?trim)?", 1, "Pa"),
+        _known("velocity", r"(velocity|geschwindigkeit|vitesse)(_?mean)?(_?trim)?", 3, "m/s"),
+        _known("velocity", r"(u|v)(_?mean)?(_?trim)?", 3, "m/s", evidence=False),
+        _known("wall_shear", r"(.*wall_?shear|wss).*", 3, "Pa"),
+        _known("temperature", r"(t|temp|temperature?)(_?mean)?", 1, "K", evidence=False),
+    ),
+    # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
+    "solid": (
+        _known("displacement", r"disp(lacements?)?|deformation|verschiebung|deplacement", 3, LENGTH),
+        _known("displacement", r"u", 3, LENGTH, evidence=False),
+        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?|spannung|contrainte", TENSOR, STRESS),
+        _known("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", TENSOR, "1"),
+        _known("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", 1, STRESS),
+        _known("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
+        _known("reaction_force", r"rf|forc|reaction(_?forces?)?", 3, "N"),
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K", evidence=False),
+    ),
+    "heat": (
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K"),
+        _known("heat_flux", r"hfl|flux|heat_?flux|q", 3, "W/m²"),
+    ),
+    "unknown": (),
+}
+"""The usual fields, by physics."""
+FLOW_NUMBERS = {
+    "drag_coefficient": re.compile(r"(average_)?cd$"),
+    "lift_coefficient": re.compile(r"(average_)?cl$"),
+    "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
+    "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
+}
+"""What force coefficients are made with, and what files call it."""
+FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
+RESULTS = _words(
+    """
+    reaction reactions force forces moment moments torque drag lift cd cl cs cm cmx cmy cmz nu nusselt coefficient
+    coefficients coeff coeffs drop loss losses efficiency max maximum min minimum peak mean average avg total heat
+    deflection stiffness compliance
+    """
+)
+"""Words in the names of numbers that a simulation computes; a model predicts them."""
+RESULT_PARTS = re.compile(
+    r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|widerstand|auftrieb|drehmoment|steifigkeit|mittel|mittler|gesamt"
+    r"|eigen(fre|wert|value)|natural_freq|frequence_propre|frecuencia_propia|resonan|(^|_)m[ai][xn]im[oa](_|$)"
+    r"|perte|chute|fleche|rendement|trainee|portance|raideur|(^|_)moyen|(max|min)imale?(_|$)|(^|_)(gain|s[1-9]{2})(_|$)"
+    r"|inductan|induktivit|capacitan|kapazit|radiated|abgestrahlt|rayonnee?(_|$)|dissipat|dissipiert"
+)
+"""The same in German and French, whose words are joined, in Spanish, of vibrations, waves and circuits."""
+RESULT_FILES = re.compile(r"(^|_)(results?|outputs?|responses?|ergebniss?e?|ausgaben?|resultats?|sorties?)(_|$)")
+"""In the names of files whose numbers are results, where others have those that were given."""
+GIVEN = _words(
+    """
+    applied imposed prescribed inlet ambient load reference ref input film friction expansion
+    aufgebracht aufgebrachte einlass eintritt zulauf applique appliquee impose imposee entree
+    """
+)
+"""Words in the names of numbers that a simulation is given, whatever else the names say."""
+ANGLES = re.compile(r"(^|_)(phase[nr]?\w*|\w*(angle|winkel)|arg(ument)?|azimuth?)(_|$)")
+"""In the names of fields that may be angles, in English, German and French."""
+WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
+"""In the names of fields that are parts of complex ones."""
+TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
+"""The ranges in which angles jump, and their units."""
+LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
+STRESSES = {"mm": "MPa"}
+"""Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
+SYMBOLS = {*LENGTH_UNITS} | _words(
+    """
+    µm um km Pa hPa kPa MPa GPa bar mbar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad
+    Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1 T mT µT uT H mH µH uH nH Wb Ω kΩ MΩ ohm
+    l
+    """
+)
+"""Of which units are made: products and quotients of them and their powers, such as W/(m²·K)."""
+SUFFIX_UNITS = "mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
+"""Units that names end with after _, as in length_mm: those that are no words or symbols of something else."""
+FAMILIES = tuple(map(_words, ("m mm cm in ft km um µm", "Pa hPa kPa MPa GPa bar mbar psi N", "N kN MN",
+                              "K °C degC C °F F", "W mW kW MW J kJ MJ")))  # fmt: skip
+"""Units, or the first symbols of units, of one quantity."""
+_EXPONENT = re.compile(r"(?:\^?[-−]?\d|[⁻²³]+)$")
+_UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
+
+_SUFFIXED = re.compile(rf"(.*[^\W_])_({SUFFIX_UNITS})$")
+
+
+def is_unit(text: str) -> bool:
+    """Returns whether a text is a unit: known symbols and their powers, with · * / and brackets between."""
+    factors = re.split(r"[·*/ ]+", re.sub(r"[()]", "", text))
+    return all(factor in SYMBOLS or _EXPONENT.sub("", factor) in SYMBOLS - {"-", "1"} for factor in factors)
+
+
+def name_and_unit(name: str) -> tuple[str, str]:
+    """Splits the unit off a name, as in "hole radius [mm]", "T (°C)" or "length_mm"; "" where it names none."""
+    if suffixed := _SUFFIXED.match(name.strip()):
+        return suffixed[1], suffixed[2]
+    found = _UNIT.match(name.strip())
+    unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
+    if not found or not is_unit(unit) or (unit == "T" and found["name"].lower().startswith("temp")):
+        return name.strip(), ""
+    return found["name"], unit
+
+
+def plain_name(name: str) -> str:
+    """Returns a name in small letters, digits and _, as maps have them; "" where nothing is left of it."""
+    latin = "".join(_latin(letter) for letter in unicodedata.normalize("NFC", name.replace(CASE, "")))
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", latin)
+    plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return plain if not plain or plain[0].isalpha() else f"a_{plain}"
+
+
+_UMLAUTS = {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss"}
+
+
+def _latin(letter: str) -> str:
+    """A letter in ASCII: ü is ue, é is e, σ is sigma; others stay."""
+    if unicodedata.name(letter, "").startswith("GREEK"):
+        return unicodedata.name(letter).split()[3].lower()
+    return _UMLAUTS.get(letter) or "".join(
+        c for c in unicodedata.normalize("NFD", letter) if not unicodedata.combining(c)
+    )
+
+
+def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
+    """Returns the usual field of this physics that files call so, or None."""
+    own, unit = name_and_unit(name)
+    plain = plain_name(own)
+    known = (field for field in KNOWN_FIELDS[physics] if components in field.components and _may_be(unit, field.unit))
+    return next((field for field in known if field.pattern.match(plain)), None)
+
+
+def _may_be(stated: str, usual: str) -> bool:
+    """Whether a unit that a name states can be one of what usually has another: a flux in mol/(m²·s) is not of heat."""
+    first, own = (_EXPONENT.sub("", re.split(r"[·*/ ]", unit.strip("()"))[0]) for unit in (stated, usual))
+    own = {LENGTH: "m", STRESS: "Pa"}.get(own, own)
+    families = [family for family in FAMILIES if own in family]
+    return not stated or not families or any(first in family for family in families)
+
+
+def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
+    """Returns the unit and the range of an angle that jumps, by its name and values; None: it is none.
+
+    It fills the range, but for less than a fiftieth: an angle of attack or of a slope does not.
+    """
+    plain = plain_name(name_and_unit(name)[0])
+    for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
+        slack = 0.02 * (end - start)
+        if start - 1e-3 * slack <= low <= start + slack and end - slack <= high <= end + 1e-3 * slack:
+            return unit, (start, end)
+    return None
+
+
+def number_name(column: str) -> str:
+    """Returns what a number is called in a map: those that force coefficients are made with by their meaning."""
+    plain = plain_name(name_and_unit(column)[0])
+    return next((name for name, pattern in FLOW_NUMBERS.items() if pattern.match(plain)), plain)
+
+
+def is_result(column: str) -> bool:
+    """Returns whether a number's name is of what a simulation computes, and not of what it was given."""
+    plain = plain_name(name_and_unit(column)[0])
+    words = set(plain.split("_"))
+    return bool(words & RESULTS or RESULT_PARTS.search(plain)) and not words & GIVEN
+
+
+def is_of_results(file: str) -> bool:
+    """Returns whether a file's name is of results, in one of the languages."""
+    return bool(RESULT_FILES.search(plain_name(file)))
+
+
+def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:
+    """Returns the physics that arrays, given as (name, components), and the names of numbers show."""
+    if is_openfoam or any(number_name(column) in FLOW_NUMBERS for column in numbers):
+        return "flow"
+    arrays = list(arrays)
+    waves = any(WAVES.search(plain_name(name)) or name_and_unit(name)[1] == "dB" for name, _ in arrays)
+    found = [(physics, known_field(*array, physics)) for array in arrays for physics in KNOWN_FIELDS]
+    shown = {physics for physics, field in found if field is not None and field.is_evidence}
+    is_wall = any(field is not None and field.name == "wall_shear" for _, field in found)
+    moves = any(components == 3 and name_and_unit(name)[1] in LENGTH_UNITS for name, components in arrays)
+    if moves or ("solid" in shown and not is_wall):
+        return "solid"
+    if waves and not {field.name for physics, field in found if physics == "flow" and field} - {"pressure"}:
+        shown.discard("flow")  # sound, whose pressures are no wind's
+    order: tuple[Physics, ...] = ("flow", "heat")
+    return next((physics for physics in order if physics in shown), "unknown")

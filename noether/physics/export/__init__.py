@@ -1,0 +1,1 @@
+"""A trained model as one folder that runs without noether."""

@@ -1,0 +1,186 @@
+"""Baselines beside the model: the mean field, the most similar training case, and a plain network.
+
+Each answers what is predicted of a sample; a model that does not beat them all has not earned its time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from noether.core.data.loader import Dataset
+from noether.core.data.points import GEOMETRY, Sample
+from noether.core.tasks.base import SampleMetrics, Task
+from noether.physics.fields.field_errors import by_channel
+from noether.physics.fields.plain_network import UPDATES, PlainNetwork, scaled_parameters
+
+COARSE_POINTS = 128
+CANDIDATES = 5
+
+
+Predictor = Callable[[Sample, int], dict[str, Tensor]]
+"""Predicts everything of a test sample, given with its position: fields (N, C), outputs of the case (C,)."""
+
+
+def make_baselines(
+    task: Task,
+    train: Dataset,
+    train_indices: Sequence[int],
+    *,
+    updates: int = UPDATES,
+    among_itself: bool = False,
+) -> dict[str, Predictor]:
+    """Makes the baselines that fit the task, by name.
+
+    mean_field: the mean of the training split, at every point.
+    nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
+        nearest point, and its outputs of the case. With `among_itself`, samples are the training samples themselves:
+        another one than itself.
+    nearest_case: the same of the training case with the most similar parameters, carried over from the nearest point
+        in coordinates that are scaled to each case's own box; where cases have parameters.
+    plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case;
+        where cases have parameters. It makes as many `updates` as the model has, at most 600.
+    """
+    samples = [train[index] for index in train_indices]
+    carried = Carrying(samples, task)
+
+    def nearest(search: ShapeSearch | ParameterSearch, *, boxed: bool) -> Predictor:
+        def predict(sample: Sample, index: int) -> dict[str, Tensor]:
+            return carried.of(search.nearest(sample, but=index if among_itself else None), sample, boxed=boxed)
+
+        return predict
+
+    made: dict[str, Predictor] = {
+        "mean_field": lambda sample, index: _means(task, sample),
+        "nearest_shape": nearest(ShapeSearch(samples, task), boxed=False),
+    }
+    if task.case_inputs:
+        made["nearest_case"] = nearest(ParameterSearch(samples, task), boxed=True)
+        network = PlainNetwork(samples, task, min(updates, UPDATES))
+        made["plain_network"] = lambda sample, index: network.predict(sample)
+    return made
+
+
+def score_baselines(
+    task: Task,
+    train: Dataset,
+    train_indices: Sequence[int],
+    test: Dataset,
+    *,
+    updates: int = UPDATES,
+    among_itself: bool = False,
+) -> dict[str, dict[str, float]]:
+    """Scores every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.
+
+    Returns:
+        {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions.
+    """
+    baselines = make_baselines(task, train, train_indices, updates=updates, among_itself=among_itself)
+    rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}
+    for index in range(len(test)):
+        sample = test[index]
+        batch = {name: values[None] for name, values in sample.items()}
+        for baseline, predict in baselines.items():
+            predicted = {name: values[None] for name, values in predict(sample, index).items()}
+            rows[baseline].append(task.of_physical(predicted, batch) | task.details(predicted, batch))
+    return {baseline: task.summarise(_columns(own)) for baseline, own in rows.items()}
+
+
+def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
+    """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
+    zeros = {name: torch.zeros_like(by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
+             for name in task.predicted}  # fmt: skip
+    return {name: values[0] for name, values in task.to_physical(zeros).items()}
+
+
+class ShapeSearch:
+    """Finds the training shape with the smallest Chamfer distance between point clouds.
+
+    All shapes are compared on a few points first; the closest of them are then compared on all points.
+    """
+
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
+        shapes = ("surface_points", GEOMETRY, next(iter(task.fields.values())).points)
+        self._shape = next(key for key in shapes if key in samples[0])
+        self._points = [sample[self._shape] for sample in samples]
+        self._coarse = [_few(points) for points in self._points]
+        self._trees: dict[int, cKDTree] = {}
+
+    def nearest(self, sample: Sample, but: int | None = None) -> int:
+        """Returns the position of the most similar training sample, `but` left out where there are others."""
+        own = _few(sample[self._shape])
+        distances = (torch.cdist(own, other) for other in self._coarse)
+        coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
+        order = np.argsort(coarse, kind="stable")
+        candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
+        points = sample[self._shape].numpy()
+        own_tree = cKDTree(points)
+        exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
+        return int(candidates[int(np.argmin(exact))])
+
+    def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
+        other = self._points[shape].numpy()
+        if shape not in self._trees:
+            self._trees[shape] = cKDTree(other)
+        return float(np.mean(self._trees[shape].query(points)[0]) + np.mean(own_tree.query(other)[0]))
+
+
+class ParameterSearch:
+    """Finds the training case whose standardised parameters are the nearest."""
+
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
+        self._task = task
+        self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
+
+    def nearest(self, sample: Sample, but: int | None = None) -> int:
+        """Returns the position of the most similar training case, `but` left out where there are others."""
+        distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
+        if but is not None and len(distances) > 1:
+            distances[but] = np.inf
+        return int(np.argmin(distances))
+
+
+class Carrying:
+    """Carries the fields of a training sample over to the points of another one."""
+
+    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
+        self._samples, self._task = samples, task
+        self._trees: dict[tuple[int, str, bool], cKDTree] = {}
+
+    def of(self, case: int, sample: Sample, *, boxed: bool) -> dict[str, Tensor]:
+        """Returns everything that is predicted of a sample, taken from a training sample.
+
+        Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
+        of the two span 0..1 along each axis.
+        """
+        other = self._samples[case]
+        carried = {name: other[name].reshape(-1) for name in self._task.predicted}
+        rows: dict[str, np.ndarray] = {}
+        for name, field in self._task.fields.items():
+            points = field.points
+            if points not in rows:
+                key = case, points, boxed
+                if key not in self._trees:
+                    self._trees[key] = cKDTree(_positions(other[points], boxed=boxed))
+                rows[points] = self._trees[key].query(_positions(sample[points], boxed=boxed))[1]
+            carried[name] = by_channel(other[name])[torch.from_numpy(rows[points])]
+        return carried
+
+
+def _positions(points: Tensor, *, boxed: bool) -> np.ndarray:
+    values = points.numpy().astype(np.float64)
+    if not boxed:
+        return values
+    low, size = values.min(axis=0), np.ptp(values, axis=0)
+    return np.asarray((values - low) / np.where(size > 0, size, 1.0))
+
+
+def _few(points: Tensor) -> Tensor:
+    return points[:: max(1, len(points) // COARSE_POINTS)][:COARSE_POINTS].float()
+
+
+def _columns(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, np.ndarray]:
+    """Metrics of each sample, (S,) by name."""
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}

@@ -1,0 +1,113 @@
+"""Errors of a field at points: with every point equal, and weighted by area or volume; what metrics they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from noether.core.data.padding import mean_of_points
+from noether.core.tasks.base import SampleMetrics
+from noether.runs.metrics import FIELD_ERRORS, Metric
+
+WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
+"""Measures of which every point counts by its area or volume, and the measures that they are then."""
+
+
+def squared_unit(unit: str) -> str:
+    """Returns the unit of a mean squared error: Pa², (m/s)²."""
+    return f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
+
+
+def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
+    units = {"mse": squared_unit(unit), "mae": unit, "max": unit}
+
+    def metric(key: str, measure: str, part: str) -> Metric:
+        unit, label = units.get(measure, "%"), FIELD_ERRORS[measure]
+        headline = measure == "relative_l2" and not part
+        return Metric(key, unit, "lower", label, name, part, measure, headline=headline)
+
+    for stem, part in {name: "", **{f"{name}/{key}": words for key, words in parts.items()}}.items():
+        yield from (metric(f"{stem}/{measure}", measure, part) for measure in FIELD_ERRORS)
+    for key, measure in WEIGHTED.items():
+        yield metric(f"{name}/{key}", measure, "weighted by area or volume")
+
+
+def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
+    """Returns the metrics of a split from those of its samples (S,), of a field or a part of it, `stem`, by name.
+
+    Means, and the largest of the largest errors. relative_l2 is the mean of the samples' own ratios,
+    pooled_relative_l2 the ratio of the norms over all points of all samples, in which a weak field weighs little;
+    there is none where the truth is 0 everywhere.
+    """
+    there = {f"{stem}/{measure}": measure for measure in (*FIELD_ERRORS, *WEIGHTED) if f"{stem}/{measure}" in samples}
+    found = {name: float((np.max if measure == "max" else np.mean)(samples[name])) for name, measure in there.items()}
+    if f"{stem}/squared_truth" in samples:
+        error, truth = (samples[f"{stem}/squared_{of}"].sum() for of in ("error", "truth"))
+        found |= {f"{stem}/pooled_relative_l2": float(np.sqrt(error / truth))} if truth > 0 else {}
+    return found
+
+
+def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
+    """Returns each sample's errors of a field (B, N, C) in its own unit, over its real points.
+
+    relative_l2: norm of the error over norm of the truth, over all points and channels.
+    mse, mae, max: over all points and channels.
+    mask: (B, N), False for padding, where the truth is 0 whatever is predicted; None: no padding.
+    """
+    error = _error_of(prediction, truth, mask)
+    norm = truth.double().flatten(1).norm(dim=1)
+    return {
+        "relative_l2": error.flatten(1).norm(dim=1) / norm,
+        "mse": mean_of_points(error.square(), mask),
+        "mae": mean_of_points(error.abs(), mask),
+        "max": error.abs().amax(dim=(1, 2)),
+    }
+
+
+def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
+    """Returns the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
+
+    prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
+    """
+    error = _error_of(prediction, truth, mask)
+    return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
+
+
+def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tensor | None = None) -> SampleMetrics:
+    """Returns each sample's errors in which every point counts by its area or volume, `sizes` (B, N).
+
+    weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
+    They do not depend on where a mesh is fine.
+    """
+    error = _error_of(prediction, truth, mask)
+    weights = sizes.double().reshape(sizes.shape[0], -1)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0)
+    squares = (weights * error.square().sum(dim=2)).sum(dim=1)
+    truths = (weights * truth.double().square().sum(dim=2)).sum(dim=1)
+    return {
+        "weighted_relative_l2": (squares / truths).sqrt(),
+        "weighted_mae": (weights * error.abs().mean(dim=2)).sum(dim=1) / weights.sum(dim=1),
+    }
+
+
+def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
+    error = prediction.double() - truth.double()
+    return error if mask is None else error.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
+    """Returns what a channel of a field is called: its own name; else x, y or z, or its number."""
+    own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
+    return str(own[channel])
+
+
+def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
+    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
+    return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
+
+
+def with_channel(values: Tensor) -> Tensor:
+    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
+    return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

@@ -1,0 +1,349 @@
+"""Regression of physical fields at points: scaled for the model, scored in physical units."""
+
+from collections.abc import Iterable, Mapping
+from math import nan
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.config.task import FieldConfig, ForceCoefficientConfig, ParameterConfig
+from noether.core.data.layout import CASE, Layout, in_order
+from noether.core.data.loader import Batch
+from noether.core.data.moments import Moments
+from noether.core.data.padding import mask_of, mean_of_points
+from noether.core.data.points import ANCHOR
+from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, check_predictions
+from noether.physics.fields.field_errors import (
+    by_channel,
+    component_name,
+    field_metrics,
+    summarise_errors,
+    with_channel,
+)
+from noether.physics.fields.field_samples import check_columns, check_keys, check_names, components_of, describe
+from noether.physics.fields.field_statistics import (
+    SCALINGS,
+    SEEN,
+    Scaling,
+    Seen,
+    check_domain,
+    log_scaled,
+    log_scales,
+    standard_scaling,
+    without_noise,
+)
+from noether.physics.fields.force_loss import ForceLoss
+from noether.physics.fields.physical_metrics import details, errors, named, numbers
+from noether.physics.fields.scalars import measure_scalars, scalar_facts, scalar_metrics
+from noether.runs.metrics import Metric
+
+POSITION_SCALE = 1000.0
+"""Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
+
+
+class FieldsTask(Task):
+    """Regression of named fields at points, and of outputs of a whole case.
+
+    The model sees positions scaled isotropically to 0..1000, inputs and parameters standardised per channel; it
+    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum over them of the
+    mean squared error in scaled units, so that predicting the mean costs about 1 per unit of weight.
+
+    Args:
+        fields: the outputs by their key in the samples, (N,) or (N, C) per sample, of a case () or (C,); None: those
+            that the data set names.
+        inputs: keys standardised as further inputs of each point.
+        domain_low, domain_length: the cube that holds every position, in m; None: of the training split.
+        parameters: further inputs of each case, () or (C,) per sample; None: those that the data set names.
+        scalars: force coefficients derived from the fields.
+        force_weight: weight of their errors in the loss, beside a field's of 1.
+
+    Samples padded to a batch count their real points only.
+    """
+
+    reads_masks = True
+    baselines = True
+    report_parts = ("errors", "cases", "scalars", "distributions")
+
+    def __init__(
+        self,
+        fields: Mapping[str, Mapping[str, Any]] | None = None,
+        domain_low: float | None = None,
+        domain_length: float | None = None,
+        inputs: Iterable[str] = (),
+        scalars: Mapping[str, Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        force_weight: float = 0.0,
+    ) -> None:
+        self._forces = ForceLoss(force_weight)
+        self._given = (fields, parameters, scalars)
+        self.inputs = tuple(inputs)
+        self._domain = None if domain_low is None or domain_length is None else (domain_low, domain_length)
+        self._take(fields or {}, parameters or {}, scalars or {})
+        self.statistics: dict[str, Scaling] = {}
+        self.seen = Seen()
+        self.components: dict[str, int] = {}
+        self.parts: dict[str, list[str]] = {}
+        self.space: dict[str, Any] = {}
+        self.reference_areas: dict[str, str] = {}
+        self._keys: set[str] = set()
+
+    def _take(self, fields: Mapping[str, Any], parameters: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
+        every = {name: FieldConfig.model_validate(field) for name, field in fields.items()}
+        self.fields = {name: field for name, field in every.items() if field.points != CASE}
+        self.case_fields = {name: field for name, field in every.items() if field.points == CASE}
+        self.parameters = {name: ParameterConfig.model_validate(about) for name, about in parameters.items()}
+        self.scalars = {name: ForceCoefficientConfig.model_validate(scalar) for name, scalar in scalars.items()}
+
+    @property
+    def outputs(self) -> dict[str, FieldConfig]:
+        """Fields at points and outputs of the case."""
+        return {**self.fields, **self.case_fields}
+
+    @property
+    def truths(self) -> tuple[str, ...]:
+        """The keys of the outputs."""
+        return tuple(self.outputs)
+
+    predicted = truths
+
+    @property
+    def periods(self) -> dict[str, tuple[float, float]]:
+        """The ranges of the fields that are angles."""
+        return {name: field.period for name, field in self.fields.items() if field.period}
+
+    @property
+    def case_inputs(self) -> tuple[str, ...]:
+        """The keys of the parameters."""
+        return tuple(self.parameters)
+
+    @property
+    def numbers(self) -> dict[str, None]:
+        """The keys of the numbers of a case that its coefficients are divided by, each once."""
+        return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.numbers)
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """Lower corner and length of the domain, in m: as configured, else that of the training split."""
+        return self._domain or self.seen.domain()
+
+    def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
+        self._take(*describe(self._given, about, sample))
+        self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
+        self.reference_areas = dict(about.get("reference_areas", {}))
+        self._keys = set(sample)
+        check_keys(sample, self.outputs, self.inputs, self.parameters)
+        check_columns(sample, self.fields, self.inputs)
+        self._forces.check(self.scalars, sample)
+        for name, field in self.outputs.items():
+            self.components[name] = components_of(name, sample[name], field)
+        labels = [label for name in self.case_fields for label in self.case_labels(name)]
+        check_names([*self.fields, *labels], self.scalars)
+        self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
+
+    def layout(self) -> Layout:
+        """Returns the fields of each set of points, the features, the parameters and the outputs of the case."""
+        outputs: dict[str, dict[str, int]] = {}
+        for name, field in self.fields.items():
+            outputs.setdefault(field.points, {})[name] = self.components[name]
+        features: dict[str, dict[str, int]] = {}
+        for key in self.inputs:
+            points = next((one for one in outputs if key.startswith(one.removesuffix("points"))), None)
+            if points is not None:
+                features.setdefault(points, {})[key] = self.components[key]
+        parameters = {key: self.components[key] for key in self.parameters}
+        return Layout(in_order(outputs), features, parameters, {k: self.components[k] for k in self.case_fields})
+
+    def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
+        """Computes mean and standard deviation per channel over every point of the split, in float64.
+
+        It also notes the numbers of points, where they lie and what the parameters span: what a shape given later is
+        held against. `samples` is gone through twice where a field is scaled by its logarithm.
+
+        Raises:
+            RequestError: points lie outside the domain that was configured.
+        """
+        self.seen = Seen()
+        decades = [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"]
+        logs = log_scales({key: self._rows(sample, key) for key in decades} for sample in (samples if decades else ()))
+        moments: dict[str, Moments] = {}
+        for sample in samples:
+            self.seen.add(sample, self.parameters, self.numbers)
+            self._forces.add(sample, self.scalars)
+            for key in (*self.outputs, *self.inputs, *self.parameters):
+                values = self._rows(sample, key)
+                moments.setdefault(key, Moments(values.shape[1])).add(log_scaled(values, logs.get(key)))
+        if self.seen.points and self._domain is not None:
+            check_domain(*self.seen.box(), *self._domain)
+        self._forces.fit()
+        self.statistics = {key: standard_scaling(own, logs.get(key)) for key, own in moments.items()}
+        self.statistics |= {key: without_noise(own) for key, own in self.statistics.items() if key in self.fields}
+        self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
+
+    def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
+        """A sample's values (n, C): of points (N,) or (N, C), of a case () or (C,)."""
+        of_case = key in self.case_fields or key in self.parameters
+        values = with_channel(sample[key][None]) if of_case else by_channel(sample[key])
+        return values.numpy().astype(np.float64)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the scaling of each key, what was seen of the training split, and what the data set has said.
+
+        Before `fit` there is nothing to say.
+        """
+        if not self.statistics:
+            return {}
+        return {
+            "statistics": SCALINGS.dump_python(self.statistics, exclude_none=True),
+            **SEEN.dump_python(self.seen),
+            "described": {
+                "fields": {
+                    name: own.model_dump(exclude=set() if own.period else {"period"})
+                    for name, own in self.outputs.items()
+                },
+                "parameters": {name: own.model_dump() for name, own in self.parameters.items()},
+                "scalars": {name: own.model_dump() for name, own in self.scalars.items()},
+            },
+            "parts": self.parts,
+            "space": self.space,
+            "reference_areas": self.reference_areas,
+            **({"force_deviation": self._forces.deviation} if self._forces.weight else {}),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what a checkpoint knows; one of format 2 may have fewer entries.
+
+        Raises:
+            ValueError: the state is not one of this task.
+        """
+        self.statistics = SCALINGS.validate_python(state["statistics"])
+        self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
+        self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters", "numbers")})
+        if described := state.get("described"):
+            self._take(**described)
+        self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
+        self.reference_areas = dict(state.get("reference_areas", self.reference_areas))
+        self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Returns positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
+        prepared = {**batch, **self._forces.kept(batch, self.scalars)}
+        low, length = self.domain
+        for key, value in batch.items():
+            if key.endswith("_points"):
+                prepared[key] = (value - low) * (POSITION_SCALE / length)
+        for key in (*self.fields, *self.inputs, *(ANCHOR + key for key in self.inputs)):
+            if key in batch:
+                scaling = self.statistics[key.removeprefix(ANCHOR)]
+                prepared[key] = scaling.forward(by_channel(batch[key], batched=True))
+        for key in (*self.case_fields, *self.parameters):
+            if key in batch:
+                prepared[key] = self.statistics[key].forward(with_channel(batch[key]))
+        return prepared
+
+    def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
+        """Returns the weighted sum over all outputs of the scaled mean squared error, a scalar."""
+        return self._sample_loss(predictions, batch).mean()
+
+    def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
+        shapes = {name: tuple(prepared[name].shape) for name in self.outputs}
+        check_predictions(predictions, shapes, "task.fields; a model with an argument `layout` is told the fields")
+        losses = []
+        for name, field in self.outputs.items():
+            if field.weight:
+                squares = (predictions[name].to(prepared[name].dtype) - prepared[name]).square()
+                mean = squares.mean(dim=1) if name in self.case_fields else mean_of_points(
+                    squares, mask_of(prepared, field.points)
+                )  # fmt: skip
+                losses.append(field.weight * mean)
+        if self._forces.deviation:
+            of = {name for scalar in self.scalars.values() for name in (scalar.pressure, scalar.shear) if name}
+            true, found = self.to_physical({name: prepared[name] for name in of}), self.to_physical(predictions)
+            losses.append(self._forces.errors({name: found[name] - true[name] for name in of}, prepared, self.scalars))
+        return torch.stack(losses).sum(dim=0)
+
+    def to_physical(self, predictions: Predictions) -> Predictions:
+        """Returns predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
+        if isinstance(predictions, Evaluated) and predictions.physical is not None:
+            return predictions.physical
+        there = (name for name in self.outputs if name in predictions)
+        physical = {name: self.statistics[name].backward(predictions[name]) for name in there}
+        if isinstance(predictions, Evaluated):
+            predictions.physical = physical
+        return physical
+
+    def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
+        loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
+        return loss | self.of_physical(self.to_physical(predictions), batch)
+
+    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what `metrics` says of physical predictions."""
+        return named(errors(self, physical, batch)) | named(numbers(self, physical, batch))
+
+    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
+        return named(details(self, physical, batch))
+
+    def lacks(self, scalar: str) -> list[str]:
+        """Returns the keys that a scalar needs and samples lack."""
+        return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
+
+    def size_key(self, name: str, keys: Iterable[str]) -> str | None:
+        """Returns the key of the area or volume of a field's points, of those that samples have."""
+        field, have = self.fields[name], set(keys)
+        prefix = field.points.removesuffix("_points")
+        known = [field.measure] if field.measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
+        return next((key for key in known if key in have), None)
+
+    def channels(self, name: str) -> int:
+        """Components of an output as users have it: one of an angle, of which the model has cosine and sine."""
+        return 1 if name in self.periods else self.components.get(name, 1)
+
+    def case_labels(self, name: str) -> list[str]:
+        """Returns what the components of an output of the case are called in tables."""
+        count, names = self.components[name], self.case_fields[name].component_names
+        return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
+
+    def parts_of(self, name: str) -> dict[str, str]:
+        """The components of a field and the named parts of its set, by their keys in metrics, in words."""
+        field, count = self.fields[name], self.channels(name)
+        keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
+        words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
+        return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
+
+    def describe_metrics(self) -> Iterable[Metric]:
+        """Returns the errors of each field, in its unit, and the scores of each scalar and output of the case."""
+        for name, field in self.fields.items():
+            yield from field_metrics(name, field.unit, self.parts_of(name))
+        for name in self.scalars:
+            yield from scalar_metrics(name, "")
+        for name, field in self.case_fields.items():
+            for label in self.case_labels(name):
+                yield from scalar_metrics(label, field.unit)
+
+    def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the split's metrics: the mean loss, errors of fields, measures of scalars (NaN: undefined)."""
+        found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
+        for name in self.fields:
+            for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
+                found |= summarise_errors(samples, stem)
+        for name, (measures, _) in measure_scalars(self, samples).items():
+            found |= {f"{name}/{key}": nan if value is None else value for key, value in measures.items()}
+        return found
+
+    def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the first field's relative L2; the loss where a task derived from this does not measure it."""
+        return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
+
+    def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Returns the names of the fields, what the measures of scalars refer to, and what the training split spans."""
+        spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
+        return {
+            "fields": list(self.fields),
+            "scalars": scalar_facts(self, samples),
+            "trained_on": {"points": self.seen.points, "parameters": spans},
+        }

@@ -1,0 +1,1 @@
+"""Models of points: UPT, AB-UPT, Transformer, Transolver, MLP."""

@@ -1,0 +1,174 @@
+"""AB-UPT: the anchors of each set of points exchange what they know, and any number of queries read them.
+
+Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). Read top to bottom:
+`attend` takes the anchors through geometry, physics and their own branch, `decode` takes queries along.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from noether.core.data.layout import CAR_FLOW, Layout
+from noether.core.data.padding import mask_of
+from noether.physics.models.geometry import GeometryModel
+from noether.physics.models.layers.attention import KeysValues
+from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.points import (
+    AnchoredModel,
+    Latent,
+    blocks_of,
+    in_full_precision,
+    joined_masks,
+    mean_token,
+    present,
+    split_channels,
+)
+
+BySet = dict[str, KeysValues]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What queries read: the geometry, then block by block the keys and values of anchors, by the reading set."""
+
+    geometry: KeysValues
+    physics: list[BySet]
+    branch: dict[str, list[KeysValues]]
+
+
+class ABUPT(AnchoredModel, GeometryModel):
+    """Predict fields at points, and outputs of the case, from geometry and anchors.
+
+    Keys and values come from anchors alone and queries are never attended to, so each query's prediction is independent
+    of the other queries. A query at an anchor's place is predicted as the anchor is. Without `anchor_…` entries in the
+    batch, all points are anchors.
+
+    Args:
+        dim: channels of a token.
+        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        geometry_depth: transformer blocks among the supernodes.
+        physics_depth: pairs of blocks whose weights all sets share: among a set's own anchors, then from the
+            other sets (where there is no other, its own again). One more among the own follows.
+        branch_depth: blocks that each set has for itself.
+        supernodes, radius, max_neighbours: of the pooling, as of GeometryModel.
+        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
+
+    At the defaults 7,007,236 parameters.
+    """
+
+    def __init__(
+        self,
+        dim: int = 192,
+        heads: int = 3,
+        geometry_depth: int = 1,
+        physics_depth: int = 4,
+        branch_depth: int = 2,
+        supernodes: int | None = None,
+        *,
+        radius: float = 9.0,
+        max_neighbours: int = 32,
+        layout: Layout = CAR_FLOW,
+    ) -> None:
+        super().__init__(
+            layout,
+            dim,
+            heads,
+            supernodes=supernodes,
+            radius=radius,
+            max_neighbours=max_neighbours,
+            depths={"geometry_depth": geometry_depth, "physics_depth": physics_depth, "branch_depth": branch_depth},
+        )
+        more = {"conditioned": self.conditioned}
+        self.geometry = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(geometry_depth))
+        self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
+        self.read_geometry = PerceiverBlock(dim, heads, **more)
+        self.physics = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(2 * physics_depth + 1))
+        self.branch = nn.ModuleDict(
+            {
+                points: nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(branch_depth))
+                for points in layout.outputs
+            }
+        )
+        self.head = nn.ModuleDict({points: nn.Linear(dim, layout.width(points)) for points in layout.outputs})
+        self.apply(initialise_linear)
+        publish_norms(self)
+
+    def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
+        """What queries read, and the fields at the anchors themselves.
+
+        Args:
+            context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as
+                `surface_points` (B, As, 3) and `volume_points` (B, Av, 3), each with its mask where some are
+                padding.
+
+        Raises:
+            ValueError: one of them is absent, or there are fewer geometry points than supernodes.
+        """
+        if absent := [name for name in ("geometry_points", *self.layout.outputs) if name not in context]:
+            raise ValueError(
+                f"AB-UPT attends to geometry and anchors of each set: the batch has no {', '.join(absent)}"
+            )
+        condition = self._condition(context)
+        supernodes, table, mask = self._encode_geometry(context, self.geometry, condition)
+        geometry = self.read_geometry.keys_values(supernodes, table, mask)
+        tokens, tables = self._tokens(context, geometry, condition)
+        masks = {name: mask_of(context, name) for name in tokens}
+        physics: list[BySet] = []
+        for number, block in enumerate(blocks_of(self.physics)):
+            if number % 2 == 0:
+                passed = {
+                    name: block.with_keys_values(x, tables[name], masks[name], condition) for name, x in tokens.items()
+                }
+                tokens = {name: x for name, (x, _) in passed.items()}
+                physics.append({name: own for name, (_, own) in passed.items()})
+                continue
+            made = {name: block.keys_values(x, tables[name], masks[name], condition) for name, x in tokens.items()}
+            physics.append({name: _of_others(made, name) for name in tokens})
+            tokens = {name: block.read(x, physics[-1][name], tables[name], condition) for name, x in tokens.items()}
+        branch: dict[str, list[KeysValues]] = {name: [] for name in tokens}
+        for name, blocks in self.branch.items():
+            for block in blocks_of(blocks):
+                tokens[name], here = block.with_keys_values(tokens[name], tables[name], masks[name], condition)
+                branch[name].append(here)
+        anchors = joined_masks(list(masks.values()), [x.shape[1] for x in tokens.values()])
+        pooled = mean_token(supernodes, mask) + mean_token(torch.cat(list(tokens.values()), dim=1), anchors)
+        return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
+
+    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        read: Attended = latent.read
+        tokens, tables = self._tokens(queries, read.geometry, latent.condition)
+        for name, x in tokens.items():
+            for block, physics in zip(blocks_of(self.physics), read.physics, strict=True):
+                x = block.read(x, physics[name], tables[name], latent.condition)
+            for block, own in zip(blocks_of(self.branch[name]), read.branch[name], strict=True):
+                x = block.read(x, own, tables[name], latent.condition)
+            tokens[name] = x
+        return self._fields(tokens)
+
+    def _tokens(
+        self, batch: dict[str, Tensor], geometry: KeysValues, condition: Tensor | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Each set's tokens once they have read the geometry, and their rotary tables."""
+        tokens, tables = {}, {}
+        for name in present(batch, self.layout):
+            own, tables[name] = self._set_tokens(batch, name, self.point_mlp[name])
+            tokens[name] = self.read_geometry(own, geometry, tables[name], condition)
+        return tokens, tables
+
+    def _fields(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+        predictions: dict[str, Tensor] = {}
+        for name, x in tokens.items():
+            predictions |= split_channels(in_full_precision(x, self.head[name]), self.layout.outputs[name])
+        return predictions
+
+
+def _of_others(made: BySet, name: str) -> KeysValues:
+    """The keys and values of all sets but one; of that one where there is no other."""
+    others = [keys_values for other, keys_values in made.items() if other != name] or [made[name]]
+    if len(others) == 1:
+        return others[0]
+    keys, values = (torch.cat(parts, 2) for parts in zip(*((o.keys, o.values) for o in others), strict=True))
+    return KeysValues(keys, values, joined_masks([o.mask for o in others], [o.keys.shape[2] for o in others]))

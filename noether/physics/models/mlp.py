@@ -1,0 +1,122 @@
+"""A point-wise MLP whose layers the case scales and shifts: the small model, for tens to hundreds of cases.
+
+A neural field conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on what differs between cases. It has no
+attention, so an update costs little, and a few hundred points of many cases are enough for one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from noether.core.data.layout import CAR_FLOW, Layout
+from noether.physics.models.points import (
+    Batch,
+    Latent,
+    PointModel,
+    in_full_precision,
+    mean_token,
+    present,
+    split_fields,
+)
+
+HALF_DOMAIN = 500.0
+"""Positions arrive scaled to 0..1000; the network reads them as -1..1."""
+
+
+class PointwiseMLP(PointModel):
+    """Predict fields at points, each from its own position, and outputs of the case.
+
+    Args:
+        dim: channels of the hidden layers.
+        depth: hidden layers.
+        case_dim: channels of what scales and shifts the layers: few, so that tens of cases are not learned by heart.
+        octaves: how many sines and cosines of a coordinate the first layer reads beside it: half a wave over the
+            domain, and each half as long as the one before.
+        shape: whether the points of the geometry are read too, each by two layers and then averaged (as PointNet,
+            Qi et al. 2017, arXiv 1612.00593, pools them). None: only where cases have no parameters to tell them apart.
+        layout: the fields, features, parameters and outputs of a case; the published models' where not given.
+    """
+
+    points_per_update = 64  # Of many cases: more points of one case say little that is new.
+    geometry_points = 512
+
+    def __init__(
+        self,
+        dim: int = 128,
+        depth: int = 4,
+        octaves: int = 3,
+        case_dim: int = 64,
+        *,
+        shape: bool | None = None,
+        layout: Layout = CAR_FLOW,
+    ) -> None:
+        super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
+        if layout.case_outputs:  # Without a norm, which hides how far a case's parameters are from the usual ones.
+            self.case_head = nn.Sequential(nn.Linear(dim, sum(layout.case_outputs.values())))
+        self.octaves = octaves
+        read = 3 * (1 + 2 * octaves)
+        self.embedding = nn.ModuleDict({points: nn.Linear(read, dim) for points in layout.outputs})
+        reads_shape = shape if shape is not None else not layout.parameters
+        self.shape = nn.Sequential(nn.Linear(read, dim), nn.GELU(), nn.Linear(dim, dim)) if reads_shape else None
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth - 1))
+        self.activation = nn.GELU()
+        known = sum(layout.parameters.values()) + (dim if reads_shape else 0)
+        self.first = nn.Linear(known, dim)
+        self.case = nn.Sequential(nn.Linear(known, case_dim), nn.GELU(), nn.Linear(case_dim, case_dim), nn.GELU())
+        self.modulations = nn.ModuleList(_starting_at_zero(nn.Linear(case_dim, 2 * dim)) for _ in range(depth))
+        self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs)) if layout.outputs else None
+
+    @classmethod
+    def needs(cls, layout: Layout) -> tuple[str, ...]:
+        """The points that show the shape, where cases have no parameters."""
+        return () if layout.parameters else ("geometry_points",)
+
+    def encode(self, batch: Batch) -> Latent:
+        """What tells the case from others.
+
+        Args:
+            batch: the layout's parameters; where the shape is read, `geometry_points` (B, Ng, 3), and `geometry_mask`
+                (B, Ng) where some are padding.
+
+        Raises:
+            ValueError: what the model reads is not in the batch.
+        """
+        known, pooled = [], []
+        if self.parameter_embedding is not None:
+            pooled.append(self.parameter_embedding(batch).squeeze(1))
+            known += [batch[name].reshape(pooled[0].shape[0], -1).to(self._dtype) for name in self.layout.parameters]
+        if self.shape is not None:
+            if "geometry_points" not in batch:
+                raise ValueError("the model reads the shape: no geometry_points")
+            points = self.shape(self._waves(batch["geometry_points"]))
+            pooled.append(mean_token(points, batch.get("geometry_mask")))
+            known.append(pooled[-1])
+        return Latent(torch.cat(known, dim=-1).unsqueeze(1), None, torch.stack(pooled).sum(dim=0))
+
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each."""
+        assert self.head is not None, "a layout without fields has nothing to decode"
+        tokens = {
+            points: self._with_features(queries, points, self.embedding[points](self._waves(queries[points])))
+            for points in present(queries, self.layout)
+        }
+        x = torch.cat(list(tokens.values()), dim=1) + self.first(latent.read)
+        case = self.case(latent.read)
+        for number, modulation in enumerate(self.modulations):
+            shift, scale = modulation(case).chunk(2, dim=-1)
+            x = self.activation((self.layers[number - 1](x) if number else x) * (1 + scale) + shift)
+        sizes = {points: own.shape[1] for points, own in tokens.items()}
+        return split_fields(in_full_precision(self._in_parameter_precision(x), self.head), sizes, self.layout)
+
+    def _waves(self, points: Tensor) -> Tensor:
+        """Coordinates (..., 3) as -1..1, and their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
+        x = self._in_position_precision(points) / HALF_DOMAIN - 1
+        octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
+        phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)
+        return torch.cat((x, phases.sin(), phases.cos()), dim=-1).to(self._dtype)
+
+
+def _starting_at_zero(layer: nn.Linear) -> nn.Linear:
+    """At first every layer is as if no case changed it."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,332 @@
+"""The base classes of models of fields: a latent computed once, and predictions at any number of query points."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from noether.common.errors import RequestError
+from noether.config.model import check_heads
+from noether.core.data.layout import Layout
+from noether.core.data.padding import mask_of
+from noether.core.data.points import ANCHOR
+from noether.physics.models.layers.blocks import initialise_linear
+from noether.physics.models.layers.conditioning import ParameterEmbedding
+from noether.physics.models.layers.norms import add_unrecorded, set_norms
+from noether.physics.models.layers.positions import rotary_table, sincos_embedding
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Latent:
+    """What queries are answered from.
+
+    read: what the model's own `decode` attends to.
+    condition: (B, 1, dim), the embedding of the case's parameters; None for models that read none.
+    pooled: (B, dim), the mean of the tokens: what outputs of the whole case are made of.
+    """
+
+    read: Any
+    condition: Tensor | None
+    pooled: Tensor
+
+
+class PointModel(nn.Module):
+    """Predicts the fields of its layout at query points, and outputs of the whole case.
+
+    `encode` computes a latent, and `decode` predicts at queries from it. Each prediction is independent of the other
+    queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled
+    isotropically to about 0..1000. A batch may hold samples of differing numbers of points, padded:
+    `<set>_mask` (B, N) is True where a point is real, and absent where all are. Predictions at padding mean
+    nothing.
+
+    Args:
+        layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made,
+            so that the published models keep their sizes.
+        dim: channels of a token.
+        heads: attention heads.
+        rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
+        counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
+
+    Raises:
+        RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to
+            change. A run's configuration has been through the same rules before.
+    """
+
+    reads_masks = True
+    """Tells whoever makes batches that padded ones are understood."""
+    points_per_update = 4096
+    """Points of each set of a case that an update draws where no setting says so."""
+    unrecorded: Mapping[str, Sequence[float]] = {}
+    """Buffers that weights of checkpoint format 2 may lack, as they were trained."""
+
+    def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
+        _check_counts({"dim": dim, "heads": heads, **counts})
+        check_heads(dim, heads, rotary=rotary)
+        self.check_layout(layout)
+        super().__init__()
+        self.layout, self.dim, self.head_dim = layout, dim, dim // heads
+        widths = {points: sum(keys.values()) for points, keys in layout.features.items()}
+        self.features = nn.ModuleDict({points: nn.Linear(width, dim) for points, width in widths.items() if width})
+        self.parameter_embedding = ParameterEmbedding(dict(layout.parameters), dim) if layout.parameters else None
+        width = sum(layout.case_outputs.values())
+        self.case_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, width)) if width else None
+
+    @classmethod
+    def needs(cls, layout: Layout) -> tuple[str, ...]:
+        """Returns the keys that every sample must have for this model, beside the layout's own."""
+        return ()
+
+    @classmethod
+    def check_layout(cls, layout: Layout) -> None:
+        """Refuses a layout that this model cannot serve. RequestError; default: every layout is served."""
+
+    def encode(self, batch: Batch) -> Latent:
+        """What queries read, from a prepared batch."""
+        raise NotImplementedError
+
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
+        """The fields at the query points of `queries`, from what `encode` returned."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> Batch:
+        """Predict the fields at the query points, and the outputs of the case.
+
+        Returns:
+            Each field (B, N, C) of the sets of points that the batch has, each output of the case (B, C), in
+            whatever unit the targets are given in, normally standardised.
+
+        Raises:
+            ValueError: what the model needs is not in the batch.
+        """
+        latent = self.encode(batch)
+        fields = self.decode(latent, batch) if self.layout.outputs else {}
+        return {**fields, **self.case_outputs(latent)}
+
+    def forward_in_chunks(self, batch: Batch, chunk_size: int) -> Batch:
+        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
+        latent = self.encode(batch)
+        decode = partial(checkpoint, self.decode, use_reentrant=False) if torch.is_grad_enabled() else self.decode
+        parts: dict[str, list[Tensor]] = {}
+        for points in present(batch, self.layout) if self.layout.outputs else ():
+            for chunk in _chunks(batch, points, chunk_size):
+                for name, value in decode(latent, chunk).items():
+                    parts.setdefault(name, []).append(value)
+        return {name: torch.cat(values, dim=1) for name, values in parts.items()} | self.case_outputs(latent)
+
+    def case_outputs(self, latent: Latent) -> Batch:
+        """The outputs of the whole case, each (B, C), from the pooled latent; nothing where the layout has none."""
+        if self.case_head is None:
+            return {}
+        return split_channels(in_full_precision(latent.pooled, self.case_head), self.layout.case_outputs)
+
+    @property
+    def conditioned(self) -> bool:
+        """Whether the blocks are given the parameters of a case."""
+        return bool(self.layout.parameters)
+
+    def _condition(self, batch: Batch) -> Tensor | None:
+        return None if self.parameter_embedding is None else self.parameter_embedding(batch)
+
+    def _with_features(self, batch: Batch, points: str, embedded: Tensor) -> Tensor:
+        """Adds the embedding of a set's further inputs, each (B, N) or (B, N, C), to that of its positions."""
+        if points not in self.features:
+            return embedded
+        keys = self.layout.features[points]
+        prefix = "" if all(key in batch for key in keys) else ANCHOR
+        if absent := [key for key in keys if prefix + key not in batch]:
+            raise ValueError(f"the model reads {points} with {', '.join(keys)}: no {', '.join(absent)}")
+        values = [batch[prefix + key] for key in keys]
+        together = torch.cat([value.unsqueeze(-1) if value.ndim == 2 else value for value in values], dim=-1)
+        out: Tensor = embedded + self.features[points](together.to(self._dtype))
+        return out
+
+    def _set_tokens(self, batch: Batch, points: str, mlp: nn.Module) -> tuple[Tensor, Tensor]:
+        """A set's tokens (B, N, dim), of its positions by an MLP and of its further inputs, and their rotary table."""
+        positions = self._in_position_precision(batch[points])
+        tokens = mlp(self._with_features(batch, points, self._embed(positions)))
+        return self._in_parameter_precision(tokens), rotary_table(positions, self.head_dim)
+
+    def _sequence(self, batch: Batch, mlps: nn.ModuleDict) -> tuple[Tensor, Tensor, dict[str, int]]:
+        """The points of all sets as one sequence: tokens, rotary table, and how many are of which set."""
+        sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
+        tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
+        return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        add_unrecorded(state_dict, prefix, self)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        set_norms(self)
+
+    def _embed(self, points: Tensor) -> Tensor:
+        return sincos_embedding(points, self.dim).to(self._dtype)
+
+    def _in_position_precision(self, points: Tensor) -> Tensor:
+        # At least float32, which positions of 0..1000 need; float64 in a float64 model, so that all of it is.
+        return points.to(torch.promote_types(self._dtype, torch.float32))
+
+    def _in_parameter_precision(self, tokens: Tensor) -> Tensor:
+        # Under autocast a Linear returns bfloat16; summed up over 24 blocks, its 8 bits would lose the
+        # small updates. The residual stream stays in the parameters' precision, the matrix products do not.
+        return tokens.to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+
+class AnchoredModel(PointModel):
+    """A model whose points attend to points: to the batch's anchors, or where it has none to each other.
+
+    A batch's anchors of a set (`anchor_surface_points` and what else begins so) stand for that set; without
+    them all its points do. Evaluation gives as many anchors as training has points, so that attention is
+    over as many of them as the weights have learned with, however many points are asked for.
+    """
+
+    @classmethod
+    def check_layout(cls, layout: Layout) -> None:
+        """Refuses a layout without a set of points: there would be nothing to attend to."""
+        if not layout.outputs:
+            raise RequestError(
+                "no-points-to-attend",
+                f"{cls.__name__} attends among points at which fields are predicted, and there are none",
+                seen=f"task.fields of the whole case only: {', '.join(layout.case_outputs)}",
+                expected="a field at surface_points or volume_points, or a model that reads the geometry alone",
+                fix="model=upt",
+            )
+
+    def attend(self, context: Batch) -> tuple[Latent, Batch]:
+        """The latent, and the fields at the points of `context` themselves, which attend to each other."""
+        raise NotImplementedError
+
+    def encode(self, batch: Batch) -> Latent:
+        """What queries read: made from the anchors where the batch has them, else from all of its points."""
+        anchors = {key.removeprefix(ANCHOR): value for key, value in batch.items() if key.startswith(ANCHOR)}
+        replaced = tuple(key.removesuffix("points") for key in anchors if key in self.layout.outputs)
+        kept = {key: value for key, value in batch.items() if not key.startswith((ANCHOR, *replaced))}
+        return self.attend({**kept, **anchors})[0]
+
+    def forward(self, batch: Batch) -> Batch:
+        """As `PointModel.forward`; where all points are context, one pass makes and answers."""
+        if any(key.startswith(ANCHOR) for key in batch):
+            return super().forward(batch)
+        latent, fields = self.attend(batch)
+        return {**fields, **self.case_outputs(latent)}
+
+
+class SequenceModel(AnchoredModel):
+    """A model whose sets of points go as one sequence through blocks, and through one head for all fields.
+
+    The blocks have `with_keys_values` and `read`, as TransformerBlock has them.
+    """
+
+    def _build(self, blocks: Iterable[nn.Module]) -> None:
+        """Makes what follows a model's own embedding of points; draws all first weights."""
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(self.dim)
+        self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
+        self.apply(initialise_linear)
+
+    def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, int]]:
+        """The points (B, N, dim) of all sets, their rotary table if positions turn keys, how many are of which set."""
+        raise NotImplementedError
+
+    def attend(self, context: Batch) -> tuple[Latent, Batch]:
+        """What queries read of each block, and the fields at the points of `context` themselves."""
+        x, table, sizes = self._tokens(context)
+        mask = joined_masks([mask_of(context, points) for points in sizes], list(sizes.values()))
+        condition, read = self._condition(context), []
+        for block in blocks_of(self.blocks):
+            x, attended_to = block.with_keys_values(x, table, mask, condition)
+            read.append(attended_to)
+        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
+
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        x, table, sizes = self._tokens(queries)
+        for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
+            x = block.read(x, attended_to, table, latent.condition)
+        return self._fields(x, sizes)
+
+    def _fields(self, x: Tensor, sizes: Mapping[str, int]) -> Batch:
+        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
+
+
+def present(batch: Batch, layout: Layout) -> list[str]:
+    """The query sets of a layout that a batch has. ValueError: it has none."""
+    names = [points for points in layout.outputs if points in batch]
+    if not names:
+        raise ValueError(f"nothing to predict: expected any of {list(layout.outputs)}, got {sorted(batch)}")
+    return names
+
+
+def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
+    """The masks (…, N) of several sets of points, one after the other; None where no set has padding."""
+    like = next((mask for mask in masks if mask is not None), None)
+    if like is None:
+        return None
+    every = (like.new_ones(1) if mask is None else mask for mask in masks)
+    shape = like.shape[:-1]
+    return torch.cat([mask.expand(*shape, count) for mask, count in zip(every, counts, strict=True)], dim=-1)
+
+
+def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
+    """The last layers outside autocast: a bfloat16 result would put a rounding error of 0.2 % on every prediction."""
+    with torch.autocast(x.device.type, enabled=False):
+        for layer in layers:
+            x = layer(x)
+    return x
+
+
+def split_fields(fields: Tensor, sizes: Mapping[str, int], layout: Layout) -> Batch:
+    """Takes a shared head's (B, N, C) at the points of several sets apart into the predictions.
+
+    The head has the channels of every field of every set, one after the other, in the order of the layout.
+    """
+    predictions: Batch = {}
+    widths = {points: layout.width(points) for points in layout.outputs}
+    for points, part in zip(sizes, fields.split(list(sizes.values()), dim=1), strict=True):
+        predictions |= split_channels(split_channels(part, widths)[points], layout.outputs[points])
+    return predictions
+
+
+def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
+    """Takes the channels (…, C) of several quantities apart, by their names."""
+    return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
+
+
+def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean (B, dim) of the real tokens of (B, N, dim)."""
+    if mask is None:
+        return tokens.mean(dim=1)
+    return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def blocks_of(modules: nn.Module) -> Iterable[Any]:
+    """The modules of a list, of whatever sort they are."""
+    return cast(Iterable[Any], modules)
+
+
+def _check_counts(counts: Mapping[str, int | None]) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise RequestError(
+                "model-option-below-one",
+                f"model.{name} is below 1",
+                seen=f"model.{name}={value}",
+                expected="a whole number of at least 1",
+                fix=f"model.{name}=1",
+            )
+
+
+def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
+    """The entries of one query set, so many points at a time."""
+    size, prefix = batch[points].shape[:2], points.removesuffix("points")
+    own = {key: value for key, value in batch.items() if key.startswith(prefix) and value.shape[:2] == size}
+    for start in range(0, size[1], chunk_size):
+        yield {key: value[:, start : start + chunk_size] for key, value in own.items()}

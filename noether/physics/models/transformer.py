@@ -1,0 +1,36 @@
+"""Transformer: every point a token that attends to all others; the plain model to measure the others against.
+
+Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary positions, on the points of
+surface and volume as one sequence. There is no geometry branch: the surface points are the shape.
+"""
+
+from torch import Tensor, nn
+
+from noether.core.data.layout import CAR_FLOW, Layout
+from noether.physics.models.layers.blocks import MLP, TransformerBlock
+from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.points import SequenceModel
+
+
+class Transformer(SequenceModel):
+    """Predict fields at points by attention among all points.
+
+    Where the batch has anchors, points attend to those only: the trained function, at any resolution.
+
+    Args:
+        dim: channels of a token.
+        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        depth: transformer blocks.
+        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
+
+    At the defaults 5,487,748 parameters.
+    """
+
+    def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12, layout: Layout = CAR_FLOW) -> None:
+        super().__init__(layout, dim, heads, depth=depth)
+        self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
+        self._build(TransformerBlock(dim, heads, conditioned=self.conditioned) for _ in range(depth))
+        publish_norms(self)
+
+    def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, int]]:
+        return self._sequence(batch, self.point_mlp)

@@ -1,0 +1,86 @@
+"""UPT: geometry to a latent of supernodes, and the fields at any point from that latent.
+
+Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read top to bottom:
+`encode` makes the latent, `decode` asks it.
+"""
+
+from torch import Tensor, nn
+
+from noether.core.data.layout import CAR_FLOW, Layout
+from noether.physics.models.geometry import GeometryModel
+from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.points import Latent, blocks_of, in_full_precision, mean_token, split_fields
+
+
+class UPT(GeometryModel):
+    """Predict fields at points, and outputs of the case, from the geometry's points.
+
+    Args:
+        dim: channels of a token.
+        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        encoder_depth: transformer blocks among the supernodes.
+        decoder_depth: perceiver blocks from queries to supernodes.
+        supernodes, radius, max_neighbours: of the pooling, as of GeometryModel.
+        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
+
+    At the defaults 11,015,620 parameters. Every one gets a gradient when both query sets are asked for;
+    with one absent, the other's query MLP gets none.
+    """
+
+    def __init__(
+        self,
+        dim: int = 192,
+        heads: int = 3,
+        encoder_depth: int = 12,
+        decoder_depth: int = 12,
+        supernodes: int | None = None,
+        radius: float = 9.0,
+        *,
+        max_neighbours: int = 32,
+        layout: Layout = CAR_FLOW,
+    ) -> None:
+        super().__init__(
+            layout,
+            dim,
+            heads,
+            supernodes=supernodes,
+            radius=radius,
+            max_neighbours=max_neighbours,
+            depths={"encoder_depth": encoder_depth, "decoder_depth": decoder_depth},
+        )
+        more = {"conditioned": self.conditioned}
+        self.encoder = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(encoder_depth))
+        self.query_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
+        fields = sum(layout.width(points) for points in layout.outputs)
+        if fields:
+            self.decoder = nn.ModuleList(PerceiverBlock(dim, heads, **more) for _ in range(decoder_depth))
+            self.norm = nn.LayerNorm(dim)
+            self.head = nn.Linear(dim, fields)
+        else:
+            self.decoder = nn.ModuleList()
+        self.apply(initialise_linear)
+        publish_norms(self)
+
+    def encode(self, batch: dict[str, Tensor]) -> Latent:
+        """The geometry as what each decoder block attends to.
+
+        Args:
+            batch: `geometry_points` (B, Ng, 3), and `geometry_mask` (B, Ng) where some are padding; the layout's
+                parameters. Nothing else of it is read.
+
+        Raises:
+            ValueError: fewer geometry points than supernodes, or no parameters.
+        """
+        condition = self._condition(batch)
+        tokens, table, mask = self._encode_geometry(batch, self.encoder, condition)
+        read = [block.keys_values(tokens, table, mask) for block in blocks_of(self.decoder)]
+        return Latent(read, condition, mean_token(tokens, mask))
+
+    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        # Queries do not see each other, so all sets go through the blocks as one sequence.
+        tokens, table, sizes = self._sequence(queries, self.query_mlp)
+        for block, attended_to in zip(self.decoder, latent.read, strict=True):
+            tokens = block(tokens, attended_to, table, latent.condition)
+        return split_fields(in_full_precision(tokens, self.norm, self.head), sizes, self.layout)

@@ -1,0 +1,1 @@
+"""A trained model, asked about a shape: fields, forces, sensitivities."""

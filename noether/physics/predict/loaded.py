@@ -1,0 +1,213 @@
+"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its metrics and its history."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from noether.checkpoints.chosen_model import WantedModel, choose_model
+from noether.common.console import Console
+from noether.common.errors import RequestError
+from noether.config.schema import RunConfig
+from noether.core.data.build import prepare_data
+from noether.physics.predict.predict import OpenedShape, shape_warnings
+from noether.physics.predict.sensitivity import sensitivity
+from noether.physics.predict.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
+from noether.physics.predict.shape_request import interval_level
+from noether.physics.predict.trained import TrainedModel, load_trained, outside_training
+from noether.physics.predict.values import lacking_words, output_text
+from noether.physics.uncertainty.ensemble import Ensemble
+from noether.physics.uncertainty.intervals import calibrated, predict_together
+from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
+from noether.runs.records import read_metrics
+from noether.runs.results import read_result
+
+
+class LoadedRun:
+    """A run that was made before.
+
+    Args:
+        run, more: the run's folder; with more of them, the mean of several runs is predicted.
+        checkpoint: best, latest or a checkpoint's name; None: best.
+        weights: ema or raw; None: the EMA weights if the run has them.
+        trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
+
+    Raises:
+        RequestError: there is no such run, checkpoint or kind of weights, or it names code and is not trusted.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        *more: str | Path,
+        checkpoint: str | None = None,
+        weights: str | None = None,
+        trust: bool = False,
+    ) -> None:
+        words = named_runs([str(run), *map(str, more)])
+        self._members = [choose_model(WantedModel(word, checkpoint, weights, trust)) for word in words]
+        check_members(self._members)
+        self._chosen = self._members[0]
+        self._folder = self._chosen.folder
+        self.config: RunConfig = self._chosen.config
+
+    @cached_property
+    def trained(self) -> TrainedModel:
+        """The model with the task that scales for it, on the CPU; loaded when it is first asked for."""
+        return self._ensemble[0]
+
+    @cached_property
+    def _ensemble(self) -> list[TrainedModel]:
+        return [load_trained(one, torch.device("cpu")) for one in self._members]
+
+    @cached_property
+    def calibrated(self) -> Ensemble:
+        """The runs with what the validation split says of their errors, which the first use finds out and keeps."""
+        data = prepare_data(self.config) if read_calibration(self._members) is None else None
+        return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the test split, as result.json has them."""
+        return dict(self.tested["metrics"])
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """What result.json says of the test split: metrics, baselines, pace. RequestError: it was not evaluated."""
+        if not self._folder.result.is_file():
+            raise RequestError(
+                "run-not-evaluated",
+                f"{self._folder.path} has not been evaluated",
+                seen=f"no {self._folder.result}",
+                expected="a run that has ended",
+                fix=f"noether evaluate {self._folder.path}",
+            )
+        result = read_result(self._folder.result)
+        if "metrics" not in result:
+            raise RequestError(
+                "result-unreadable",
+                f"{self._folder.result} is damaged",
+                seen="no metrics",
+                expected="what an evaluation wrote",
+                fix=f"noether evaluate {self._folder.path}",
+            )
+        return result
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl: training and evaluations, in the order in which they were written."""
+        return list(read_metrics(self._folder.metrics))
+
+    @property
+    def parameters(self) -> dict[str, tuple[Any, Any]]:
+        """The parameters that `predict` needs, with the range of the training split."""
+        seen = self.trained.task.seen.parameters
+        return {name: (seen[name]["low"], seen[name]["high"]) for name in self.trained.task.parameters if name in seen}
+
+    def predict(
+        self,
+        shape: "str | Path | np.ndarray | tuple[np.ndarray, np.ndarray]",
+        *,
+        volume: np.ndarray | None = None,
+        points: Mapping[str, np.ndarray] | None = None,
+        scale: float | None = None,
+        axes: Axes = "files",
+        chunk_size: int = 16384,
+        interval: int | Literal["none"] | None = None,
+        **parameters: float | list[float],
+    ) -> dict[str, Any]:
+        """Predicts every field on a shape.
+
+        Args:
+            shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
+            volume: (M, 3) in m, also predicted at.
+            points: further sets of points by name, such as {"wake_points": (M, 3)}.
+            scale: metres of one unit of a mesh file: 0.001 for one in mm; None: as in the files of training.
+            axes: files: positions are in the axes of the files that were trained on, and so are the vectors returned;
+                model: in the model's own.
+            chunk_size: points predicted at once; it changes nothing.
+            interval: percent of a new case that intervals are to cover; None: 90 for several runs, else none. The
+                validation split calibrates them once.
+            parameters: of the case, such as wind_speed=32.
+
+        Returns:
+            Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
+            predicted, `scalars` (what is derived, as text with units), and `outside` (in words: parameters out of
+            range, what of the shape is unlike the training shapes, and what a coefficient lacks).
+            With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
+            high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
+        """
+        asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
+        opened, unlike = self._open(shape, scale, axes, {name: np.asarray(at) for name, at in asked.items()})
+        files = opened.files
+        level = interval_level(None if interval is None else str(interval), len(self._members))
+        calibration = None if level is None else (self.calibrated, level)
+        words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
+        found = predict_together(*words, calibration=calibration)
+        answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}
+        answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
+        lacks = lacking_words(self.trained.task, opened.shape, found.fields, parameters)
+        answer["outside"] = [*outside_training(self.trained, parameters), *unlike, *lacks]
+        if calibration is not None:
+            for name in (name for name in self.trained.task.fields if name in found.fields):
+                answer |= found.arrays(name, answer[name], files)
+            reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
+            middle = found.scalars
+            answer["intervals"] = {name: (middle[name] - half, middle[name] + half) for name, half in reach.items()}
+            answer["nearer"] = found.nearer
+        return answer
+
+    def sensitivity(
+        self,
+        shape: "str | Path | np.ndarray | tuple[np.ndarray, np.ndarray]",
+        of: str,
+        *,
+        scale: float | None = None,
+        axes: Axes = "files",
+        chunk_size: int = 16384,
+        **parameters: float | list[float],
+    ) -> dict[str, Any]:
+        """Says what changes an output: its gradient at every point of a shape and by every parameter.
+
+        Args:
+            shape, scale, axes, chunk_size, parameters: as of `predict`.
+            of: a coefficient, an output of the case, "mean FIELD" or "max FIELD".
+
+        Returns:
+            `value` of the output and its `unit`; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the
+            shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
+            `parameters`, the gradient by each, (C,).
+        """
+        opened, _ = self._open(shape, scale, axes, {})
+        found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)
+        return {
+            "value": found.value,
+            "unit": found.unit,
+            "points": opened.given.points,
+            "gradient": opened.files.back({"": found.points})[""],
+            "outwards": found.outwards,
+            "parameters": found.parameters,
+        }
+
+    def _open(
+        self, shape: Any, scale: float | None, axes: Axes, others: Mapping[str, np.ndarray]
+    ) -> tuple[OpenedShape, list[str]]:
+        """Returns a shape in the model's axes, and what of it is unlike those of training; as `open_shape`."""
+        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
+        metres = files.metres if scale is None else scale
+        opened = OpenedShape.of(files, _as_shape(shape, metres, self.trained), others)
+        source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
+        sources = dict.fromkeys((self.trained.shape_set, *others), source)
+        taken_as = metres if isinstance(shape, str | Path) else 1.0  # Arrays are in m.
+        return opened, shape_warnings(opened, sources, self.trained, taken_as)
+
+
+def _as_shape(shape: Any, scale: float, trained: TrainedModel) -> Shape:
+    if isinstance(shape, str | Path):
+        return read_shape(Path(shape).expanduser(), scale, trained.part_of(trained.shape_set))
+    if isinstance(shape, tuple):
+        return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
+    return Shape.of_points(checked_points(shape, "the array"))

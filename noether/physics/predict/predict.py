@@ -1,0 +1,235 @@
+"""Predicts fields on a user's own shape, at any resolution and with bounded memory, and writes VTK files."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
+from noether.common.numbers import percent_text
+from noether.core.data.about import axes_words
+from noether.core.tasks.angles import as_nearest
+from noether.launch.group.group import joined_group
+from noether.launch.processes.context import WorkerContext
+from noether.physics.cases.mesh_files import read_array
+from noether.physics.fields.field_errors import field_errors
+from noether.physics.fields.fields import FieldsTask
+from noether.physics.fields.scalars import reference_facts
+from noether.physics.predict.shape_input import (
+    FileAxes,
+    Shape,
+    check_range,
+    open_surface_warnings,
+    read_points,
+    read_shape,
+)
+from noether.physics.predict.shape_request import PredictRequest, ShapeRequest
+from noether.physics.predict.trained import TrainedModel, load_trained, outside_training
+from noether.physics.predict.values import case_numbers, lacking_words, output_text, reference_areas
+from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
+from noether.physics.uncertainty.intervals import (
+    Prediction,
+    calibrated,
+    interval_table,
+    likeness_words,
+    predict_together,
+)
+from noether.runs.report.tables import reference_words
+
+
+def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
+    """Predicts on one device, writes the files and says what was done."""
+    console = Console(None, speaks=True)
+    with joined_group(context) as group:
+        members = tuple(load_trained(one, group.device) for one in request.members)
+        trained, asked, level = members[0], request.shape, request.level
+        opened = open_shape(asked, trained, console, {} if request.volume is None else {"volume": request.volume})
+        truth = _truth(request, opened.given, trained, console)
+        for words in outside_training(trained, asked.parameters):
+            console.warn(words)
+        ensemble = None if level is None else calibrated(members, request.members, request.data, console)
+        calibration = None if ensemble is None or level is None else (ensemble, level)
+        started = time.perf_counter()
+        found = predict_together(
+            members, opened.shape, opened.others, asked.parameters, asked.chunk_size, calibration=calibration
+        )
+        seconds = time.perf_counter() - started
+        for line in _write(request, opened, trained, found, truth):
+            console.say(line)
+        if calibration is not None:
+            console.say(interval_table(trained, found, *calibration))
+            if unlike := likeness_words(found, calibration[0]):
+                console.warn(unlike)
+        for name, value in found.scalars.items() if calibration is None else ():
+            console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
+        made = [name for name in trained.task.scalars if name in found.scalars]
+        for line in _made_with(trained.task, made, opened.shape, asked.parameters):
+            console.say(f"  {line}")
+        for words in lacking_words(trained.task, opened.shape, found.fields, asked.parameters):
+            console.warn(words)
+        predicted = len(opened.shape.points) + sum(map(len, opened.others.values()))
+        console.say(f"{predicted:,} points in {seconds:.2f} s, {asked.chunk_size:,} at a time, on {group.device}")
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class OpenedShape:
+    """A user's shape as it was given, in m, and in the model's axes, with further sets of points."""
+
+    files: FileAxes
+    given: Shape
+    shape: Shape
+    given_others: Mapping[str, np.ndarray]
+    others: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, files: FileAxes, given: Shape, others: Mapping[str, np.ndarray]) -> "OpenedShape":
+        """Turns a shape and further sets of points, in m, into the model's axes."""
+        return cls(files, given, files.shape(given), others, {name: files.points(own) for name, own in others.items()})
+
+
+def open_shape(
+    asked: ShapeRequest, trained: TrainedModel, console: Console, sets: Mapping[str, Path] | None = None
+) -> OpenedShape:
+    """Reads a shape, and says how it is read and what of it is unlike the training split's.
+
+    sets: files of further sets of points, by the set's name.
+
+    Raises:
+        RequestError: a file cannot be read, or is nothing like what was trained on.
+    """
+    files = FileAxes.of(trained.task.space, asked.axes, trained.task.periods)
+    scale = asked.metres(files.metres)
+    given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
+    paths = {f"{name}_points": path for name, path in (sets or {}).items()}
+    others = {name: read_points(path, scale, trained.part_of(name)) for name, path in paths.items()}
+    opened = OpenedShape.of(files, given, others)
+    said = []
+    if files.words:
+        words = f"{files.words}; --axes model: {axes_words(trained.task.space)}"
+        said.append(f"axes of the files that were trained on ({words})")
+    if asked.scale is None and scale != 1:
+        said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
+    if said:
+        console.say(f"{asked.mesh}: {', '.join(said)}")
+    for words in shape_warnings(opened, {trained.shape_set: asked.mesh, **paths}, trained, scale):
+        console.warn(words)
+    return opened
+
+
+def shape_warnings(opened: OpenedShape, sources: Mapping[str, Path], trained: TrainedModel, scale: float) -> list[str]:
+    """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
+
+    sources: what each set of points is called in words.
+    """
+    warnings, shape, axes = [], opened.shape, axes_words(trained.task.space)
+    boxes = {key: (np.array(seen["low"]), np.array(seen["high"])) for key, seen in trained.task.seen.points.items()}
+    for key, points in {trained.shape_set: shape.points, **opened.others}.items():
+        if key in boxes:
+            warnings += check_range(sources[key], points, *boxes[key], axes, scale=scale)
+    mesh = sources[trained.shape_set]
+    warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
+    is_thin = shape.faces is None and len(shape.points) < trained.points_learned
+    if is_thin and trained.part_of(trained.shape_set).at == "faces":
+        warnings.append(
+            f"{mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
+            f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
+        )
+    return warnings
+
+
+def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console: Console) -> dict[str, np.ndarray]:
+    """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points.
+
+    An array of the mesh that has other components than its field is named and left out.
+    """
+    task, own, found = trained.task, trained.shape_set, {}
+    at_shape = {name: task.channels(name) for name, field in task.fields.items() if field.points == own}
+    for name in sorted(at_shape.keys() & shape.values.keys()):
+        if (values := _as_field(shape.values[name], at_shape[name])) is not None:
+            found[name] = values
+        else:
+            console.warn(
+                f"{request.shape.mesh}: the array {name} is not compared with the prediction: "
+                f"at each point it has shape {shape.values[name].shape[1:]}, the field {at_shape[name]} components"
+            )
+    if request.truth is None:
+        return found
+    given = np.asarray(read_array(request.truth), np.float64)
+    if not at_shape:
+        raise RequestError(
+            "truth-needs-surface-field",
+            f"--truth needs a run that predicts a field at {own}",
+            seen=", ".join(task.fields),
+            expected=f"a field at {own}",
+        )
+    name, channels = next(iter(at_shape.items()))
+    rows = shape.of_file or len(shape.points)
+    values = _as_field(given, channels)
+    if values is None or len(values) != rows:
+        raise RequestError(
+            "truth-does-not-fit",
+            f"{request.truth} does not fit {request.shape.mesh}",
+            seen=f"shape {given.shape}",
+            expected=f"{name} at each point of the file: "
+            + (f"({rows}, {channels})" if channels > 1 else f"({rows},)"),
+        )
+    return {**found, name: values[shape.rows]}
+
+
+def _as_field(values: np.ndarray, channels: int) -> np.ndarray | None:
+    """Returns values as a field of so many components has them, (n,) or (n, C); None: they have others."""
+    if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    return values if values.ndim and values.shape[1:] == ((channels,) if channels > 1 else ()) else None
+
+
+def _write(
+    request: PredictRequest,
+    opened: OpenedShape,
+    trained: TrainedModel,
+    found: Prediction,
+    truth: Mapping[str, np.ndarray],
+) -> list[str]:
+    """Writes a file for each set: the user's own mesh again where one was given, else the points."""
+    task, out, shape, mesh = trained.task, request.shape.out, opened.given, request.shape.mesh
+    lines: list[str] = []
+    fields = opened.files.back(found.fields)
+    sets = {trained.shape_set: (out, shape.points)}
+    for key, own in opened.given_others.items():
+        sets[key] = out.with_name(f"{out.stem}_{key.removesuffix('_points')}{out.suffix}"), own
+    for key, (path, points) in sets.items():
+        arrays: dict[str, np.ndarray] = {}
+        for name in (name for name, field in task.fields.items() if field.points == key):
+            true = truth.get(name) if key == trained.shape_set else None
+            own = fields[name] if true is None else as_nearest(fields[name], true, task.fields[name].period)
+            arrays |= {**found.arrays(name, own, opened.files), **field_arrays(name, own, true)}
+            if true is None:
+                continue
+            error = field_errors(*(torch.from_numpy(values).reshape(1, len(values), -1) for values in (own, true)))
+            relative = percent_text(error["relative_l2"].item())
+            lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
+        if arrays and key == trained.shape_set:
+            write_on_shape(path, mesh, shape, arrays, trained.part_of(key))
+        elif arrays:
+            write_fields(path, points / request.shape.metres(opened.files.metres), None, arrays)
+        if arrays:
+            lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
+    return lines
+
+
+def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
+    """What the force coefficients of these names are made with, a line for those that are made with the same."""
+    numbers, rules = case_numbers(task, shape, given), reference_areas(task, shape, given)
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        key = task.scalars[name].reference_area
+        rule = f"{rules[key]} of the mesh" if key in rules else "that of every training case"
+        area = f"{key.replace('_', ' ')} {numbers[key]:.4g} m² ({'given' if key in given else rule})"
+        alike.setdefault(reference_words(reference_facts(task.scalars[name], area)), []).append(name)
+    return [f"{', '.join(names).replace('_', ' ')}: {words}" for words, names in alike.items()]

@@ -1,0 +1,183 @@
+"""What to change: the gradient of one output with respect to every surface point and every parameter of a case."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix, diags
+from scipy.sparse.linalg import spsolve
+from torch import Tensor
+
+from noether.common.errors import RequestError
+from noether.common.suggest import nearest
+from noether.core.data.loader import to_device
+from noether.core.evaluate import predict
+from noether.physics.cases.surface_mesh import triangles
+from noether.physics.predict.shape_input import Shape, as_trained, shown_by
+from noether.physics.predict.trained import TrainedModel, parameter_tensors, shape_tensors, whole_sample
+from noether.physics.predict.values import case_numbers, integrate, lacking
+
+OVER_POINTS = ("mean", "max")
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The gradient of an output of a model, in the model's axes.
+
+    of: what the output is called; value: of it; unit: its unit, "" for a ratio.
+    points: (N, 3), its gradient with respect to each point of the mesh, per m.
+    outwards: (N,) what it gains where 1 m² of the surface is moved outwards by 1 m, per m³; None without faces.
+    parameters: by name, (C,) each, per unit of the parameter.
+    """
+
+    of: str
+    value: float
+    unit: str
+    points: np.ndarray
+    outwards: np.ndarray | None
+    parameters: dict[str, np.ndarray]
+
+
+def sensitivity(
+    trained: TrainedModel, shape: Shape, of: str, parameters: Mapping[str, float | list[float]], chunk_size: int
+) -> Sensitivity:
+    """Differentiates an output of a model on a shape, in the precision of its weights, without autocast.
+
+    Everything that the model reads of a mesh moves with its points: the places that show the shape, normals, areas,
+    distances to the surface. What is chosen by them is held: the triangles in which these places lie, nearest
+    points, and neighbours within a radius, in all of which a model is piecewise constant. So is the reference area.
+
+    Args:
+        trained, shape: the model, and the shape in its axes.
+        of: a coefficient or an output of the case; "mean FIELD" or "max FIELD" of a field at the shape's points, of
+            vectors their magnitude; the mean is over the area where there are faces. "": the only one of the case.
+        parameters, chunk_size: of the case; points predicted at once.
+
+    Raises:
+        RequestError: there is no such output, or what the model reads is missing.
+    """
+    task, own = trained.task, trained.shape_set.removesuffix("points")
+    shown, numbers = shown_by(shape, trained.points_learned), case_numbers(task, shape, parameters)
+    of, name, over = _output(trained, of, numbers, has_faces=shape.faces is not None)
+    points = torch.from_numpy(np.asarray(shape.points, np.float64)).requires_grad_()
+    given = {key: value.requires_grad_() for key, value in parameter_tensors(trained, parameters).items()}
+    surface = {"points": points}
+    context, queries = (shape_tensors(trained, one) for one in (as_trained(shape, shown), shape))
+    context[trained.shape_set], queries[trained.shape_set] = shown.of(points), points
+    if shape.faces is not None:
+        surface["areas"], surface["normals"] = moved_areas_and_normals(points, shape)
+        context[f"{own}normals"], queries[f"{own}normals"] = surface["normals"][shown.rows], surface["normals"]
+    sample = whole_sample(trained, context, queries, {}, given)
+    batch = to_device({key: value[None] for key, value in sample.items()}, trained.device, trained.precision.weights)
+    trained.model.requires_grad_(False)
+    in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
+    with torch.enable_grad():
+        scaled = predict(trained.model, task.prepare(batch), in_chunks)
+        physical = {key: value[0].double().cpu() for key, value in task.to_physical(scaled).items()}
+        if over:
+            value = _over_points(over, physical[name], surface.get("areas"))
+        elif name in task.scalars:
+            fields = {key: own[:, 0] if own.shape[-1] == 1 else own for key, own in physical.items() if own.ndim > 1}
+            value = integrate(task, name, {**fields, **surface}, {**numbers, **given})[0]
+        else:
+            value = physical[name][task.case_labels(name).index(of)]
+        inputs = {"": points, **given}
+        # A model that reads no parameters of a case, or an output of the whole case at no points, depends on none.
+        found = torch.autograd.grad(value, list(inputs.values()), allow_unused=True, materialize_grads=True)
+    of_points, *of_parameters = (gradient.numpy() for gradient in found)
+    outwards = None
+    if shape.faces is not None:
+        moved = np.einsum("nx,nx->n", of_points, shape.normals)
+        spacing = float(np.sqrt(shape.areas.sum() / len(shown.rows)))
+        outwards = spread_over_surface(shape.points, triangles(shape.faces), moved, spacing)
+    return Sensitivity(
+        of,
+        value.item(),
+        "" if name in task.scalars else task.outputs[name].unit,
+        of_points,
+        outwards,
+        {key: np.atleast_1d(gradient) for key, gradient in zip(given, of_parameters, strict=True)},
+    )
+
+
+def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[str, float]:
+    """Returns what an output gains, linearly, where a shape becomes longer by a share of 1 along each axis.
+
+    About the middle of its box; along the axis that points up, (3,) or zeros, from where it stands.
+    """
+    low, high = points.min(axis=0), points.max(axis=0)
+    foot = np.where(np.abs(up) > 0.5, np.where(up > 0, low, high), 0.5 * (low + high))
+    return dict(zip("xyz", np.einsum("nx,nx->x", gradient, points - foot).tolist(), strict=True))
+
+
+def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Area (N,) and unit outward normal (N, 3) of each point of a mesh that moves; as `point_areas`, for gradients.
+
+    Where the faces round a point cancel, its normal is that of the shape, and held.
+    """
+    faces = np.asarray(shape.faces)
+    corners = [points[faces[:, k]] for k in range(faces.shape[1])]
+    across = (corners[-2] - corners[0], corners[-1] - corners[1]) if len(corners) == 4 else (
+        corners[1] - corners[0], corners[2] - corners[0]
+    )  # fmt: skip
+    vectors = torch.linalg.cross(*across) / (2 * len(corners))
+    sums = torch.zeros_like(points)
+    for k in range(len(corners)):
+        sums = sums.index_add(0, torch.from_numpy(np.ascontiguousarray(faces[:, k])), vectors)
+    areas = torch.linalg.vector_norm(sums, dim=1)
+    normals = sums / areas.clamp(min=torch.finfo(torch.float64).tiny).unsqueeze(1)
+    return areas, torch.where(torch.from_numpy(shape.areas == 0).unsqueeze(1), torch.from_numpy(shape.normals), normals)
+
+
+def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray, length: float) -> np.ndarray:
+    """Returns a density (N,) on a mesh of triangles whose integral is Σ values, smooth over `length` in m.
+
+    A model sees a shape by some of its points, so that its gradient sits in spots. The density d solves d − length² Δd
+    = values by linear elements: a Helmholtz filter (Lazarov & Sigmund 2011, doi 10.1002/nme.3072).
+    """
+    corners = points[cut]
+    opposite = corners[:, [2, 0, 1]] - corners[:, [1, 2, 0]]
+    double = np.linalg.norm(np.cross(opposite[:, 0], opposite[:, 1]), axis=1)
+    kept = double > 1e-12 * double.max()
+    cut, opposite, double = cut[kept], opposite[kept], double[kept]
+    stiffness = np.einsum("fax,fbx->fab", opposite, opposite) / (2 * double)[:, None, None]
+    rows, columns = np.repeat(cut, 3, axis=1), np.tile(cut, 3)
+    size = (len(points), len(points))
+    laplace = coo_matrix((stiffness.ravel(), (rows.ravel(), columns.ravel())), size)
+    mass = np.bincount(cut.ravel(), np.repeat(double / 6, 3), len(points))
+    density: np.ndarray = spsolve((diags(np.where(mass > 0, mass, 1.0)) + length**2 * laplace).tocsc(), values)
+    return density
+
+
+def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_faces: bool) -> tuple[str, str, str]:
+    """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
+    task = trained.task
+    fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
+    absent = lacking(task, fields, numbers) if has_faces else {}
+    known = {name: (name, "") for name, keys in absent.items() if not keys}
+    known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}
+    known |= {f"{over} {name}": (name, over) for name in fields for over in OVER_POINTS}
+    of_case = [label for label, (_, over) in known.items() if not over]
+    asked = of_case[0] if not of and len(of_case) == 1 else " ".join(of.split()).replace("maximum ", "max ")
+    if asked in known:
+        return asked, *known[asked]
+    near, lacks = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known)), absent.get(of, [])
+    to_set = next((key for key in lacks[:1] if key in task.numbers), None)  # A field stands first, and cannot be set.
+    raise RequestError(
+        "no-such-output",
+        f"the model has no output {of!r} on this shape" if of else "--of is needed: the output that is asked about",
+        seen=(f"--of {of!r}" if of else f"{len(known)} outputs to choose from")
+        + (f", without {', '.join(lacks)}" if lacks else ""),
+        expected=", ".join(known),
+        fix=f"--set {to_set}=NUMBER" if to_set else f"--of {quote(near)}",
+    )
+
+
+def _over_points(over: str, values: Tensor, areas: Tensor | None) -> Tensor:
+    """The mean or the maximum of a field (N, C)."""
+    sizes = values[:, 0] if values.shape[1] == 1 else torch.linalg.vector_norm(values, dim=1)
+    if over == "max":
+        return sizes.max()
+    return sizes.mean() if areas is None else (sizes * areas).sum() / areas.sum()

@@ -1,0 +1,157 @@
+"""Starts what is asked about a user's shape: a prediction, or what changes it. No torch here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from shlex import quote
+
+from noether.checkpoints.chosen_model import ChosenModel, WantedModel, choose_model, run_here
+from noether.common.errors import RequestError
+from noether.common.flags import number_of, one_of
+from noether.common.suggest import nearest
+from noether.core.data.build import prepare_data
+from noether.physics.cases.case_map import LENGTHS
+from noether.physics.predict.vtk_output import check_suffix
+from noether.physics.uncertainty.members import check_members, read_calibration
+
+
+@dataclass(frozen=True)
+class TypedShape:
+    """The flags of a shape, as they are typed."""
+
+    mesh: str
+    out: str
+    scale: str | None
+    axes: str
+    chunk: str
+    parameters: str
+
+
+@dataclass(frozen=True)
+class ShapeRequest:
+    """A user's shape, and the file to write of it. scale: None: the unit of training's files."""
+
+    mesh: Path
+    out: Path
+    scale: float | None
+    axes: str
+    chunk_size: int
+    parameters: dict[str, float | list[float]]
+
+    def metres(self, of_training: float) -> float:
+        """Metres of one unit of the mesh, where the files of training have so many."""
+        return of_training if self.scale is None else self.scale
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What is predicted: the fields of one or more runs' models on a user's shape.
+
+    level: of the interval, in percent; data: what it is calibrated with, where that was not done before.
+    """
+
+    shape: ShapeRequest
+    volume: Path | None
+    truth: Path | None
+    members: tuple[ChosenModel, ...]
+    level: int | None
+    data: Path | None
+
+
+@dataclass(frozen=True)
+class SensitivityRequest:
+    """Of which output the gradient is asked for, on a user's shape."""
+
+    shape: ShapeRequest
+    of: str
+    chosen: ChosenModel
+
+
+def predict_here(
+    wanted: Sequence[WantedModel], typed: TypedShape, *, volume: str | None, truth: str | None, interval: str | None
+) -> int:
+    """Predicts the fields of one or more runs on a user's shape.
+
+    Raises:
+        RequestError: there is no such file, or the shape is nothing like what was trained on.
+    """
+    shape = _shape(typed, f"noether predict {' '.join(one.run for one in wanted)}")
+    files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
+    level = interval_level(interval, len(wanted))
+    members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
+    check_members(members)
+    config = members[0].config
+    data = prepare_data(config) if level is not None and read_calibration(members) is None else None
+    request = PredictRequest(shape, files[0], files[1], members, level, data)
+    return run_here(config, "noether.physics.predict.predict.predict_worker", request)
+
+
+def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
+    """Says what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
+    request = SensitivityRequest(_shape(typed, f"noether sensitivity {wanted.run}"), of, choose_model(wanted))
+    return run_here(request.chosen.config, "noether.physics.predict.sensitivity_files.sensitivity_worker", request)
+
+
+def interval_level(interval: str | None, runs: int) -> int | None:
+    """Returns the percent of the interval that is asked for: where none is, 90 for several runs; None: no interval."""
+    if interval == "none" or (interval is None and runs == 1):
+        return None
+    return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
+
+
+def _shape(typed: TypedShape, command: str) -> ShapeRequest:
+    if not typed.mesh:
+        fix = f"{command} --mesh FILE"
+        raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
+    check_suffix(Path(typed.out))
+    return ShapeRequest(
+        mesh=_file("mesh", typed.mesh),
+        out=Path(typed.out).expanduser(),
+        scale=_scale(typed.scale),
+        axes=one_of("axes", typed.axes, ("files", "model")),
+        chunk_size=number_of("chunk", typed.chunk, int, 1, 10**9, "leave --chunk out"),
+        parameters=_parameters(typed.parameters),
+    )
+
+
+def _scale(text: str | None) -> float | None:
+    if text is None:
+        return None
+    fix = f"--scale {LENGTHS[text]}" if text in LENGTHS else "leave --scale out"
+    return number_of("scale", text, float, 1e-9, 1e9, fix)
+
+
+def _parameters(text: str) -> dict[str, float | list[float]]:
+    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    parameters: dict[str, float | list[float]] = {}
+    for part in (part for part in text.split(",") if part.strip()):
+        name, _, value = part.partition("=")
+        try:
+            numbers = [float(word) for word in value.split()]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(map(isfinite, numbers)):
+            raise RequestError(
+                "set-flag",
+                "--set takes a parameter and its number",
+                seen=f"--set {part}",
+                expected="NAME=NUMBER, separated by commas",
+                fix=f"--set {name.partition(':')[0].strip() or 'NAME'}=NUMBER",
+            )
+        parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
+    return parameters
+
+
+def _file(name: str, path: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.is_file():
+        folder = found if found.is_dir() else found.parent
+        beside = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
+        alike = [file for file in sorted(beside) if found.suffix and file.endswith(found.suffix)]
+        near = nearest(found.name, beside) or next(iter(alike), None)
+        fix = f"--{name} {quote(str(folder / near))}" if near else f"ls {quote(str(folder))}"
+        if not folder.is_dir():
+            fix = f"--{name} FILE      (there is no folder {folder} either)"
+        raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
+    return found

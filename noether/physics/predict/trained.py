@@ -1,0 +1,333 @@
+"""A trained model and the task that scales its fields, loaded from a checkpoint to predict on a new shape."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+
+from noether.checkpoints.chosen_model import ChosenModel
+from noether.checkpoints.state import load_task_state, load_weights
+from noether.common.dotted_path import code_granted
+from noether.common.errors import RequestError
+from noether.common.suggest import nearest
+from noether.config.schema import RunConfig
+from noether.core.data.layout import Layout
+from noether.core.data.loader import Batch, to_device
+from noether.core.data.order import SampleKey, fixed_rows
+from noether.core.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
+from noether.core.evaluate import predict_batch
+from noether.core.models.build import build_model
+from noether.core.precision import Precision, choose_precision
+from noether.core.problem import place_model, point_draw
+from noether.core.tasks.base import Predictions
+from noether.core.tasks.build import build_task
+from noether.physics.cases.mesh_source import ShapePart
+from noether.physics.fields.field_statistics import Span
+from noether.physics.fields.fields import FieldsTask
+from noether.physics.models.points import PointModel
+from noether.physics.predict.shape_input import Shape, as_trained, shown_by
+
+VOLUME_ANCHORS = 4096
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A checkpoint's model with the task that scales for it; no data is needed."""
+
+    config: RunConfig
+    model: nn.Module
+    task: FieldsTask
+    device: torch.device
+    precision: Precision
+
+    def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
+        """What the model predicts, scaled, of a batch that is in physical units."""
+        return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
+
+    @property
+    def points_learned(self) -> int:
+        """Points that show the shape of a training sample."""
+        seen = self.task.seen.points
+        return int(seen[GEOMETRY if self.shape_set not in seen else self.shape_set]["count"])
+
+    @property
+    def shape_set(self) -> str:
+        """The key of the points that a shape is given by: the surface, or the first set where there is none."""
+        key = shape_key(self.task.seen.points)
+        return "surface_points" if key in (None, GEOMETRY) else str(key)
+
+    def part_of(self, key: str) -> ShapePart:
+        """What of a mesh file has the points of a set: its faces; of a solid, its points or cells."""
+        known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
+        own = known.get(key.removesuffix("_points"), {"kind": "points"})
+        at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
+        return ShapePart(str(at), tuple(own.get("patches", ())), tuple(own.get("coordinates", ())))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The sets of points that are asked, by what their keys begin with: surface, volume, …"""
+        return tuple(name.removesuffix("_points") for name in self.layout.sets)
+
+    @property
+    def layout(self) -> Layout:
+        """What the model predicts and reads."""
+        return self.task.layout()
+
+
+def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
+    """Builds a run's model and loads a checkpoint's weights and scaling.
+
+    Raises:
+        RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
+    """
+    config, checkpoint = chosen.config, chosen.checkpoint
+    with code_granted(chosen.code):
+        task = build_task(config.task.kind, **config.task.options())
+    if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
+        raise RequestError(
+            "needs-field-model",
+            "predict and export need a model of fields at points",
+            seen=f"task.kind={config.task.kind}",
+            expected="a run with task.kind=fields",
+            fix="noether evaluate RUN      (the metrics of a run of any task)",
+        )
+    load_task_state(task, checkpoint)
+    if shape_key(task.seen.points) is None:
+        raise RequestError(
+            "training-points-unknown",
+            f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
+            seen="no points in task.json",
+            expected="a checkpoint of a data set with points",
+        )
+    precision = choose_precision(config.trainer, device)
+    with code_granted(chosen.code):
+        built = build_model(config.model.kind, task.layout(), **config.model.options())
+    model = place_model(built, device, precision)
+    load_weights(model, checkpoint, chosen.weights)
+    return TrainedModel(config, model.eval(), task, device, precision)
+
+
+def shape_batch(
+    trained: TrainedModel,
+    shape: Shape,
+    others: Mapping[str, np.ndarray] | None = None,
+    parameters: Mapping[str, float | list[float]] | None = None,
+) -> dict[str, Tensor]:
+    """Returns a batch of one in physical units: the shape as in training, and every point as a query.
+
+    The geometry, and the anchors of models whose points attend to points, come from as many points as a training
+    sample has; the queries are all the shape's points, and those of the other sets that are given.
+
+    Args:
+        trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
+        others: further sets of points by name, such as `volume_points`, (N, 3) each.
+        parameters: of the case, each one number or several.
+
+    Raises:
+        RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
+    """
+    thinned = as_trained(shape, shown_by(shape, trained.points_learned))
+    context, queries = (shape_tensors(trained, own) for own in (thinned, shape))
+    sample = whole_sample(trained, context, queries, others or {}, parameter_tensors(trained, parameters or {}))
+    return {key: value[None].to(trained.device, torch.float32) for key, value in sample.items()}
+
+
+def shape_draws(
+    trained: TrainedModel,
+    shape: Shape,
+    others: Mapping[str, np.ndarray],
+    parameters: Mapping[str, float | list[float]],
+    count: int,
+) -> Iterator[Sample]:
+    """Yields a shape as so many updates of training would show it, each by points of its own; arguments as above."""
+    draw, given = point_draw(trained.config, trained.task, trained.model), parameter_tensors(trained, parameters)
+    learned = trained.points_learned
+    every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
+    shown, size = shape_tensors(trained, every), min(learned, len(every.points))
+    order = torch.from_numpy(fixed_rows(len(every.points), len(every.points)))
+    for number in range(count):
+        rows = order[torch.arange(number * size, (number + 1) * size) % len(order)]
+        context = {key: value[rows] for key, value in shown.items()}
+        others_shown = _other_sets(trained, context[trained.shape_set], others)
+        yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
+
+
+def whole_sample(
+    trained: TrainedModel, context: Sample, queries: Sample, given: Mapping[str, np.ndarray], parameters: Sample
+) -> Sample:
+    """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
+
+    Args:
+        trained: the model.
+        context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
+        given: further sets of points, (N, 3) each.
+        parameters: of the case.
+    """
+    points = context[trained.shape_set]
+    needs_anchors = hasattr(trained.model, "attend")
+    context |= _other_sets(trained, points, given)
+    shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
+    batch = {key: value for key, value in shown.items() if key not in context}
+    if needs_anchors:  # sets that training draws no points of attend to all of theirs
+        batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
+    batch |= queries
+    for name, own in given.items():
+        batch |= _set_tensors(name, torch.from_numpy(own), points)
+    return batch | parameters
+
+
+@torch.no_grad()
+def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: int) -> dict[str, np.ndarray]:
+    """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+
+    Outputs of the case are arrays () or (C,).
+
+    Raises:
+        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+    """
+    in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
+    asked = [name for name, field in trained.task.fields.items() if field.points in batch]
+    asked += list(trained.task.case_fields)
+    moved = to_device(batch, trained.device, trained.precision.weights)
+    try:
+        scaled = trained.predict(moved, in_chunks)
+    except ValueError as error:
+        if not isinstance(trained.model, PointModel):
+            raise  # someone's own code, whose traceback they need
+        raise RequestError(
+            "shape-lacks-inputs",
+            "the shape lacks what the model reads",
+            seen=str(error),
+            expected="a mesh with faces, on which points and normals can be sampled",
+        ) from error
+    if absent := [name for name in asked if name not in scaled]:
+        raise RequestError(
+            "field-not-predicted",
+            f"the model predicts no {', '.join(absent)}",
+            seen=", ".join(scaled) or "nothing",
+            expected=f"every output of the task: {', '.join(asked)}",
+            fix="fix the forward of model.kind, or task.fields",
+        )
+    physical = trained.task.to_physical({name: scaled[name] for name in asked})
+    arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
+    return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
+
+
+def outside_training(trained: TrainedModel, parameters: Mapping[str, float | list[float]]) -> list[str]:
+    """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
+    words = []
+    for name, tensor in parameter_tensors(trained, parameters).items():
+        seen, unit = trained.task.seen.parameters[name], trained.task.parameters[name].unit
+        values = np.atleast_1d(tensor.numpy())
+        if not ((values < seen["low"]) | (values > seen["high"])).any():
+            continue
+        given = " ".join(f"{number:.4g}" for number in values)
+        words.append(
+            f"{name}={given} lies outside what the model was trained on, {_span(seen)} {unit}".rstrip()
+            + ": the prediction extrapolates"
+        )
+    return words
+
+
+def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
+    """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
+
+    RequestError: one that the model reads is missing, or it does not read one.
+    """
+    known = trained.task.parameters
+    taken = {**known, **trained.task.numbers}
+    if unknown := [name for name in given if name not in taken]:
+        near = nearest(unknown[0], taken)
+        raise RequestError(
+            "parameter-not-read",
+            f"the model reads no parameter {unknown[0]}",
+            seen=f"--set {unknown[0]}={given[unknown[0]]}",
+            expected=f"one of {', '.join(taken)}" if taken else "no parameters",
+            fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
+        )
+    if missing := [name for name in known if name not in given]:
+        spans = {name: trained.task.seen.parameters[name] for name in missing}
+        middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
+        raise RequestError(
+            "parameter-missing",
+            f"the model reads {', '.join(missing)}, and they were not given",
+            seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
+            expected=", ".join(
+                f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()
+            ),
+            fix="--set " + ",".join(f"{name}={' '.join(f'{v:.4g}' for v in value)}" for name, value in middle.items()),
+        )
+    tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
+    for name, value in tensors.items():
+        if value.numel() != trained.task.components.get(name, 1):
+            raise RequestError(
+                "input-components",
+                f"{name} has another number of components",
+                seen=f"{value.numel()}",
+                expected=f"{trained.task.components.get(name, 1)}",
+            )
+    return {name: value for name, value in tensors.items() if name in known}
+
+
+def _span(span: Span) -> str:
+    low, high = (" ".join(f"{value:.4g}" for value in span[side]) for side in ("low", "high"))
+    return f"{low} to {high}"
+
+
+def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
+    """Points, normals and further inputs, these from the arrays of the shape's file. RequestError: one is not there."""
+    own = trained.shape_set.removesuffix("points")
+    found = {trained.shape_set: shape.points}
+    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+        found[f"{own}normals"] = shape.normals
+    for points, keys in trained.layout.features.items():
+        for key, width in keys.items():
+            if key.partition("_")[2] in KNOWN:
+                continue  # normals and distances are worked out
+            name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
+            if points != trained.shape_set or name is None:
+                raise RequestError(
+                    "input-missing",
+                    f"the model reads {key} at {points}",
+                    seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
+                    expected=f"an array {key} with {width} components at each point of the mesh",
+                    fix=f"write {key} into the mesh file" if points == trained.shape_set else "predict from Python",
+                )
+            found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
+    return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
+
+
+def _other_sets(trained: TrainedModel, points: Tensor, given: Mapping[str, np.ndarray]) -> Sample:
+    """What the model attends to beside the points that show the shape: enough points of the other sets."""
+    found: Sample = {}
+    for name in trained.layout.sets if hasattr(trained.model, "attend") else ():
+        own = given.get(name)
+        if name != trained.shape_set:
+            enough = own is not None and len(own) >= VOLUME_ANCHORS
+            anchors = torch.from_numpy(own) if own is not None and enough else _points_about(trained, name, points)
+            found |= _set_tensors(name, anchors, points)
+    return found
+
+
+def _points_about(trained: TrainedModel, name: str, surface: Tensor) -> Tensor:
+    """Points that models attend to where none were given: half in the box of training, half near the shape."""
+    seen = trained.task.seen.points[name]
+    count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
+    box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
+    near = surface[rng.integers(len(surface), size=count - count // 2)]
+    # 0.2 m about a car of some 4 m
+    size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
+    away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
+    return torch.cat([torch.from_numpy(box), near + away])
+
+
+def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
+    """Points with the distance to the nearest surface point and the unit direction from it, as in the training data."""
+    nearest = np.asarray(cKDTree(surface.detach().numpy()).query(points.detach().numpy())[1])
+    away, prefix = points - surface[nearest], name.removesuffix("_points")
+    distance = torch.linalg.vector_norm(away, dim=-1)
+    direction = away / distance.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    return {name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction}

@@ -1,0 +1,124 @@
+"""Fields at points or on a mesh → a file that ParaView, and `predict --mesh`, open: .vtu, .vtk or .vtp."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noether.common.errors import RequestError
+from noether.common.plain_file import create_plain
+from noether.common.whole_file import UNFENCED
+from noether.physics.cases.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista, read_array
+from noether.physics.cases.mesh_source import FACES, ShapePart, whole_mesh
+
+if TYPE_CHECKING:  # It imports SciPy, which a rank that trains does not need.
+    from noether.physics.predict.shape_input import Shape
+
+SUFFIXES = (".vtu", ".vtk", ".vtp")
+CELL_TYPES = {1: 1, 3: VTK_TRIANGLE, 4: VTK_QUAD}
+"""VTK's number of the cell with so many corners: 1 is a vertex."""
+
+
+def check_suffix(path: Path) -> None:
+    """Refuses a name whose suffix is not a format that can be written. RequestError."""
+    if path.suffix not in SUFFIXES:
+        raise RequestError(
+            "unknown-suffix",
+            f"{path.name} has a suffix that cannot be written",
+            seen=path.suffix or "no suffix",
+            expected=", ".join(SUFFIXES),
+            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
+        )
+
+
+def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
+
+    Raises:
+        RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
+    """
+    check_suffix(path)
+    pyvista = import_pyvista()
+    points = np.asarray(points, np.float32)
+    cells = np.arange(len(points))[:, None] if faces is None else np.asarray(faces, np.int64)
+    rows = np.insert(cells, 0, cells.shape[1], axis=1).ravel()
+    if path.suffix == ".vtp":
+        mesh = pyvista.PolyData(points, **{"verts" if faces is None else "faces": rows})
+    else:
+        mesh = pyvista.UnstructuredGrid(rows, np.full(len(cells), CELL_TYPES[cells.shape[1]], np.uint8), points)
+    for name, array in arrays.items():
+        mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
+    _save(mesh, path)
+
+
+def write_on_shape(
+    path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], part: ShapePart = FACES
+) -> None:
+    """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
+
+    Of a .npy file its points are written.
+
+    Args:
+        path: what is written.
+        source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
+        arrays: by name, (N,) or (N, C), a row for each of the shape.
+        part: what of the source the shape is; at "cells" its arrays are, too.
+
+    Raises:
+        RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
+    """
+    if source.suffix == ".npy":
+        return write_fields(path, read_array(source)[shape.rows], shape.faces, arrays)
+    check_suffix(path)
+    pyvista = import_pyvista()
+    mesh = whole_mesh(source, part)
+    if isinstance(mesh, pyvista.PointSet):
+        mesh = mesh.cast_to_polydata()
+    if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
+        raise RequestError(
+            "suffix-without-cells",
+            f"{path.name} cannot hold the cells of {source.name}",
+            seen=path.suffix,
+            expected=".vtu or .vtk",
+            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
+        )
+    if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
+        mesh = mesh.cast_to_unstructured_grid()
+    data, count = (mesh.cell_data, mesh.n_cells) if part.at == "cells" else (mesh.point_data, mesh.n_points)
+    for name, array in arrays.items():
+        whole = np.full((count, *array.shape[1:]), np.nan, np.float32)
+        whole[shape.rows] = array
+        data[name] = whole
+    _save(mesh, path)
+
+
+def _save(mesh: Any, path: Path) -> None:
+    """Saves a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
+    pyvista = import_pyvista()
+    try:
+        made = UNFENCED.partial(path)
+        partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
+        create_plain(partial).close()  # the reason why a folder cannot be written, which VTK does not give
+        try:
+            with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+                mesh.save(partial)
+            if errors := caught.error_events:
+                raise OSError(" ".join(str(errors[0].alert).split()))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise RequestError(
+            "output-not-written",
+            f"cannot write {path}",
+            seen=f"{type(error).__name__}: {error}",
+            expected="a writable folder",
+        ) from None
+
+
+def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Returns the arrays by which a file shows a field: prediction and, where it is known, truth and error."""
+    arrays = {f"{name}_prediction": prediction}
+    return arrays if truth is None else {**arrays, name: truth, f"{name}_error": prediction - truth}

@@ -1,0 +1,1 @@
+"""Ensembles and conformal intervals: how sure a prediction is."""

@@ -1,0 +1,245 @@
+"""Several runs as one model: mean, spread and an interval that the validation split has calibrated."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noether.checkpoints.chosen_model import ChosenModel
+from noether.common.dotted_path import code_granted
+from noether.common.errors import RequestError
+from noether.core.data.build import Splits, open_splits
+from noether.core.data.identity import data_identity
+from noether.core.data.loader import Batch, Dataset, evaluation_batches, to_device
+from noether.core.data.order import SampleKey
+from noether.core.data.padding import mask_of
+from noether.core.data.points import PointSampler
+from noether.core.problem import check_held_out, held_out, point_draw
+from noether.physics.fields.field_errors import by_channel
+from noether.physics.fields.physical_metrics import numbers
+from noether.physics.models.points import PointModel
+from noether.physics.predict.shape_input import Shape
+from noether.physics.predict.trained import TrainedModel, shape_draws
+from noether.physics.uncertainty.conformal import (
+    LEVELS,
+    conformal_quantiles,
+    covered_shares,
+    highest_level,
+    kept_scores,
+)
+from noether.physics.uncertainty.members import VERSION, differing
+from noether.physics.uncertainty.shape_distance import distances, fit_distance
+
+SCALED_BY = 64
+"""Training cases whose errors are the scale beside which a spread counts."""
+
+DRAWS = 16
+"""Draws of a shape's points of which the latents' mean is taken: by 512 points alone, one shape's own latents differ as
+much as those of shapes in and out of the training shapes' ranges."""
+
+Values = dict[str, np.ndarray]
+"""Of one case: fields (N, C), and coefficients and outputs of the case (1, 1), by their labels."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The runs' models, in the order in which they were named, and what was calibrated, as the record has it."""
+
+    members: tuple[TrainedModel, ...]
+    record: Mapping[str, Any]
+
+    def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
+        """Returns how far the interval reaches to both sides (…, C), from the spread (…, C).
+
+        Raises:
+            RequestError: the validation split has too few cases for such a level.
+        """
+        own, cases = self.record["outputs"][label], self.record["cases"]["validation"]
+        quantiles = [column[level - 1] for column in own["quantiles"]]
+        if any(value is None for value in quantiles):
+            most = highest_level(cases)
+            raise RequestError(
+                "too-few-to-calibrate",
+                f"{cases} validation cases cannot calibrate an interval of {level} %",
+                seen=f"{cases} cases, --interval {level}",
+                expected=f"at most {most} %, or at least {int(np.ceil(level / (100 - level)))} validation cases",
+                fix=f"--interval {most}" if most else "train with dataset.validation_fraction=0.2",
+            )
+        return np.asarray(np.asarray(quantiles) * (spread + np.asarray(own["floor"])))
+
+
+def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and the standard deviation (of the sample) over the members; of one member, 0."""
+    stacked = np.stack(predictions)
+    spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1:])
+    return stacked.mean(axis=0), spread
+
+
+@torch.no_grad()
+def calibrate(
+    members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measures residuals and distances on the validation split, and what they cover of the test split.
+
+    Args:
+        members, chosen: the models, and the checkpoints that they were loaded from.
+        data: the folder of the data, as `prepare_data` returned it.
+        say: is told what takes its time.
+
+    Raises:
+        RequestError: there is no validation split, or the data is not what the runs were trained on.
+    """
+    splits = _splits_of(chosen[0], data)
+    train, validation = held_out(chosen[0].config, splits)
+    check_held_out(validation, "leave --interval out")
+    test = list(range(len(splits.test)))
+    say(f"calibrating on {len(validation)} validation cases, and measuring on {len(test)} test cases; once")
+    floors: dict[str, list[np.ndarray]] = {}
+    for mean, _, truth in _cases(members, splits.train, train[:SCALED_BY]):
+        for label, own in mean.items():
+            floors.setdefault(label, []).append(np.abs(own - truth[label]).mean(axis=0))
+    floor = {label: np.maximum(np.mean(own, axis=0), np.finfo(np.float32).tiny) for label, own in floors.items()}
+    held, unseen = (
+        scores_of(members, dataset, indices, floor)
+        for dataset, indices in ((splits.train, validation), (splits.test, test))
+    )
+    outputs = {}
+    for label, cases in held.items():
+        quantiles = [conformal_quantiles([case[k] for case in cases]) for k in range(len(cases[0]))]
+        shares = [covered_shares([case[k] for case in unseen[label]], own) for k, own in enumerate(quantiles)]
+        columns = [[float(value) if np.isfinite(value) else None for value in own] for own in quantiles]
+        outputs[label] = {
+            "floor": floor[label].tolist(),
+            "quantiles": columns,
+            "covered": np.mean(shares, axis=0).tolist(),
+        }
+    return {
+        "version": VERSION,
+        "members": [str(one.folder.path) for one in chosen],
+        "levels": LEVELS.tolist(),
+        "cases": {"validation": len(validation), "test": len(test)},
+        "outputs": outputs,
+        "distance": _fit_distances(members, splits.train, train, validation),
+    }
+
+
+def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
+    with code_granted(chosen.code):
+        splits = open_splits(chosen.config, data)
+    if (trained_on := chosen.checkpoint.meta()["data"]) not in (None, now := data_identity(splits)):
+        raise RequestError(
+            "data-not-of-the-runs",
+            "the data is not what the runs were trained on",
+            seen=differing(trained_on, now),
+            expected="the data of the runs, of which their validation split was held out",
+            fix="put the data of the runs back, or leave --interval out",
+        )
+    return splits
+
+
+@torch.no_grad()
+def scores_of(
+    members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
+) -> dict[str, list[list[np.ndarray]]]:
+    """Returns by label, case and component the scores |y − mean| / (spread + floor) of its points."""
+    found: dict[str, list[list[np.ndarray]]] = {}
+    for mean, spread, truth in _cases(members, dataset, indices):
+        for label, own in mean.items():
+            scores = np.abs(own - truth[label]) / (spread[label] + floor[label])
+            found.setdefault(label, []).append([kept_scores(column) for column in scores.T])
+    return found
+
+
+def _cases(
+    members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
+) -> Iterator[tuple[Values, Values, Values]]:
+    """Yields mean, spread and truth of each case."""
+    every = [_predictions(member, dataset, indices) for member in members]
+    for of_case in zip(*every, strict=True):
+        truth = of_case[0][1]
+        both = {label: mean_and_spread([values[label] for values, _ in of_case]) for label in truth}
+        yield {key: own[0] for key, own in both.items()}, {key: own[1] for key, own in both.items()}, truth
+
+
+def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
+    """Yields a member's prediction of each case, and the truth."""
+    task, chunk = member.task, member.config.trainer.evaluation_chunk_size
+    for batch in _batches(member, dataset, indices):
+        physical = task.to_physical(member.predict(batch, chunk))
+        found: Values = {}
+        truth: Values = {}
+        for name, field in task.fields.items():
+            real = mask_of(batch, field.points)
+            for values, own in ((found, physical[name]), (truth, by_channel(batch[name], batched=True))):
+                values[name] = (own[0] if real is None else own[0][real[0]]).double().cpu().numpy()
+        for label, both in numbers(task, physical, batch).items():
+            for values, part in ((found, "prediction"), (truth, "truth")):
+                values[label] = both[part].double().cpu().numpy().reshape(1, 1)
+        yield found, truth
+
+
+def _batches(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[Batch]:
+    for batch in evaluation_batches(dataset, indices, 1, _draw(member, dataset)):
+        yield to_device(batch, member.device, member.precision.weights)
+
+
+def _draw(member: TrainedModel, dataset: Dataset) -> PointSampler:
+    shuffled = getattr(dataset, "points_are_shuffled", False)
+    return point_draw(member.config, member.task, member.model, shuffled=shuffled)
+
+
+def _fit_distances(
+    members: Sequence[TrainedModel], dataset: Dataset, train: Sequence[int], validation: Sequence[int]
+) -> dict[str, Any] | None:
+    """What distances are measured by, and those of the validation split; None for models without a latent."""
+    if not all(isinstance(member.model, PointModel) for member in members):
+        return None
+    fitted, held = [], []
+    for member in members:
+        of_train, of_held = (_latents(member, dataset, indices) for indices in (train, validation))
+        own = fit_distance(of_train)
+        fitted.append({key: np.asarray(value).tolist() for key, value in own.items()})
+        held.append(distances(own, of_held))
+    return {"members": fitted, "validation": np.mean(held, axis=0).tolist()}
+
+
+def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> np.ndarray:
+    draw, found = _draw(member, dataset), []
+    for index in indices:
+        sample = dataset[index]
+        found.append(latent(member, (draw.for_training(sample, SampleKey(index, epoch)) for epoch in range(DRAWS))))
+    return np.stack(found)
+
+
+def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:
+    """Returns the mean over draws of a case's points of its pooled latent, with its standardised parameters, (d,)."""
+    found = []
+    for drawn in draws:
+        batch = to_device({key: value[None] for key, value in drawn.items()}, member.device, member.precision.weights)
+        prepared = member.task.prepare(batch)
+        with torch.no_grad(), member.precision.autocast():
+            pooled = member.model.encode(prepared).pooled  # type: ignore[operator]
+        parts = [pooled[0], *(prepared[name][0] for name in member.task.parameters)]
+        found.append(np.concatenate([part.double().cpu().numpy().ravel() for part in parts]))
+    return np.asarray(np.mean(found, axis=0))
+
+
+def shape_distance(
+    ensemble: Ensemble, shape: Shape, others: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
+) -> float | None:
+    """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
+
+    shape, others, parameters: as of `shape_batch`.
+    """
+    known = ensemble.record["distance"]
+    if known is None:
+        return None
+    found = [
+        distances(fitted, latent(member, shape_draws(member, shape, others, parameters, DRAWS))[None])[0]
+        for fitted, member in zip(known["members"], ensemble.members, strict=True)
+    ]
+    return float(np.mean(found))

@@ -1,0 +1,105 @@
+"""Which runs make an ensemble: those that are named, or of a sweep, and whether they fit together. No torch here."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from noether.checkpoints.chosen_model import ChosenModel
+from noether.common.errors import RequestError
+from noether.runs.folder import is_run
+from noether.runs.records import parse_record
+
+VERSION = 2
+
+
+def named_runs(words: Sequence[str]) -> list[str]:
+    """Returns the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone."""
+    found: dict[str, None] = {}
+    for word in words:
+        path = Path(word).expanduser()
+        places = [place for place in (path, Path("runs") / path) if not is_run(place)]
+        sweeps = [one for place in places for one in (place, place.with_name(f"{place.name}.sweep.json"))]
+        sweep = next((one for one in sweeps if one.name.endswith(".sweep.json") and one.is_file()), None)
+        if sweep is not None and not any(is_run(place) for place in (path, Path("runs") / path)):
+            found |= dict.fromkeys(_runs_of(sweep))
+        elif len(places) == 2 and path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
+            found |= dict.fromkeys(str(config.parent) for config in inside)
+        else:
+            found[word] = None
+    return list(found)
+
+
+def _runs_of(sweep: Path) -> list[str]:
+    try:
+        return [str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RequestError(
+            "sweep-damaged",
+            f"{sweep} does not say which runs it has",
+            seen=f"{type(error).__name__}: {error}",
+            expected="the file as a sweep has written it",
+            fix=f"the runs by their names, in place of {sweep.name}",
+        ) from None
+
+
+def record_path(chosen: Sequence[ChosenModel]) -> Path:
+    """Returns where the calibration of these checkpoints lies: with the first run, named after all of them in order."""
+    names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
+    return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
+
+
+def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
+    """Returns what was calibrated of them before; None: nothing, or nothing that this version reads."""
+    try:
+        return parse_calibration(record_path(chosen))
+    except (OSError, ValueError):
+        return None
+
+
+def parse_calibration(path: Path) -> dict[str, Any]:
+    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
+    record = parse_record(path)
+    if record.get("version") != VERSION:
+        raise ValueError(f"version {record.get('version')}, where this noether reads {VERSION}")
+    return record
+
+
+def check_members(chosen: Sequence[ChosenModel]) -> None:
+    """Refuses runs that do not make one ensemble. RequestError: they were trained on other data or other outputs."""
+    first = chosen[0]
+
+    def described(one: ChosenModel) -> dict[str, Any]:
+        config = one.config.model_dump(mode="json")
+        dataset = {key: value for key, value in config["dataset"].items() if key not in DRAWN}
+        return {"data": one.checkpoint.meta()["data"], "dataset": dataset, "task": _outputs_of(config["task"])}
+
+    known = described(first)
+    for one in chosen[1:]:
+        for what, own in described(one).items():
+            if own != known[what]:
+                raise RequestError(
+                    "runs-do-not-fit-together",
+                    f"{first.folder.path} and {one.folder.path} do not make one ensemble: they differ in {what}",
+                    seen=f"{differing(known[what], own)}",
+                    expected="runs on the same data and the same held-out cases, with the same outputs",
+                    fix=f"leave {one.folder.path} out",
+                )
+
+
+DRAWN = ("points_per_update", "geometry_points")
+"""Settings of a data set that say which points a model is given, not which cases there are."""
+
+
+def _outputs_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: task.get(key) for key in ("kind", "scalars")} | {
+        "fields": {name: {**field, "weight": None} for name, field in (task.get("fields") or {}).items()}
+    }
+
+
+def differing(first: Any, second: Any) -> str:
+    """Returns the first thing in which two descriptions differ, in words."""
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return f"{first} and {second}"
+    name = next(key for key in {**first, **second} if first.get(key) != second.get(key))
+    return f"{name}: {first.get(name)} and {second.get(name)}"

@@ -1,1 +1,0 @@
-"""Plans what a run would do here: ranks, batches and length. No torch."""

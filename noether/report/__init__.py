@@ -1,1 +1,0 @@
-"""The report of a run: one HTML file made from the run folder, without torch."""

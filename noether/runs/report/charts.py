@@ -1,0 +1,203 @@
+"""The charts of the report, as SVG: curves and shares of the time over updates, parity, and how errors are spread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from noether.runs.report.history import thinned
+from noether.runs.report.numbers import Array
+from noether.runs.report.svg import TickLabels, chart_axes, chart_style, log_ticks, paint, round_ticks, svg_element
+
+BUCKETS = 200
+"""Of a long line, of each of which the lowest and the highest value are drawn."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart: x and y (n,), a colour of COLOURS, dashed or not; `points` adds a mark per value."""
+
+    label: str
+    x: Array
+    y: Array
+    colour: str
+    dashed: bool = False
+    points: bool = False
+
+
+def can_draw(series: Series, *, log: bool) -> bool:
+    """Whether a line has any value that `curves` draws."""
+    return bool(_drawable(series.y, log).any())
+
+
+def _drawable(y: Array, log: bool) -> NDArray[np.bool_]:
+    return np.isfinite(y) & (y > 0) if log else np.isfinite(y)
+
+
+def curves(
+    name: str, series: Sequence[Series], *, log: bool, ratio: bool, last_update: float, updates_per_epoch: float | None
+) -> Markup:
+    """SVG of lines that have something to draw against updates, with epochs on top where their length is known.
+
+    Values that are not finite, or not positive on a log axis, are gaps.
+    """
+    with chart_style(name):
+        figure, axes = chart_axes()
+        values = np.concatenate([_draw_line(axes, line, log) for line in series])
+        if log:
+            log_ticks(axes, values, ratio=ratio)
+        else:
+            low, top = min(0.0, float(values.min())), max(0.0, float(values.max()))
+            axes.set_ylim(low * 1.08, top * 1.08 if top > low else 1)
+            round_ticks(axes.yaxis, 5, ratio=ratio)
+        axes.set_xlim(-0.012 * last_update, 1.012 * last_update)
+        round_ticks(axes.xaxis, 6, whole=True)
+        axes.set_xlabel("updates")
+        if updates_per_epoch:
+            _add_epochs(axes, float(updates_per_epoch))
+        return svg_element(figure)
+
+
+def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
+    """Draws a line; returns its finite values."""
+    y = np.where(_drawable(line.y, log), line.y, np.nan)
+    x, shown = thinned(line.x, y, BUCKETS)
+    dense = len(x) > 60
+    axes.plot(
+        x,
+        shown,
+        color=paint(line.colour),
+        linewidth=1.0 if line.colour == "muted" else 1.6,
+        linestyle=(0, (4, 2)) if line.dashed else "-",
+        marker="o" if (line.points and not dense) or len(x) == 1 else "",
+        markersize=2.8,
+        label=line.label,
+    )
+    return y[np.isfinite(y)]
+
+
+def _add_epochs(axes: Axes, length: float) -> None:
+    """Adds the axis of epochs on top; length: updates of an epoch."""
+    there_and_back = (lambda updates: np.divide(updates, length)), (lambda epochs: np.multiply(epochs, length))
+    top_axis = axes.secondary_xaxis("top", functions=there_and_back)
+    top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    top_axis.xaxis.set_major_formatter(TickLabels())
+    top_axis.tick_params(length=3, color=paint("line"), labelcolor=paint("muted"), pad=2)
+    top_axis.spines["top"].set_color(paint("line"))
+    top_axis.set_xlabel("epochs", color=paint("muted"), labelpad=3)
+
+
+def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
+    """SVG of the shares of bands (n,), by their colours, in the time up to each update, stacked."""
+    with chart_style("time-strip"):
+        figure, axes = chart_axes()
+        edges = [2 * updates[0] - updates[1] if len(updates) > 1 else 0.0, *updates]
+        low = np.zeros(len(updates))
+        for colour, band in shares.items():
+            axes.stairs(low + band, edges, baseline=low, fill=True, facecolor=paint(colour), edgecolor="none")
+            low = low + band
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), xlabel="updates")
+        round_ticks(axes.xaxis, 6, whole=True)
+        axes.set_yticks([0, 0.5, 1], labels=["0", "50\u202f%", "100\u202f%"])
+        return svg_element(figure)
+
+
+def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit: str, lines: Sequence[str]) -> Markup:
+    """SVG of predictions (S,) against truths (S,) in a unit, with the line of equality.
+
+    floor (S,): what the scalar's own formula makes of the true field, as rings; its distance from the line is
+    error that no model can undo. lines: text written into the empty upper corner.
+    """
+    with chart_style(name):
+        figure, axes = chart_axes(width=4.5, height=4.3)
+        shown = [values for values in (truth, prediction, floor) if values is not None]
+        values = np.concatenate([value[np.isfinite(value)] for value in shown])
+        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+        pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.1
+        limits = (low - pad, high + pad)
+        axes.plot(limits, limits, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        many = len(truth) > 1500
+        if floor is not None:
+            axes.scatter(
+                truth, floor, s=26, facecolors="none", edgecolors=paint("second"), linewidths=0.9, rasterized=many
+            )
+        size = 18 if len(truth) < 300 else 8
+        axes.scatter(
+            truth, prediction, s=size, color=paint("accent"), alpha=0.75, linewidths=0, zorder=3, rasterized=many
+        )
+        axes.set(xlim=limits, ylim=limits)
+        axes.set_box_aspect(1)
+        for axis in (axes.xaxis, axes.yaxis):
+            round_ticks(axis, 6)
+        beside = f", {unit}" if unit else ""
+        axes.set_xlabel(f"truth{beside}")
+        axes.set_ylabel(f"prediction{beside}", rotation_mode="anchor", va="bottom")
+        axes.text(0.04, 0.96, "\n".join(lines), transform=axes.transAxes, va="top", color=paint("ink"))
+        return svg_element(figure)
+
+
+def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) -> Markup:
+    """SVG of the covered share (L,) against the promised one (L,), both of 1; stray (L,): what chance allows."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        low, high = np.maximum(promised - stray, 0), np.minimum(promised + stray, 1)
+        axes.fill_between(promised, low, high, color=paint("line"), alpha=0.7, linewidth=0)
+        axes.plot([0, 1], [0, 1], color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.plot(promised, covered, color=paint("accent"), linewidth=1.6)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="promised")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", *(f"{share}\u202f%" for share in (25, 50, 75, 100))])
+        return svg_element(figure)
+
+
+def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
+    """SVG of the share of points by error: edges (B+1,) in the field's unit, counts (B,). Log scale."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        share = counts / max(counts.sum(), 1)
+        filled = np.flatnonzero(counts)
+        if filled.size:
+            floor = float(share[filled].min()) / 2
+            axes.stairs(np.maximum(share, floor), edges, baseline=floor, fill=True, color=paint("accent"), alpha=0.28)
+            axes.stairs(np.maximum(share, floor), edges, baseline=floor, color=paint("accent"), linewidth=1.3)
+            log_ticks(axes, share[filled], ratio=True)
+            axes.set_ylim(floor, float(share.max()) * 1.6)
+            reach = np.array([edges[filled[0]], edges[filled[-1] + 1]])
+            axes.set_xlim(*(reach + np.array([-0.02, 0.02]) * np.ptp(reach)))
+        axes.axvline(0, color=paint("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
+        round_ticks(axes.xaxis, 7)
+        axes.set_xlabel(f"prediction − truth ({unit})" if unit else "prediction − truth")
+        return svg_element(figure)
+
+
+def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
+    """SVG of the cases' relative errors (S,) in rising order, with the first of each mark named."""
+    with chart_style(name):
+        figure, axes = chart_axes()
+        order = np.argsort(values, kind="stable")
+        order = order[np.isfinite(values[order])]
+        place = np.arange(1.0, len(order) + 1)
+        axes.scatter(*thinned(place, values[order], BUCKETS), s=12, color=paint("accent"), alpha=0.7, linewidths=0)
+        named: set[str] = set()
+        for sample, label in marks.items():
+            rank = np.flatnonzero(order == sample)
+            if not rank.size:
+                continue
+            x, y = place[rank[0]], values[sample]
+            axes.scatter([x], [y], s=30, facecolors="none", edgecolors=paint("second"), linewidths=1.3, zorder=3)
+            # The second and third worst lie so close to the worst that their names would overlap.
+            if label and label not in named:
+                named.add(label)
+                # The points rise to the right, so that there is room above to the left.
+                off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
+                axes.annotate(label, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
+        top = float(values[order].max()) if order.size else 1.0
+        axes.set_ylim(0, top * 1.12 or 1)
+        round_ticks(axes.yaxis, 5, ratio=True)
+        round_ticks(axes.xaxis, 6, whole=True)
+        axes.set_xlabel("cases, in the order of their error")
+        return svg_element(figure)

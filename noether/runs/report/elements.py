@@ -1,0 +1,65 @@
+"""Fills the templates of the page, which escape what they show and write numbers and names by filters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from noether.common.numbers import count_text, counted, finite, listed
+from noether.runs.metrics import weights_name
+from noether.runs.report.numbers import (
+    bare_text,
+    duration_parts,
+    number,
+    percent,
+    short_number,
+    shown_score,
+    value_text,
+)
+from noether.runs.report.phrases import full_stop, heading, in_words
+from noether.runs.report.run import ReportedRun
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+for _filter in (
+    *(bare_text, count_text, duration_parts, finite, number, percent, shown_score, short_number, value_text),
+    *(full_stop, heading, in_words, listed, counted, weights_name),
+):
+    TEMPLATES.filters[_filter.__name__] = _filter
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart under its title and a line of words; without a drawing, the words say why.
+
+    keys: label, colour and kind ("dashed", "dot", "ring" or "") of what is drawn.
+    """
+
+    title: str
+    words: str
+    svg: Markup | None = None
+    keys: Sequence[tuple[str, str, str]] = ()
+
+
+def fill(template: str, **content: Any) -> Markup:
+    """Returns a template filled with content, of which all but Markup is escaped."""
+    return Markup(TEMPLATES.get_template(template).render(content))
+
+
+def charts(shown: Sequence[Chart], *, note: str = "") -> Markup:
+    """A section of charts beside each other, after a note of what is missing."""
+    return fill("charts.html", shown=shown, note=note)
+
+
+def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
+    """A paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
+    trouble = run.troubles.get(file)
+    return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))

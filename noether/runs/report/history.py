@@ -1,0 +1,270 @@
+"""What the rows of a run say, as curves: whole for the report, short enough for a browser. No torch here."""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noether.runs.metrics import OF_THE_LOOP, Metric
+from noether.runs.records import RECENT_ROWS, Row, mapping, mean_rate, metrics_of_row, number
+from noether.runs.report.palette import BANDS
+
+Array = NDArray[np.float64]
+Whose = tuple[str, str, str]
+"""Split, weights and metric of a curve."""
+PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
+MOST_CURVES = 400
+"""A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
+CLOCK = 150
+"""Buckets of the line from updates to epochs and time."""
+
+
+class _Curve:
+    """Values over updates, in the order in which they were written."""
+
+    def __init__(self) -> None:
+        self.x, self.y = array("d"), array("d")
+
+    def add(self, x: float, y: float) -> None:
+        self.x.append(x)
+        self.y.append(y)
+
+    def rising(self) -> tuple[Array, Array]:
+        """Returns the values in rising x; of equal x the last written, because a resumed run repeats some."""
+        x, y = np.array(self.x), np.array(self.y)
+        places = _rising(x)
+        return x[places], y[places]
+
+    def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
+        x, y = self.rising()
+        # One value more on either side, so that the curve reaches the edges of a part that is looked at.
+        first = max(0, int(np.searchsorted(x, low, "left")) - 1)
+        last = int(np.searchsorted(x, high, "right")) + 1
+        x, y = thinned(x[first:last], y[first:last], buckets)
+        # Six digits are more than a screen shows, and half of what Python would write.
+        return x.tolist(), [None if value != value else float(f"{value:.6g}") for value in y.tolist()]
+
+
+@dataclass
+class Evaluation:
+    """One evaluation of a split, after an update, with some weights."""
+
+    update: int
+    split: str
+    weights: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """The curves of a run, and the few rows that a summary needs.
+
+    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected_weights:
+    those that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
+    1970. recent: the last RECENT_ROWS training rows. hosts: of the ranks that were once the slowest. rows: how many
+    were taken.
+    selected_by: the metric that says which evaluation is the best.
+    """
+
+    curves: dict[Whose, _Curve] = field(default_factory=dict)
+    selected_weights: dict[str, str] = field(default_factory=dict)
+    times: dict[str, _Curve] = field(default_factory=dict)
+    epochs: _Curve = field(default_factory=_Curve)
+    seconds: _Curve = field(default_factory=_Curve)
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
+    rows: int = 0
+    update: int | None = None
+    epoch: float | None = None
+    last: Evaluation | None = None
+    best: Evaluation | None = None
+    selected_by: Metric = OF_THE_LOOP[0]
+    hosts: dict[int, str] = field(default_factory=dict)
+    whole_time: Row = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Takes further rows, in their order."""
+        for row in rows:
+            self.rows += 1
+            self.update = row["update"] if self.update is None else max(self.update, row["update"])
+            epoch = number(row, "epoch")
+            self.epoch = self.epoch if epoch is None else epoch
+            if row["kind"] == "training":
+                self._add_training(row)
+            elif row["kind"] == "evaluation":
+                self._add_evaluation(row)
+            elif row["kind"] == "epoch":
+                self._add_numbers(row)
+            elif row["kind"] == "time_use":
+                self.whole_time = row
+
+    def _add_training(self, row: Row) -> None:
+        self.recent.append(row)
+        self.epochs.add(row["update"], number(row, "epoch") or 0.0)
+        self.seconds.add(row["update"], number(row, "time") or float("nan"))
+        self._add_numbers(row)
+        seconds = mapping(row, "time_use")
+        if seconds:
+            for part in PARTS:
+                self.times.setdefault(part, _Curve()).add(row["update"], number(seconds, part) or 0.0)
+        slowest = mapping(row, "slowest")
+        rank, host = slowest.get("rank"), slowest.get("host")
+        if isinstance(rank, int) and isinstance(host, str) and len(self.hosts) < 100_000:
+            self.hosts[rank] = host
+
+    def _add_evaluation(self, row: Row) -> None:
+        split, weights, metrics = self._add_numbers(row)
+        if not row.get("selected"):
+            return
+        self.selected_weights[split] = weights
+        self.last = Evaluation(row["update"], split, weights, metrics)
+        own, best = (number(of, self.selected_by.name) for of in (metrics, self.best.metrics if self.best else {}))
+        if self.selected_by.is_better(own, best):
+            self.best = self.last
+
+    def _add_numbers(self, row: Row) -> tuple[str, str, Mapping[str, Any]]:
+        """Takes a row's metrics, and returns their split, weights and values."""
+        split, weights, values = metrics_of_row(row)
+        for name in values:
+            full = split, weights, name
+            if full not in self.curves and len(self.curves) >= MOST_CURVES:
+                continue
+            found = number(values, name)
+            # JSON has no NaN: a loss that was one is null, and a gap in its curve.
+            self.curves.setdefault(full, _Curve()).add(row["update"], float("nan") if found is None else found)
+        return split, weights, values
+
+    def curve(self, split: str, weights: str, metric: str) -> tuple[Array, Array]:
+        """Returns the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
+        return self.curves.get((split, weights, metric), _Curve()).rising()
+
+    def thinned(
+        self, buckets: int, low: float, high: float
+    ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:
+        """Returns every curve between two updates, with about twice `buckets` values at most."""
+        return {name: curve.thinned(buckets, low, high) for name, curve in self.curves.items()}
+
+    def clock(self) -> dict[str, list[float]]:
+        """Returns updates, with the epoch and the seconds since the first line at each: straight lines between them."""
+        x, epochs, seconds = (np.array(values) for values in (self.epochs.x, self.epochs.y, self.seconds.y))
+        places = np.arange(len(x))[_rising(x)]
+        places = places[np.isfinite(seconds[places])]
+        places = places[_extremes(seconds[places], CLOCK)]
+        past = seconds[places] - (seconds[places].min() if len(places) else 0.0)
+        return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
+
+    def updates_per_epoch(self) -> float | None:
+        """Returns the updates of an epoch by the last training row; None where none says."""
+        x, epochs = self.epochs.rising()
+        return float(x[-1] / epochs[-1]) or None if len(x) and epochs[-1] else None
+
+    def table(self) -> Iterator[tuple[str, str, str, float, float]]:
+        """Yields split, weights, metric, update and value of everything that was logged."""
+        for whose, curve in self.curves.items():
+            yield from ((*whose, x, y) for x, y in zip(curve.x, curve.y, strict=True))
+
+    def time_shares(
+        self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
+    ) -> tuple[Array, dict[str, Array]]:
+        """Returns updates (n,), and the share of each band in the time up to each, by name; n = 0 where no row says.
+
+        `buckets`: about how many there are at most, between two updates; None: one for each row.
+        """
+        curves = [self.times.get(part, _Curve()).rising() for part in PARTS]
+        x, table = curves[0][0], np.array([y for _, y in curves])
+        inside = (x >= low) & (x <= high)
+        x, table = _block_sums(x[inside], table[:, inside], buckets or len(x))
+        shares = dict(zip(PARTS, table / np.maximum(table.sum(axis=0), 1e-12), strict=True))
+        return x, {name: sum((shares[part] for part in own), np.zeros(len(x))) for name, (_, own) in BANDS.items()}
+
+    def recent_pace(self) -> dict[str, Any]:
+        """Returns the means of the recent training rows: pace, shares of the time, and the slowest rank."""
+        rows = list(self.recent)
+        parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
+        whole = sum(parts.values())
+        bands = {name: sum(parts[part] for part in own) / whole for name, (_, own) in BANDS.items()} if whole else {}
+        return {
+            "samples_per_second": mean_rate(rows),
+            "bands": bands,
+            "slowest": _slowest(rows),
+            **{name: number(rows[-1], name) if rows else None for name in ("loss", "memory_mib", "device_use")},
+        }
+
+
+def _slowest(rows: list[Row]) -> dict[str, Any] | None:
+    lags: dict[int, list[float]] = {}
+    hosts: dict[int, Any] = {}
+    for row in rows:
+        slowest = mapping(row, "slowest")
+        rank, behind = slowest.get("rank"), number(slowest, "behind")
+        if isinstance(rank, int) and behind is not None:
+            lags.setdefault(rank, []).append(behind)
+            hosts[rank] = slowest.get("host")
+    if not lags:
+        return None
+    rank = max(lags, key=lambda one: (len(lags[one]), sum(lags[one])))
+    behind, times = sum(lags[rank]) / len(lags[rank]), len(lags[rank])
+    return {"rank": rank, "host": hosts[rank], "behind": behind, "times": times, "of": len(rows)}
+
+
+def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
+    """Returns the lowest and the highest value of each bucket of a curve, in their order, at their own x.
+
+    Buckets hold a power of two of values and are counted from the start, so that a growing curve does not shimmer:
+    its buckets stay as they are until their size doubles. NaN stays a gap where a whole bucket is NaN. The last value
+    is always there.
+
+    Args:
+        x, y: (n,); x rises.
+        buckets: at least 1; a curve of at most twice as many values is returned as it is.
+    """
+    places = _extremes(y, buckets)
+    return x[places], y[places]
+
+
+def _extremes(y: Array, buckets: int) -> NDArray[np.intp]:
+    """Returns the places of the values that `thinned` keeps."""
+    n = len(y)
+    if n <= 2 * buckets:
+        return np.arange(n)
+    size = _bucket_size(n, buckets)
+    rows = -(-n // size)
+    padded = np.full(rows * size, np.nan)
+    padded[:n] = y
+    table = padded.reshape(rows, size)
+    empty = np.isnan(table).all(axis=1)
+    low = np.where(np.isnan(table), np.inf, table).argmin(axis=1)
+    high = np.where(np.isnan(table), -np.inf, table).argmax(axis=1)
+    start = np.arange(rows) * size
+    low, high = np.where(empty, 0, low) + start, np.where(empty, 0, high) + start
+    return np.unique(np.concatenate([low, high, [n - 1]]))
+
+
+def _bucket_size(n: int, buckets: int) -> int:
+    return int(2 ** np.ceil(np.log2(n / buckets)))
+
+
+def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
+    """Returns the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
+
+    Args:
+        x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
+        buckets: blocks at most, about.
+    """
+    n = len(x)
+    if n <= buckets:
+        return x, table
+    size = _bucket_size(n, buckets)
+    starts = np.arange(0, n, size)
+    ends = np.minimum(starts + size, n) - 1
+    return x[ends], np.add.reduceat(table, starts, axis=1)
+
+
+def _rising(x: Array) -> slice | NDArray[np.intp]:
+    """Returns the places of a curve's values in rising x, of equal x the last written: all, where x rises already."""
+    if bool((np.diff(x) > 0).all()):
+        return slice(None)
+    return np.asarray(len(x) - 1 - np.unique(x[::-1], return_index=True)[1])

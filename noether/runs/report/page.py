@@ -1,0 +1,77 @@
+"""Puts the page of a run together from its sections, and writes it.
+
+The page holds everything it shows: no script, no font, no picture is loaded from elsewhere. Whatever a run
+folder lacks, its section says in a sentence.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from markupsafe import Markup
+
+from noether import __version__
+from noether.common.whole_file import UNFENCED, Publisher, write_whole
+from noether.runs.folder import RunFolder
+from noether.runs.report.cases import cases_section
+from noether.runs.report.elements import fill
+from noether.runs.report.intervals import intervals_section
+from noether.runs.report.palette import COLOURS
+from noether.runs.report.provenance import configuration_section, environment_section, plan_section
+from noether.runs.report.results import classes_section, distributions_section, errors_section, scalars_section
+from noether.runs.report.run import ReportedRun, read_run
+from noether.runs.report.summary import summary_header, summary_tiles
+from noether.runs.report.training import time_section, training_section
+from noether.runs.report.use import use_section
+
+Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
+OF_THE_TASK: Sections = {
+    "errors": ("Errors", errors_section),
+    "classes": ("Classes", classes_section),
+    "cases": ("Cases", cases_section),
+    "scalars": ("Numbers of a case", scalars_section),
+    "distributions": ("Distributions", distributions_section),
+}
+OF_EVERY_RUN: Sections = {
+    "use": ("Use", use_section),
+    "curves": ("Training", training_section),
+    "time": ("Time", time_section),
+    "plan": ("Plan", plan_section),
+    "environment": ("Environment", environment_section),
+    "configuration": ("Configuration", configuration_section),
+}
+
+
+def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
+    """Writes report.html into a run folder and returns its path.
+
+    The page says what is missing. An older report is replaced at once and whole, by `by`, where it may.
+
+    Raises:
+        OSError: the page cannot be written.
+    """
+    write_whole(folder.report, render_report(read_run(folder)), by)
+    return folder.report
+
+
+def render_report(run: ReportedRun) -> str:
+    """Returns the page."""
+    told = (record.get("report_parts") for record in (run.result, run.plan))
+    wanted = next((parts for parts in told if isinstance(parts, list)), list(OF_THE_TASK))
+    sections = {part: section for part, section in OF_THE_TASK.items() if part in wanted}
+    if run.calibration:
+        sections["intervals"] = ("How sure", intervals_section)
+    sections |= OF_EVERY_RUN
+    light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
+    page = fill(
+        "page.html",
+        title=f"{run.run_id} – noether",
+        light=light,
+        dark=dark,
+        header=summary_header(run),
+        tiles=summary_tiles(run),
+        sections=[(key, title, make(run)) for key, (title, make) in sections.items()],
+        version=__version__,
+        made=time.strftime("%Y-%m-%d %H:%M %Z"),
+    )
+    return str(page)  # plain text from here on: Markup would escape what is joined to it

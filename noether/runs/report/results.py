@@ -1,0 +1,134 @@
+"""What the page says of the results: errors beside the baselines, classes, scalars, and how errors are spread."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from noether.common.numbers import counted, finite
+from noether.physics.fields.scalars import SCALAR_PARTS
+from noether.runs.metrics import FIELD_ERRORS
+from noether.runs.report.charts import error_histogram, parity, sample_errors
+from noether.runs.report.chosen_cases import median_sample
+from noether.runs.report.elements import Chart, absent, charts, fill
+from noether.runs.report.numbers import Array, number, percent, shown_score
+from noether.runs.report.phrases import heading, in_words
+from noether.runs.report.run import ReportedRun
+from noether.runs.report.tables import field_rows, own_metrics, reference_words
+
+
+def errors_section(run: ReportedRun) -> Markup:
+    """The metrics of each field beside the baselines, and those that are of no field."""
+    own = own_metrics(run.result, run.described)
+    others = fill("metrics.html", metrics=own) if own else Markup()
+    if run.result.get("fields"):
+        fields = [_field_errors(run, name) for name in run.fields]
+        celsius = [in_words(name) for name in run.fields if run.unit(name) == "°C"]
+        return fill("errors.html", fields=fields, celsius=celsius, baselines=run.result.get("baselines")) + others
+    return others or absent(run, "result.json", "the run has not been evaluated")
+
+
+def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
+    """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
+    rows = [(label or "this model", kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
+    whole = [row for _, kind, row in rows if kind != "part"]
+    columns = {measure: [value for row in whole if (value := finite(row.get(measure))) is not None]
+               for measure in FIELD_ERRORS}  # fmt: skip
+    return {
+        "name": name,
+        "columns": {measure: (label, run.described.find(name, measure)) for measure, label in FIELD_ERRORS.items()},
+        "rows": rows,
+        "best": {measure: min(column) for measure, column in columns.items() if len(column) > 1},
+        "longest": max(columns["relative_l2"], default=0) or 1,
+    }
+
+
+def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
+    """The names of the classes and the counts (classes, classes), true by row; None where there are none."""
+    classes: Any = run.result.get("classes")
+    if not isinstance(classes, dict):
+        return None
+    counts = np.asarray(classes.get("confusion") or [], int)
+    names = [str(name) for name in classes.get("names") or ()]
+    return (names, counts) if counts.shape == (len(names), len(names)) and names else None
+
+
+def classes_section(run: ReportedRun) -> Markup:
+    """The confusion matrix, one row for each true class, with the share that is right."""
+    found = confusion(run)
+    if found is None:
+        return absent(run, "result.json", "no classes have been counted")
+    names, counts = found
+    wrong = counts - np.diag(np.diag(counts))
+    rows = list(zip(names, counts.tolist(), strict=True))
+    return fill("classes.html", rows=rows, all=int(counts.sum()), wrong=int(wrong.sum()), most=max(1, int(wrong.max())))
+
+
+def scalars_section(run: ReportedRun) -> Markup:
+    """Each scalar's scores beside a chart of predictions against truths."""
+    facts = run.result.get("scalars") or {}
+    if not facts:
+        return absent(run, "result.json", "the task derives no scalar from its fields")
+    shown = [_scalar(run, name, facts.get(name) or {}) for name in facts]
+    return fill("scalars.html", scalars=shown, reference_words=reference_words)
+
+
+def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    own = [(run.described[key], value) for key, value in run.metrics.items() if run.described[key].of == name]
+    scores = {metric.measure: finite(value) for metric, value in own}
+    r2, rank = scores.get("r2"), scores.get("spearman")
+    about = {"name": name, "facts": facts, "scores": own, "floor": "floor_r2" in scores, "chart": ""}
+    prediction, truth, floor = (run.sample_metric(name, part) for part in SCALAR_PARTS)
+    if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
+        return about
+    if floor is not None and (len(floor) != len(truth) or not about["floor"]):
+        floor = None  # the truth is that integral: the rings would all lie on the line
+    keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
+    lines = [f"R²  {shown_score(r2)}", f"Spearman  {shown_score(rank)}"]
+    chart = parity(f"parity-{name}", truth, prediction, floor, run.described.find(name, "mae").unit, lines)
+    return {**about, "legend": [key for key in keys if floor is not None or key[2] != "ring"], "chart": chart}
+
+
+def distributions_section(run: ReportedRun) -> Markup:
+    """Histograms of the errors of points, and the errors of samples in their order."""
+    shown = []
+    for k, name in enumerate(run.fields):
+        edges, counts = (run.arrays.get(f"histogram/{name}/{part}") for part in ("edges", "counts"))
+        if edges is not None and counts is not None and np.isfinite(edges).all() and np.sum(counts) > 0:
+            edges, counts, unit = np.asarray(edges, np.float64), np.asarray(counts, np.float64), run.unit(name)
+            words = f"Nine in ten errors are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
+            chart = error_histogram(f"histogram-{k}", edges, counts, unit)
+            title = f"{heading(name)}: errors at points"
+            shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
+        values, scored = run.sample_metric(name, "relative_l2"), run.finite_errors(name)
+        if values is not None and scored.size:
+            cases = [case for case in run.meta.get("cases") or () if "index" in case]
+            # Named where they were chosen: by another field they stand elsewhere.
+            marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
+            chart = sample_errors(f"samples-{k}", values, marks)
+            words = _spread(scored, len(values), run.fields[0] if marks else "")
+            shown.append(Chart(f"{heading(name)}: relative L2 of cases", words, chart))
+    if not shown:
+        return absent(run, "test.npz", "no errors of single points or samples were kept")
+    return charts(shown)
+
+
+def _spread(scored: Array, cases: int, chosen_by: str) -> str:
+    """The median and the worst of the finite errors of so many cases; chosen_by: the field by which some are shown."""
+    worst = percent(float(scored.max()))
+    if cases == 1:
+        return f"One case, with {worst}."
+    text = f"Median {percent(float(scored[median_sample(scored)]))}, worst {worst} of {counted(len(scored), 'case')}"
+    text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if chosen_by else "."
+    if len(scored) < cases:
+        text += f" {counted(cases - len(scored), 'case')} without a finite error left out."
+    return text
+
+
+def _reach(edges: Array, counts: Array, share: float) -> float:
+    """The magnitude, to a bin, that this share of the points does not exceed."""
+    outer = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
+    order = np.argsort(outer, kind="stable")
+    within = np.cumsum(counts[order]) >= share * counts.sum()
+    return float(outer[order][np.argmax(within)])

@@ -1,0 +1,249 @@
+"""Reads the files of a run's folder for the report, and names those that are missing."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from noether.common.numbers import finite
+from noether.common.plain_file import open_plain, read_plain
+from noether.physics.uncertainty.members import parse_calibration
+from noether.runs.attempts import read_attempts
+from noether.runs.folder import RunFolder
+from noether.runs.metrics import Metrics, described_in
+from noether.runs.records import Row, mapping, parse_record, read_metrics
+from noether.runs.report.history import History
+from noether.runs.report.numbers import Array
+from noether.runs.results import parse_result
+
+
+class _Span(BaseModel):
+    """From where to where, for each component."""
+
+    model_config = ConfigDict(strict=True)
+    low: list[float]
+    high: list[float]
+    unit: str = ""
+
+
+class _TrainedOn(BaseModel):
+    """What the training split spans: the points of each set, and each parameter."""
+
+    points: dict[str, _Span] = {}
+    parameters: dict[str, _Span] = {}
+
+
+class _Result(BaseModel):
+    """The shape of result.json, as far as the page follows it."""
+
+    model_config = ConfigDict(strict=True)
+    metrics: dict[str, float | None] = {}
+    baselines: dict[str, dict[str, float | None]] = {}
+    fields: list[str] = []
+    scalars: dict[str, dict[str, Any]] = {}
+    trained_on: _TrainedOn = _TrainedOn()
+    updates: int | None = None
+    samples: int | None = None
+    world_size: int | None = None
+    samples_per_second: float | None = None
+    device_use: float | None = None
+
+
+class _Covered(BaseModel):
+    """What the intervals of one output cover of the test split, for each level."""
+
+    covered: list[float]
+
+
+class _HeldOut(BaseModel):
+    validation: int
+    test: int
+
+
+class _Calibration(BaseModel):
+    """An evaluation/intervals-….json, as far as the page follows it."""
+
+    members: list[str]
+    levels: list[int]
+    cases: _HeldOut
+    outputs: dict[str, _Covered]
+
+    @model_validator(mode="after")
+    def _one_share_each(self) -> "_Calibration":
+        if any(len(own.covered) != len(self.levels) for own in self.outputs.values()):
+            raise ValueError("a share for each level")
+        return self
+
+
+class _Metric(BaseModel):
+    mean: float
+    std: float | None
+    n: int
+
+
+class _SweptRun(BaseModel):
+    run: str
+    group: str
+
+
+class _Sweep(BaseModel):
+    """A NAME.sweep.json, as far as the page follows it."""
+
+    groups: dict[str, dict[str, _Metric]]
+    runs: list[_SweptRun]
+
+
+def checked_result(path: Path) -> dict[str, Any]:
+    """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
+    content = parse_result(path)
+    try:
+        _Result.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}, of another kind") from None
+    return content
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
+
+    arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
+    metric over the runs of its sweep that differ by seed; empty where there are none. calibration: of the intervals
+    that were calibrated last; empty where there are none. resumed: whether an attempt went on from a checkpoint: the
+    time of the result is then that of the last alone.
+    """
+
+    run_id: str
+    path: Path
+    config: str
+    plan: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    result: Mapping[str, Any]
+    rows: Sequence[Row]
+    meta: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    resumed: bool = False
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the test split."""
+        return mapping(self.result, "metrics")
+
+    @cached_property
+    def described(self) -> Metrics:
+        """What is known of the metrics: from the evaluation, before one from the plan."""
+        return described_in(self.plan, self.result)
+
+    @cached_property
+    def history(self) -> History:
+        """The curves of the run."""
+        history = History()
+        history.add(self.rows)
+        return history
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields, in the order of the results."""
+        return list(self.result.get("fields") or self.meta.get("fields") or ())
+
+    def unit(self, name: str) -> str:
+        """A field's unit; "" where none is known."""
+        about = (self.meta.get("fields") or {}).get(name) or {}
+        return str(about.get("unit") or self.described.find(name, "mae").unit)
+
+    def baseline(self, key: str) -> Mapping[str, Any]:
+        """The metrics of a baseline; empty where there are none."""
+        return mapping(mapping(self.result, "baselines"), key)
+
+    def relative_l2(self, name: str) -> tuple[float | None, float | None]:
+        """A field's relative L2: the model's, and the best of all baselines; None where one is not finite."""
+        every = self.metrics, *map(self.baseline, mapping(self.result, "baselines"))
+        own, *others = (finite(self.described.of_whole(values, name).get("relative_l2")) for values in every)
+        return own, min((other for other in others if other is not None), default=None)
+
+    def sample_metric(self, of: str, measure: str) -> Array | None:
+        """A measure of a field or scalar for every sample (S,), such as its relative_l2; None where there is none."""
+        values = self.arrays.get(f"metrics/{of}/{measure}")
+        return None if values is None else np.asarray(values, np.float64).ravel()
+
+    def finite_errors(self, name: str) -> Array:
+        """The finite relative L2 errors of a field's cases (n,); n = 0 where there are none."""
+        values = self.sample_metric(name, "relative_l2")
+        return np.empty(0) if values is None else values[np.isfinite(values)]
+
+
+def read_run(folder: RunFolder) -> ReportedRun:
+    """Reads a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
+    troubles: dict[str, str] = {}
+
+    def read(path: Path, reader: Callable[[Path], Any], empty: Any) -> Any:
+        try:
+            return reader(path)
+        except FileNotFoundError:
+            troubles[path.name] = f"There is no {path.name}"
+        except Exception as error:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
+            troubles[path.name] = f"{path.name} cannot be read ({type(error).__name__}: {error})"
+        return empty
+
+    def read_history(path: Path) -> list[dict[str, Any]]:
+        path.stat()  # Raises where there is none.
+        damaged: list[str] = []
+        rows = read_metrics(path, damaged.append)
+        if damaged:
+            more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+            troubles[path.name] = damaged[0].replace(str(path), path.name) + more
+        return rows
+
+    result = read(folder.result, checked_result, {})
+    meta, arrays = read(folder.evaluation / "test.npz", read_evaluation, ({}, {}))
+    return ReportedRun(
+        run_id=folder.run_id,
+        path=folder.path,
+        config=read(folder.config, lambda path: read_plain(path).decode(), ""),
+        plan=read(folder.plan, parse_record, {}),
+        environment=read(folder.environment, parse_record, {}),
+        result=result,
+        resumed=any(attempt.start_update for attempt in read_attempts(folder)),
+        rows=read(folder.metrics, read_history, []),
+        meta=meta,
+        arrays=arrays,
+        troubles=troubles,
+        spread=_spread_of_seeds(folder.path.resolve()),
+        calibration=_last_calibration(folder.evaluation),
+    )
+
+
+def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
+    """What the sweep that made a run says of its group; nothing where there is none that can be read."""
+    for path in sorted(run.parent.glob("*.sweep.json")):
+        with suppress(OSError, ValueError):
+            sweep = _Sweep.model_validate(parse_record(path))
+            for one in sweep.runs:
+                if Path(one.run).name == run.name:
+                    group = sweep.groups.get(one.group, {})
+                    return {name: metric.model_dump() for name, metric in group.items() if metric.n > 1}
+    return {}
+
+
+def _last_calibration(evaluation: Path) -> dict[str, Any]:
+    """The newest record of calibrated intervals that can be read; nothing where there is none."""
+    for path in sorted(evaluation.glob("intervals-*.json"), key=lambda path: path.lstat().st_mtime, reverse=True):
+        with suppress(OSError, ValueError):
+            return _Calibration.model_validate(parse_calibration(path)).model_dump()
+    return {}
+
+
+def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
+    with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
+        return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}

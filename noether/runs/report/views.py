@@ -1,0 +1,238 @@
+"""The views of a shape: a surface from ahead and above, a volume cut at its mid-plane.
+
+Points are turned to the pictures' axes first: x lateral, y up, z along the wind, in metres.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.path import Path as Outline
+from numpy.typing import NDArray
+from scipy.ndimage import binary_closing, gaussian_filter
+from scipy.spatial import ConvexHull, Delaunay
+
+from noether.runs.report.grid import (
+    GRID_WIDTH,
+    Frame,
+    pixel_centres,
+    rasterise,
+    shape_triangles,
+    smooth_outline,
+    spacing,
+    spans_a_hole,
+)
+from noether.runs.report.numbers import Array
+
+SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
+PARTS, POINTS_OF_A_PART = 20, 6  # and of each part of it, 20 by 20: a mesh may be coarse away from its body
+TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
+
+
+@dataclass(frozen=True)
+class Space:
+    """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body.
+
+    half: 1 or −1 where of bodies and flow there is the half with such x alone.
+    """
+
+    turn: Array
+    wind: bool = True
+    ground: bool = True
+    half: int = 0
+
+    @property
+    def viewer(self) -> Array:
+        """The direction (3,) towards the viewer of a surface."""
+        return np.asarray(TOWARDS_VIEWER * ([-1, 1, 1] if self.half == 1 else 1))
+
+    def turned(self, points: Array) -> Array:
+        """Points or directions (N, 3) of the data in the pictures' axes; others, which no picture shows, unchanged."""
+        return points @ self.turn.T if points.shape[-1] == 3 else points
+
+
+def space_of(about: Mapping[str, Any]) -> Space:
+    """The space that a data set has described: {"wind": (3,), "up": (3,), "ground": whether there is one}.
+
+    A data set that names no wind has pictures without an arrow, and one that names no ground has none.
+    """
+    wind, up = (np.asarray(about.get(name) or default, np.float64) for name, default in
+                (("wind", (0.0, 0.0, 1.0)), ("up", (0.0, 1.0, 0.0))))  # fmt: skip
+    third = wind / np.linalg.norm(wind)
+    second = up - (up @ third) * third
+    if np.linalg.norm(second) < 1e-6:
+        second = np.eye(3)[int(np.argmin(np.abs(third)))]
+        second = second - (second @ third) * third
+    second /= np.linalg.norm(second)
+    turn = np.stack([np.cross(second, third), second, third])
+    return Space(turn, wind=bool(about.get("wind")), ground=bool(about.get("ground")))
+
+
+def space_by_extent(shapes: Sequence[Array]) -> Space:
+    """The space of data that names no directions, by the boxes of its points (N, 3): the longest side lies across.
+
+    The shortest side is the depth, so that a plate is seen from its face.
+    """
+    depth, up, across = np.argsort(np.median([np.ptp(points, axis=0) for points in shapes], axis=0), kind="stable")
+    return Space(np.eye(3)[[depth, up, across]], wind=False, ground=False)
+
+
+CARS = Space(np.eye(3))
+
+
+@dataclass(frozen=True)
+class View:
+    """How a shape's points become a picture, worked out once for prediction, truth and error.
+
+    vertices, weights (pixels, k): the points that each pixel of the frame's grid is interpolated from.
+    clip: outline outside which nothing is drawn, or None; body: outline filled in grey, or None.
+    shadow: opacity of the shadow on the ground, as the grid, or None.
+    wind: start and end (2,) of the arrow; ground: height of the ground line, or None.
+    """
+
+    frame: Frame
+    vertices: NDArray[np.intp]
+    weights: Array
+    clip: Outline | None = None
+    body: Outline | None = None
+    shadow: Array | None = None
+    wind: tuple[Array, Array] | None = None
+    ground: float | None = None
+
+
+def half_of(points: Array) -> int:
+    """1 or −1 where all points (N, 3) lie on that side of x = 0; else 0."""
+    low, high = points[:, 0].min(), points[:, 0].max()
+    slack = 1e-3 * (high - low)
+    return 1 if low >= -slack else -1 if high <= slack else 0
+
+
+def project(points: Array, viewer: Array = TOWARDS_VIEWER) -> Array:
+    """Orthographic three-quarter view: (N, 3) → (N, 2), seen from above; from the left, the wind blows to the right."""
+    right = np.cross([0.0, 1.0, 0.0], viewer)
+    right /= np.linalg.norm(right)
+    return np.stack([points @ right, points @ np.cross(viewer, right)], axis=-1)
+
+
+def side(points: Array) -> Array:
+    """Side view: (N, 3) → (N, 2), the wind (z) from left to right and y up."""
+    return points[:, [2, 1]]
+
+
+def visible(points: Array, normals: Array | None, viewer: Array = TOWARDS_VIEWER) -> NDArray[np.intp]:
+    """Indices of the points (N, 3) that the viewer of `project` sees.
+
+    Katz, Tal and Basri, Direct Visibility of Point Sets (2007): points are flipped about a large sphere round
+    the viewer; those on the hull of the result are in sight. It needs no mesh, and normals (N, 3) only refine
+    it. The viewer stands ten radii away, the sphere's radius is 10^2.5 times that.
+    """
+    centre = points.mean(axis=0)
+    radius = np.linalg.norm(points - centre, axis=1).max()
+    rays = points - (centre + 10 * radius * viewer)
+    lengths = np.linalg.norm(rays, axis=1, keepdims=True)
+    flipped = rays + 2 * (10**2.5 * lengths.max() - lengths) * rays / lengths
+    hull = np.sort(ConvexHull(np.vstack([flipped, np.zeros(3)])).vertices)
+    seen: NDArray[np.intp] = hull[hull < len(points)].astype(np.intp)
+    facing: NDArray[np.intp] = seen if normals is None else seen[normals[seen] @ viewer > 0]
+    return facing if len(facing) >= 8 else seen
+
+
+def surface_view(points: Array, normals: Array | None, frame: Frame, space: Space = CARS) -> View:
+    """The view of a surface: points (N, 3) in m, unit normals (N, 3) outward if they are known.
+
+    Raises:
+        QhullError: too few points, or all in a plane.
+    """
+    seen = visible(points, normals, space.viewer)
+    flat = project(points[seen], space.viewer)
+    vertices, weights, inside = rasterise(flat, shape_triangles(flat), frame)
+    pixel = (frame.high[0] - frame.low[0]) / GRID_WIDTH
+    # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
+    clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing(flat) / pixel), level=0.38)
+
+    shadow = None
+    if space.ground:
+        corners = project(_on_ground(points), space.viewer)
+        hull = Outline(corners[ConvexHull(corners).vertices])
+        covered = hull.contains_points(pixel_centres(frame)).reshape(frame.grid_shape).astype(np.float64)
+        shadow = 0.42 * gaussian_filter(covered, 6)
+    start, end = project(_wind_arrow(points), space.viewer)
+    arrow = (start, end) if space.wind else None
+    return View(frame, seen[vertices], weights, clip=clip, shadow=shadow, wind=arrow)
+
+
+def surface_extent(points: Array, space: Space = CARS) -> Array:
+    """What the picture of a surface shows, projected: its points, its shadow and the arrow of the wind."""
+    shadow = [_on_ground(points)] if space.ground else []
+    arrow = [_wind_arrow(points)] if space.wind else []
+    return project(np.vstack([points, *shadow, *arrow]), space.viewer)
+
+
+def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
+    """The view of a plane through a volume: points (N, 3) in m, and the body's (M, 3) if known.
+
+    In a flow it is the vertical plane x = 0, to which one half alone is mirrored; else the middle of the depth, and
+    nothing is drawn in holes. Values are interpolated linearly from the points nearest to the plane: where an edge of
+    their Delaunay tetrahedra passes through it, the plane has a value; between those, triangles.
+
+    Raises:
+        QhullError: too few points, or all in a plane.
+        ValueError: no edge passes through the plane.
+    """
+    is_solid = body is None and not space.wind
+    if is_solid:
+        points = points - [(points[:, 0].min() + points[:, 0].max()) / 2, 0, 0]
+    given = len(points)
+    if space.half:
+        points = np.concatenate([points, points * [-1, 1, 1]])
+    near = _near_the_section(points)
+    tetrahedra = near[Delaunay(points[near]).simplices]
+    behind = points[tetrahedra, 0] < 0
+    pairs = [(i, j) for i in range(3) for j in range(i + 1, 4)]
+    edges = np.concatenate([tetrahedra[behind[:, i] != behind[:, j]][:, [i, j]] for i, j in pairs])
+    edges = np.unique(np.sort(edges, axis=1), axis=0)
+    if is_solid:
+        edges = edges[~spans_a_hole(points, edges)]
+    depth = points[edges, 0]
+    if len(edges) < 4:
+        raise ValueError("hardly any points lie about the mid-plane")
+    share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
+    flat = np.sum(side(points)[edges] * share[..., None], axis=1)
+    triangles = Delaunay(flat).simplices
+    if is_solid:
+        triangles = triangles[~spans_a_hole(flat, triangles)]
+    corners, weights, inside = rasterise(flat, triangles, frame)
+    vertices = edges[corners].reshape(len(corners), -1) % given
+    weights = (share[corners] * weights[..., None]).reshape(len(corners), -1)
+
+    clip = outline = ground = None
+    if is_solid:
+        clip = smooth_outline(binary_closing(inside, iterations=2), frame, blur=1.0, level=0.5)
+    if body is not None:
+        shadow = side(body)
+        outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
+        ground = float(body[:, 1].min()) if space.ground else None
+    return View(frame, vertices, weights, clip=clip, body=outline, ground=ground)
+
+
+def _near_the_section(points: Array) -> NDArray[np.intp]:
+    """Indices of the points (N, 3) that are the nearest to x = 0, in all and in each part of the plane."""
+    order = np.argsort(np.abs(points[:, 0]), kind="stable")
+    flat = side(points) - side(points).min(axis=0)
+    part = (flat * (PARTS - 1e-6) / np.maximum(flat.max(axis=0), 1e-12)).astype(int) @ [PARTS, 1]
+    by_part, counts = order[np.argsort(part[order], kind="stable")], np.bincount(part)
+    rank = np.arange(len(points)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.unique(np.concatenate([order[:SECTION_POINTS], by_part[rank < POINTS_OF_A_PART]]))
+
+
+def _on_ground(points: Array) -> Array:
+    shadow: Array = points * [1, 0, 1] + [0, points[:, 1].min(), 0]
+    return shadow
+
+
+def _wind_arrow(points: Array) -> Array:
+    """Start and end (2, 3) of an arrow on the ground ahead of the shape."""
+    tip = np.array([points[:, 0].mean(), points[:, 1].min(), points[:, 2].min()])
+    ends: Array = tip - np.array([[0, 0, 0.85], [0, 0, 0.25]])
+    return ends

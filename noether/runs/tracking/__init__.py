@@ -1,0 +1,1 @@
+"""Numbers of a run, written to the console, to files and to services."""

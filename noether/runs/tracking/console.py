@@ -1,0 +1,109 @@
+"""Shows a run while it trains: a live display on a terminal, a line per interval elsewhere."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from rich.columns import Columns
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from noether.common.console import Console
+from noether.runs.metrics import Metrics, weights_name
+from noether.runs.records import Row
+from noether.runs.tracking.tracker import Tracker
+
+
+class _Display(Progress):
+    """A bar, and below it the facts, side by side as far as the width allows: none is left out or cut."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yields the bar and the facts."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            left = "–:––" if task.time_remaining is None else timedelta(seconds=int(task.time_remaining))
+            times = f"{timedelta(seconds=int(task.elapsed or 0))} elapsed", f"{left} left"
+            yield Columns([Text(fact, no_wrap=True) for fact in (*task.fields["facts"], *times)], padding=(0, 2))
+
+
+class ConsoleTracker(Tracker):
+    """Shows the rows of a run."""
+
+    def __init__(
+        self, console: Console, *, described: Metrics, start_update: int, total_updates: int, total_epochs: float
+    ) -> None:
+        self._console, self._described = console, described
+        self._total_updates, self._total_epochs = total_updates, total_epochs
+        self._progress: Progress | None = None
+        if console.is_live:
+            columns = TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn()
+            self._progress = _Display(*columns, console=console.terminal, refresh_per_second=4, expand=True)
+            self._bar = self._progress.add_task("training", total=total_updates, completed=start_update, facts=())
+            self._progress.start()
+
+    def advance(self, update: int) -> None:
+        """Moves the progress bar."""
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=update)
+
+    def log(self, row: Row) -> None:
+        """Shows a row: numbers beside the bar, or a line of text."""
+        if row["kind"] == "training":
+            self._log_training(row)
+        elif row["kind"] == "evaluation":
+            place = f"update {row['update']:>7}  {row['split']} ({weights_name(row['weights'])})"
+            self._console.say(f"{place}  {self._values(row['metrics'])}")
+        elif row["kind"] == "epoch":
+            place = f"epoch  {row['epoch']:>7.0f}/{self._total_epochs:.0f}  training"
+            self._console.say(f"{place}  {self._values(row['metrics'])}  {row['epoch_samples']:,} samples")
+        elif row["kind"] == "checkpoint":
+            self._console.only_log(f"update {row['update']:>7}  checkpoint written: {row['path']}")
+        elif row["kind"] == "time_use":
+            self._console.say(time_line(row))
+        elif row["kind"] == "note":
+            (self._console.say if row.get("asked_for") else self._console.warn)(row["text"])
+
+    def _values(self, values: Mapping[str, float]) -> str:
+        """The loss, and what says most beside it."""
+        beside = {name: value for name, value in values.items() if name != "loss"}
+        return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(beside))])
+
+    def _loss(self, values: Mapping[str, float]) -> list[str]:
+        """The loss in words; nothing of a task whose metrics have none."""
+        return [f"loss {self._text(values, 'loss')}"] if "loss" in values else []
+
+    def _text(self, values: Mapping[str, float], name: str) -> str:
+        return self._described[name].text(values[name])
+
+    def _log_training(self, row: Row) -> None:
+        facts = (
+            *self._loss(row),
+            f"lr {self._text(row, 'learning_rate')}",
+            self._text(row, "samples_per_second"),
+            self._text(row, "memory_mib"),
+        )
+        line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  " + "  ".join(facts)
+        if self._progress is None:
+            self._console.say(line)
+            return
+        description = f"epoch {min(int(row['epoch']) + 1, round(self._total_epochs) or 1)}/{self._total_epochs:.0f}"
+        self._progress.update(self._bar, description=description, facts=facts)
+        self._console.only_log(line)
+
+    def close(self) -> None:
+        """Stops the display and leaves it on the screen."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def time_line(row: Row) -> str:
+    """Returns a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
+    parts = row["parts"]
+    total = sum(parts.values()) or 1.0
+    shares = sorted(((value / total, name) for name, value in parts.items()), reverse=True)
+    line = f"time {total:.1f} s: " + ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.015)
+    slowest = row.get("slowest")
+    if slowest is not None:
+        line += f"; slowest rank {slowest['rank']} on {slowest['host']}, {slowest['behind']:.1%} behind the others"
+    return line

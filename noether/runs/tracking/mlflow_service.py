@@ -1,0 +1,62 @@
+"""MLflow: one run through every requeue, in the store that MLFLOW_TRACKING_URI names, or one beside the runs."""
+
+import os
+import re
+from collections.abc import Mapping
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.tracking import MlflowClient
+
+from noether.config.section import flat
+from noether.runs.tracking.services import RunFacts
+
+LONGEST_PARAMETER = 500
+"""Characters of a parameter's value; MLflow refuses more than 6,000, and nobody reads more than a line."""
+PARAMETERS_AT_ONCE = 100
+"""MLflow's limit for one call."""
+
+
+class MlflowService:
+    """Logs to MLflow by its client, which keeps nothing global."""
+
+    def open(self, facts: RunFacts) -> str:
+        """Begins the run, or goes on with it under its id."""
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
+        if uri.startswith("file:") or ":" not in uri:  # a folder, as it is usually written
+            # Recent versions of MLflow write to a folder only where this is set; a node has no server.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        self._client = MlflowClient(uri)
+        self._shown: dict[str, int] = {}
+        self._goes_on = facts.session is not None
+        if facts.session is not None:
+            self._run = facts.session
+            self._client.update_run(self._run, status="RUNNING")
+            return self._run
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "noether")
+        experiment = self._client.get_experiment_by_name(name)
+        where = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
+        parameters = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in flat(facts.settings) if value != {}]
+        for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._run, params=parameters[first : first + PARAMETERS_AT_ONCE])
+        self._client.log_batch(self._run, tags=[RunTag("noether.folder", str(facts.folder))])
+        return self._run
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        """Logs the numbers over updates; what a start that was killed has shown already is not shown twice."""
+        # MLflow takes letters, digits and _-./ : in a name, and refuses all numbers for one that has another character.
+        named = {re.sub(r"[^/\w.\- :]", "_", re.sub(r"[()]", "", name)): value for name, value in numbers.items()}
+        new = [Metric(name, value, 0, update) for name, value in named.items() if update > self._last_shown(name)]
+        if new:
+            self._client.log_batch(self._run, new)
+
+    def _last_shown(self, name: str) -> int:
+        """The last update that an earlier start has logged a number for; -1: none."""
+        if self._goes_on and name not in self._shown:
+            history = self._client.get_metric_history(self._run, name)
+            self._shown[name] = max((metric.step for metric in history), default=-1)
+        return self._shown.get(name, -1)
+
+    def close(self) -> None:
+        """Marks the run as finished; a start that goes on marks it as running again."""
+        self._client.set_terminated(self._run)

@@ -1,0 +1,65 @@
+"""TensorBoard event files of a run."""
+
+import io
+import itertools
+import socket
+import time
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from noether.common.appending_file import AppendingFile
+from noether.common.whole_file import UNFENCED, Publisher
+from noether.runs.metrics import Metrics
+from noether.runs.records import Row
+from noether.runs.tracking.tracker import Tracker, logged
+
+
+class TensorBoardFile(Tracker):
+    """Writes the numbers of each row as scalars over updates.
+
+    Every start of a run has an event file of its own. One that goes on, or that begins anew where an earlier start
+    left events, tells TensorBoard to forget what was written after the update it resumes from.
+    Written here and not by torch's or TensorBoard's writer: theirs hold events in a queue that a kill loses, and
+    their thread ends for good at the first full disk.
+    """
+
+    file: AppendingFile
+
+    def __init__(self, folder: Path, start_update: int, described: Metrics, by: Publisher = UNFENCED) -> None:
+        self._described, self._told = described, set[str]()
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = sorted(folder.glob("events.out.tfevents.*"))
+        # TensorBoard reads the files of a folder in the order of their names.
+        newest = max((_second(path) for path in earlier), default=0)
+        name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
+        self.file = AppendingFile(folder / name, by)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if earlier:
+            start = SessionLog(status=SessionLog.START)
+            self._add(Event(wall_time=time.time(), step=start_update + 1, session_log=start))
+
+    def log(self, row: Row) -> None:
+        """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
+        if summary := [self._value(f"{group}/{name}", name, value) for group, name, value in logged(row)]:
+            self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
+
+    def _value(self, tag: str, name: str, value: float) -> Summary.Value:
+        """A number; the first of its tag with what it is in words, which TensorBoard shows beside the curve."""
+        if tag in self._told:
+            return Summary.Value(tag=tag, simple_value=value)
+        self._told.add(tag)
+        about = SummaryMetadata(summary_description=self._described[name].in_words)
+        return Summary.Value(tag=tag, simple_value=value, metadata=about)
+
+    def _add(self, event: Event) -> None:
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self.file.append(record.getvalue())
+
+
+def _second(path: Path) -> int:
+    digits = "".join(itertools.takewhile(str.isdigit, path.name.removeprefix("events.out.tfevents.")))
+    return int(digits or 0)

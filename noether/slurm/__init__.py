@@ -1,1 +1,0 @@
-"""Submits jobs to Slurm as scripts for sbatch."""

@@ -1,0 +1,1 @@
+"""Asking Slurm for a place: a job, its script, its submission."""

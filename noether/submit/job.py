@@ -1,0 +1,249 @@
+"""Describes a job: its runs, its options, and the plan of its ranks as made on the login node. No torch here."""
+
+import getpass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from noether.checkpoints.named import named_weights
+from noether.checkpoints.own_settings import on_own_settings
+from noether.checkpoints.resume import ResumeTarget, find_target
+from noether.common.errors import RequestError
+from noether.common.numbers import counted
+from noether.common.signals import JOB_STOP_SIGNAL
+from noether.config.compose import load_config, load_sweep
+from noether.config.layers import SettingsLayer
+from noether.config.schema import RunConfig
+from noether.config.slurm import SlurmConfig
+from noether.config.sweep import varied
+from noether.launch.detect.process_facts import NOTHING_KNOWN
+from noether.launch.detect.slurm.nodelist import parse_nodelist
+from noether.launch.detect.slurm.queue import RUN_COMMENT
+from noether.launch.planning.plan import RunPlan, plan_run
+from noether.runs.folder import named_run, new_run_id
+
+_OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
+"""Settings that the job sets itself, so that a requeued job continues the same run."""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of a job: its folder, and the arguments that only it has."""
+
+    folder: Path
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One request to Slurm: a run, or an array with the runs of a sweep.
+
+    name: the run's id; for an array, the common beginning of its runs' ids.
+    shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
+    hp: the settings file, as given.
+    data: the folders of the runs' data, which the job's container needs.
+    plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
+    """
+
+    name: str
+    output_path: Path
+    hp: str | None
+    shared: tuple[str, ...]
+    runs: tuple[JobRun, ...]
+    data: tuple[Path, ...]
+    slurm: SlurmConfig
+    plan: RunPlan
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the job is a sweep of several runs."""
+        return len(self.runs) > 1
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the job's output, which `submit` must create: without the part that Slurm would fill in."""
+        folder = self.slurm.folder
+        if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
+            folder = folder.replace("%u", getpass.getuser())
+        return Path(*takewhile(lambda part: "%" not in part, Path(folder).expanduser().parts))
+
+    @property
+    def output(self) -> str:
+        """The job's output file, with Slurm's placeholder %j, or %A_%a for an array."""
+        return str(self.folder / ("%A_%a.out" if self.is_array else "%j.out"))
+
+
+def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
+    """Composes and checks every run of a job, as `train` would do on the job's nodes.
+
+    With `multirun` the overrides may be lists of values, as in Hydra, which mean several runs. `hp` is a YAML file.
+
+    Raises:
+        RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
+            resumed; or the runs of one array need different resources.
+    """
+    if multirun:
+        expanded, configs = load_sweep(overrides, hp, "submit")
+    else:
+        words, settings = on_own_settings(overrides, hp, submits=True)
+        expanded, configs = [words], [load_config(words, settings)]
+        hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
+    base = configs[0].run_id or new_run_id()
+    if len({config.run_id for config in configs}) > 1:
+        raise RequestError(
+            "array-run-ids",
+            "the runs of one job array share one run_id, followed by a number",
+            seen="run_id=" + ",".join(str(config.run_id) for config in configs),
+            expected=f"one run_id; the runs are {base}-0, {base}-1, …",
+            fix=f"run_id={base}",
+        )
+    plans = {_resources(config): plan_job(config) for config in configs}
+    if len(plans) > 1:
+        raise RequestError(
+            "array-resources-differ",
+            "the runs of one job array ask Slurm for different resources",
+            seen="a sweep over slurm.…, devices, accelerator or a batch size",
+            expected="the same nodes, tasks and devices for each run",
+            fix="submit these runs one by one",
+        )
+    alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
+    shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
+    ids = [base if len(configs) == 1 else f"{base}-{index}" for index in range(len(configs))]
+    targets = [_target(config, run_id) for config, run_id in zip(configs, ids, strict=True)]
+    runs = [JobRun(target.folder.path, tuple(own)) for target, own in zip(targets, varied(expanded), strict=True)]
+    if len({run.folder.parent for run in runs}) > 1:
+        raise RequestError(
+            "array-folders-differ",
+            "the runs of one job array write to different folders",
+            seen="a sweep over output_path",
+        )
+    # A file of gigabytes is read once, however many runs begin with it.
+    begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
+    for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
+        named_weights(weights)
+    name = runs[0].folder.name if len(runs) == 1 else base
+    (plan,) = plans.values()
+    return TrainingJob(
+        name=name,
+        output_path=runs[0].folder.parent,
+        hp=hp,
+        shared=shared,
+        runs=tuple(runs),
+        data=tuple(dict.fromkeys(config.dataset_root for config in configs if config.dataset_root)),
+        slurm=configs[0].slurm,
+        plan=plan,
+    )
+
+
+def plan_job(config: RunConfig) -> RunPlan:
+    """Plans a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
+
+    Raises:
+        RequestError: `train` would raise it there too.
+    """
+    slurm = config.slurm
+    gpus = slurm.gpu_count
+    if gpus is None and config.accelerator == "gpu":
+        gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
+    mask = ",".join(map(str, range(gpus or 0)))
+    return plan_run(config, visible_devices=mask, environ=stand_in_environment(slurm), facts=NOTHING_KNOWN)
+
+
+def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
+    """Returns the variables that srun will set for rank 0 of the job.
+
+    Raises:
+        RequestError: the node list cannot be read, or names more nodes than are asked for.
+    """
+    named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
+    if len(named) > slurm.nodes:
+        raise RequestError(
+            "nodelist-longer-than-nodes",
+            "slurm.nodelist names more nodes than slurm.nodes",
+            seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
+            expected="at least as many nodes as the list names",
+            fix=f"slurm.nodes={len(named)}",
+        )
+    unnamed = [f"node[{len(named) + 1}-{slurm.nodes}]"] if len(named) < slurm.nodes else []
+    nodes = ",".join([*([slurm.nodelist] if slurm.nodelist else []), *unnamed])
+    tasks = str(slurm.nodes * slurm.ntasks_per_node)
+    counts = f"{slurm.ntasks_per_node}(x{slurm.nodes})"
+    of_job = {"JOB_ID": "1", "JOB_NODELIST": nodes, "NTASKS": tasks, "TASKS_PER_NODE": counts}
+    of_step = {"STEP_ID": "0", "STEP_NODELIST": nodes, "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": counts}
+    of_task = dict.fromkeys(("PROCID", "LOCALID", "NODEID"), "0")
+    return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
+
+
+def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
+    """Returns sbatch's options by name, in the order of the script; True stands for an option without a value."""
+    slurm = job.slurm
+    memory = slurm.mem_gb
+    mebibytes = max(1, int((memory or 0) * 1024))  # At least 1: --mem=0 would mean all of a node's memory.
+    asked: dict[str, str | int | bool | None] = {
+        "job-name": job.name,
+        "partition": slurm.slurm_partition,
+        "account": slurm.slurm_account,
+        "qos": slurm.slurm_qos,
+        "constraint": slurm.slurm_constraint,
+        "nodes": slurm.nodes,
+        "nodelist": slurm.nodelist,
+        "exclude": slurm.slurm_exclude,
+        "ntasks-per-node": slurm.ntasks_per_node,
+        "gpus-per-node": slurm.gpus_per_node or None,
+        "cpus-per-task": slurm.cpus_per_task,
+        "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
+        "time": slurm.timeout_min,
+        # Sent to the ranks, not to the script: they save and exit with 75.
+        "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
+        # A requeued job must append to its output file, not truncate it.
+        "open-mode": "append",
+        "requeue": True,
+        # By this comment `noether status` finds a job that has not started, however the script was submitted.
+        "comment": f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else ""),
+    }
+    if job.is_array:
+        at_once = f"%{slurm.slurm_array_parallelism}" if slurm.slurm_array_parallelism else ""
+        asked["array"] = f"0-{len(job.runs) - 1}{at_once}"
+    additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
+    return {name: value for name, value in {**asked, **additional}.items() if value not in (None, False)}
+
+
+def describe_plan(job: TrainingJob) -> list[str]:
+    """Returns lines that describe the job: its ranks, its batch and its runs."""
+    slurm, placement = job.slurm, job.plan.placement
+    nodes = counted(slurm.nodes, "node")
+    tasks = counted(slurm.ntasks_per_node, "task")
+    ranks = counted(placement.world_size, "rank")
+    device = placement.workers[0].device.kind
+    limit = f"{slurm.timeout_min} min at most" if slurm.timeout_min else "the cluster's time limit"
+    lines = [
+        f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}",
+        f"batch  {job.plan.batch.describe(placement.world_size)}",
+    ]
+    for run in job.runs:
+        lines.append(f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}")
+    lines += [f"warning: {warning}" for warning in placement.warnings]
+    return lines
+
+
+def _resources(config: RunConfig) -> tuple[object, ...]:
+    slurm, trainer = config.slurm.model_dump_json(), config.trainer
+    return config.accelerator, config.devices, slurm, trainer.effective_batch_size, trainer.max_batch_size
+
+
+def _target(config: RunConfig, run_id: str) -> ResumeTarget:
+    """Returns where a run starts, whose name and place every start of its job uses."""
+    resume = config.resume
+    target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
+    if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:
+        raise RequestError(
+            "job-resumes-checkpoint",
+            "a job cannot resume from a particular checkpoint",
+            seen=f"resume={resume}",
+            expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
+            fix=f"resume={target.folder.path}",
+        )
+    target.check_writable("submit")
+    return target

@@ -1,0 +1,116 @@
+"""Writes the job script by its template, job.sh.jinja, which is meant to be readable.
+
+A script holds everything between sbatch and the trainer, and no more.
+"""
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from noether import __version__
+from noether.common.errors import signal_code
+from noether.common.signals import JOB_STOP_SIGNAL
+from noether.config.sweep import override_value
+from noether.launch.detect.slurm.queue import RANK_VARIABLES
+from noether.submit.job import TrainingJob, job_options
+
+STALLED_LIMIT = 3
+"""A job is not queued again after this many starts in a row that saved nothing new."""
+
+# Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes on the
+# environment that it is called in, so without removing them the job would see the variables of another launch.
+STRIPPED = (
+    f"{' '.join(RANK_VARIABLES)} \\\n"
+    "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
+    "    ${!SLURM_STEP*} ${!SLURM_PTY*} ${!SLURM_CPU_BIND*} ${!SLURM_MEM_BIND*}"
+)
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters.update(quoted=lambda value: shlex.quote(str(value)), joined=shlex.join)
+
+
+def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
+    """Returns the job's script.
+
+    `program` starts noether on the nodes; None: this Python, or the one in the container.
+    """
+    options = {**job_options(job), "output": job.output}
+    # In an array the job is one element: with the array's id, every element would be requeued.
+    job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
+    return _TEMPLATES.get_template("job.sh.jinja").render(
+        job=job,
+        job_id=job_id,
+        version=__version__,
+        options=options,
+        stripped=STRIPPED,
+        setup=job.slurm.slurm_setup,
+        srun=_srun(job, program),
+        element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
+        max_requeues=job.slurm.max_requeues,
+        stalled_limit=STALLED_LIMIT,
+        stop_signal=JOB_STOP_SIGNAL,
+        stop_code=signal_code(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"]),
+    )
+
+
+def is_apptainer(image: str) -> bool:
+    """Returns whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
+    return Path(image).suffix == ".sif"
+
+
+def _mounts(job: TrainingJob) -> list[str]:
+    """Returns the container's mounts besides the working directory: those asked for, and those that the run needs.
+
+    For a folder that does not exist yet, its nearest existing parent is mounted.
+    """
+    mounts = list(job.slurm.container_mounts)
+    needed = [job.output_path, *job.data, *([Path(job.hp).parent] if job.hp else [])]
+    for path in (Path(os.path.abspath(path.expanduser())) for path in needed):
+        there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        # If a mount has another path inside (/data:/mnt), the setting must use the path inside.
+        seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
+        if there != Path("/") and not any(there.is_relative_to(folder) for folder in seen):
+            mounts.append(str(there))
+    return mounts
+
+
+def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
+    slurm = job.slurm
+    program = program or (("noether",) if slurm.container else (sys.executable, "-m", "noether"))
+    # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
+    cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
+    srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
+    if slurm.container and is_apptainer(slurm.container):
+        binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
+        gpu = ["--nv"] if job.plan.placement.workers[0].device.kind == "cuda" else []
+        container = [shlex.join(["apptainer", "exec", *gpu, *binds, slurm.container])]
+    elif slurm.container:
+        pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
+        mounts = ",".join(["$PWD:$PWD", *pairs])
+        srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
+    # The slurm settings too, which this script's options say already: `noether submit resume=RUN` reads the run's.
+    asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
+    others = [word for word in job.shared if word not in asked]
+    train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *others])
+    own = shlex.join(["output_path=" + override_value(str(job.output_path)), "resume=auto"])
+    name = shlex.quote(f"run_id={override_value(job.name)}")
+    if job.is_array:  # The first run's name, with a shell variable in place of its number.
+        head, _, tail = override_value(f"{job.name}-0").rpartition("0")
+        name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
+        train += ' "${overrides[@]}"'
+    lines = [" ".join(map(_quoted, srun)), *container, train, *([shlex.join(asked)] if asked else []), f"{name} {own}"]
+    return " \\\n    ".join(lines)
+
+
+def _quoted(word: str) -> str:
+    return '"$PWD"'.join(shlex.quote(part) if part else "" for part in word.split("$PWD"))

@@ -1,0 +1,134 @@
+"""Carries out `noether submit`: prints the script or the plan, or submits the job."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from noether.common.errors import ExitCode, RequestError
+from noether.launch.detect.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
+from noether.runs.folder import RunFolder
+from noether.runs.overview import job_in_queue
+from noether.runs.records import write_record
+from noether.submit.job import TrainingJob, describe_job, describe_plan
+from noether.submit.script import is_apptainer, render_script
+
+
+def submit_here(
+    overrides: Sequence[str],
+    hp: str | None,
+    *,
+    multirun: bool = False,
+    to_print: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Checks a job and submits the script that `--print` shows.
+
+    Raises:
+        RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
+    """
+    job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
+    if dry_run:
+        print(*describe_plan(job), "", sep="\n")
+        print(render_script(job), end="")
+        return ExitCode.DONE
+    if to_print or (not has_slurm() and not sys.stdout.isatty()):
+        return _print_script(job)
+    if not has_slurm():
+        words = ["noether", "submit", *(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
+        raise RequestError(
+            "no-slurm",
+            "there is no Slurm here",
+            seen="no sbatch on the PATH",
+            expected="the login node of a cluster, or --print to write the script to standard output",
+            fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)",
+        )
+    _refuse_missing_image(job)
+    _refuse_queued(job)
+    _make_folder(job)
+    started = _submit_script(job)
+    for run, (job_id, output) in zip(job.runs, started, strict=True):
+        # Written to the run's folder, so that `noether status` knows a run that is still waiting.
+        folder = RunFolder(run.folder)
+        folder.cancelled.unlink(missing_ok=True)
+        write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
+    print(*describe_plan(job), sep="\n")
+    print(f"submitted as job {started[0][0].partition('_')[0]}; to follow it:")
+    print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
+    return ExitCode.DONE
+
+
+def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
+    said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
+    job_id = said.strip().partition(";")[0]  # If there are several clusters, ";CLUSTER" follows.
+    elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
+    return [(one, job.output.replace("%A_%a", one).replace("%j", one)) for one in elements]
+
+
+def _print_script(job: TrainingJob) -> int:
+    # Printing a run twice does no harm: with resume=auto both scripts start the same run.
+    print(render_script(job), end="")
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        what = f"create the folder {job.folder} on the machine that submits the job, as Slurm does not"
+        print(f"noether: {what}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _in_this_container(job: TrainingJob) -> TrainingJob:
+    """Returns the job, with this image as its container if it is submitted by `apptainer run noether.sif submit …`."""
+    image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
+    if not image or job.slurm.container:
+        return job
+    if not is_apptainer(image):
+        raise RequestError(
+            "image-not-on-nodes",
+            "the compute nodes cannot open this image",
+            seen=f"APPTAINER_CONTAINER={image}",
+            expected="a .sif file on a file system that the nodes share",
+            fix="slurm.container=noether.sif",
+        )
+    return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
+
+
+def _make_folder(job: TrainingJob) -> None:
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            "job-folder-not-created",
+            f"the folder {job.folder} for the job's output cannot be created",
+            seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
+            expected="a folder that is writable, also from the nodes",
+            fix="slurm.folder=FOLDER",
+        ) from None
+
+
+def _refuse_missing_image(job: TrainingJob) -> None:
+    image = job.slurm.container
+    # Not checked for a printed script, which may be for another machine that has the image.
+    if image and is_apptainer(image) and not Path(image).is_file():
+        raise RequestError(
+            "no-such-image",
+            f"no such image: {image}",
+            seen=f"slurm.container={image}, no such file from {Path.cwd()}",
+            expected="a .sif file on a file system that the nodes share",
+            fix="slurm.container=/path/to/noether.sif",
+        )
+
+
+def _refuse_queued(job: TrainingJob) -> None:
+    queued = queued_jobs()
+    for run in job.runs:
+        known = job_in_queue(RunFolder(run.folder), queued)
+        if known:
+            raise RequestError(
+                "run-already-queued",
+                f"the run {run.folder} is already in the queue",
+                seen=f"job {known.job_id}, {known.state}",
+                expected="one job per run",
+                fix=f"noether cancel {run.folder}      (or another run_id)",
+            )

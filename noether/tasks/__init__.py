@@ -1,1 +1,0 @@
-"""Predictions → loss and metrics. Knows no launcher."""

@@ -1,1 +1,0 @@
-"""Numbers → people: console, metrics.jsonl, TensorBoard."""

@@ -1,0 +1,178 @@
+"""Plans runs, trains those of a sweep (`noether train -m seed=1,2,3`) one after another, and compares them."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, stdev
+from types import FrameType
+from typing import Any
+
+from rich.table import Table
+
+from noether.checkpoints.own_settings import load_run_config
+from noether.checkpoints.resume import find_target
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError, signal_code
+from noether.common.numbers import counted
+from noether.common.signals import STOP_SIGNALS
+from noether.config.compose import load_sweep
+from noether.config.sweep import override_value, varied
+from noether.launch.planning.plan import plan_run, render_plan
+from noether.launch.processes.death_signal import set_death_signal
+from noether.runs.folder import RunFolder, new_run_id
+from noether.runs.metrics import Metrics, described_in
+from noether.runs.records import finite_values, mapping, write_record
+from noether.runs.results import read_result
+
+
+@dataclass(frozen=True)
+class SweptRun:
+    """One run of a sweep: its folder, all its overrides, and those that differ between the runs."""
+
+    folder: RunFolder
+    words: tuple[str, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        """The overrides that it shares with the runs that differ only by seed."""
+        return " ".join(text for text in self.differs if not text.lstrip("+").startswith("seed="))
+
+
+def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = False) -> int:
+    """Trains each run in its own process, so that nothing leaks from one into the next.
+
+    Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
+    """
+    from noether.runs.report.page import write_report  # Half a second of imports, which a plan does not need.
+
+    base, runs, again = plan_sweep(overrides, hp)
+    console = Console(None, speaks=True)
+    for index, run in enumerate(runs):
+        console.say(f"run {index + 1} of {len(runs)}: {run.folder.path}   {' '.join(run.differs)}")
+        if dry_run:
+            continue
+        code = _train(run, hp)
+        if code != ExitCode.DONE:
+            how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
+            console.say(f"run {index + 1} of {len(runs)} {how}; to continue: the same command with\n  {again}")
+            return code
+    if dry_run:
+        return ExitCode.DONE
+    found = {run: read_result(run.folder.result) for run in runs}
+    results = {run: finite_values(mapping(result, "metrics")) for run, result in found.items()}
+    summary = summarise(results)
+    path = runs[0].folder.path.parent / f"{base}.sweep.json"
+    each = [
+        {"run": str(run.folder.path), "group": run.group, "overrides": run.differs, "metrics": results[run]}
+        for run in runs
+    ]
+    write_record(path, {"groups": summary, "runs": each})
+    for run in runs:
+        if len(runs) > 1 and run.folder.report.exists():
+            write_report(run.folder)  # Again: now the page can say how far seeds differ.
+    console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
+    return ExitCode.DONE
+
+
+def plan_here(
+    overrides: Sequence[str], hp: str | None, *, multirun: bool, visible_devices: str | None, as_json: bool
+) -> int:
+    """Print what train would do with one run, or with each run of a sweep; return the exit code."""
+    runs: dict[str, Sequence[str]] = {"": overrides}
+    if multirun:
+        swept = plan_sweep(overrides, hp, "plan")[1]
+        runs = {f"{run.folder.path}   {' '.join(run.differs)}": run.words for run in swept}
+    plans = []
+    for words in runs.values():
+        config = load_run_config(words, hp)
+        plans.append(plan_run(config, visible_devices=visible_devices))
+        if visible_devices is None:
+            from noether.training.preflight import check_as_train_does
+
+            check_as_train_does(config, plans[-1])
+    if as_json:
+        found = [plan.as_dict() for plan in plans]
+        print(json.dumps(found if multirun else found[0], indent=2))
+        return ExitCode.DONE
+    console = Console(None, speaks=True)
+    for name, plan in zip(runs, plans, strict=True):
+        console.say(*([f"run    {name}"] if multirun else []), *render_plan(plan, every_reason=not multirun), sep="\n")
+    return ExitCode.DONE
+
+
+def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns mean, standard deviation (of the sample: n - 1) and n of each metric, for runs that differ by seed.
+
+    The deviation of a single run is None.
+    """
+    groups: dict[str, list[Mapping[str, float]]] = {}
+    for run, metrics in results.items():
+        groups.setdefault(run.group, []).append(metrics)
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    for group, members in groups.items():
+        summary[group] = {}
+        for name in dict.fromkeys(name for metrics in members for name in metrics):
+            values = [metrics[name] for metrics in members if name in metrics]
+            spread = stdev(values) if len(values) > 1 else None
+            summary[group][name] = {"mean": fmean(values), "std": spread, "n": len(values)}
+    return summary
+
+
+def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], described: Metrics) -> Table:
+    """Returns one row for each metric of the test split, and one column for each group of runs."""
+    counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
+    heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
+    table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
+    for name in dict.fromkeys(name for metrics in summary.values() for name in metrics):
+        found = [metrics.get(name) for metrics in summary.values()]
+        cells = [described[name].text(own["mean"], own["std"]) if own else "" for own in found]
+        table.add_row(described[name].title, *cells)
+    return table
+
+
+def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
+    """Returns the sweep's name, its runs, and what to add to the command to continue them."""
+    expanded, configs = load_sweep(overrides, hp, verb)
+    base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
+    own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
+    runs = []
+    for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
+        placement = plan_run(config).placement
+        # Each process of a launcher would start the sweep for itself, or all runs would share a store.
+        if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
+            raise RequestError(
+                "sweep-inside-a-launcher",
+                "a sweep starts its runs itself, one after another",
+                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
+                expected="one process for the whole sweep; on a cluster, a job array",
+                fix="noether submit -m …      (or one value for each setting)",
+            )
+        name = config.run_id
+        run_id = name if name and own_names else f"{name or base}-{index}"
+        target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
+        kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
+        runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
+    return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
+
+
+def _train(run: SweptRun, hp: str | None) -> int:
+    """Runs one training to its end, and passes signals on to it; it saves and stops where this process is killed."""
+    words = ["train", *(["--hp", hp] if hp else []), *run.words]
+    command = [sys.executable, "-m", "noether", *words]
+    process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM))
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
+    try:
+        code = process.wait()
+        return code if code >= 0 else signal_code(-code)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,1 +1,0 @@
-"""The processes of a run on this host: started, watched, linked to other hosts, and ended."""

@@ -1,0 +1,179 @@
+"""What is read does not depend on who reads it."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from noether.common.errors import RequestError
+from noether.core.data.loader import evaluation_batches, stack_samples, training_batches
+from noether.core.data.order import GlobalOrder, RankOrder, SampleKey
+from noether.core.data.padding import mean_of_points
+from noether.core.data.points import GEOMETRY, PointSampler, point_keys
+from tests.refusal import refusal
+
+
+class Samples:
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        numbers = torch.arange(20.0) + 100 * index
+        return {
+            "surface_points": torch.stack([numbers] * 3, dim=1),
+            "surface_pressure": numbers,
+            "volume_points": torch.zeros(6, 3),
+            "reference_area": torch.ones(1),
+        }
+
+
+DRAW = PointSampler(seed=1, per_update={"surface": 8}, geometry=5)
+
+
+def read(num_workers: int, limit: tuple[int, ...] = (4,), rank: int = 0) -> list[dict[str, torch.Tensor]]:
+    order = RankOrder(GlobalOrder(7, 4, seed=2), limit, rank, 0, 3)
+    return list(training_batches(Samples(), [0, 1, 3, 4, 6, 8, 9], order, DRAW, num_workers=num_workers))
+
+
+def test_loader_workers_change_nothing() -> None:
+    for one, other in zip(read(0), read(2), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_two_ranks_draw_the_points_that_one_draws() -> None:
+    whole = read(0)
+    ranks = [read(0, (2,), rank) for rank in range(2)]
+    for update, batch in enumerate(whole):
+        for key, value in batch.items():
+            assert torch.equal(value, torch.cat([rank[update][key] for rank in ranks]))
+
+
+def test_points_and_their_values_stay_together() -> None:
+    for batch in read(0):
+        assert batch["surface_points"].shape == (4, 8, 3)
+        assert torch.equal(batch["surface_points"][..., 0], batch["surface_pressure"])
+        assert batch[GEOMETRY].shape == (4, 5, 3)
+        assert batch["volume_points"].shape == (4, 6, 3)
+        assert batch["reference_area"].shape == (4, 1)
+
+
+def test_every_epoch_draws_other_points() -> None:
+    sample = Samples()[0]
+    draws = [DRAW.for_training(sample, SampleKey(0, epoch))["surface_pressure"] for epoch in (0, 0, 1)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert len(draws[0].unique()) == 8
+
+
+def test_only_the_training_indices_are_read() -> None:
+    seen = {int(index) for batch in read(0) for index in batch["index"]}
+    assert seen <= {0, 1, 3, 4, 6, 8, 9}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int, num_workers: int) -> None:
+    batches = list(evaluation_batches(Samples(), range(7), batch_size, DRAW, num_workers=num_workers))
+    assert [int(index) for batch in batches for index in batch["index"]] == list(range(7))
+    assert all(batch["surface_points"].shape[1:] == (20, 3) for batch in batches)
+    assert all(batch[GEOMETRY].shape[1:] == (5, 3) for batch in batches)
+
+
+def test_keys_of_a_prefix_are_those_with_a_row_per_point() -> None:
+    sample = {**Samples()[0], "surface_name": torch.zeros(3)}
+    assert point_keys(sample, "surface") == ["surface_points", "surface_pressure"]
+    assert point_keys(sample, "nothing") == []
+
+
+def test_reading_does_not_move_the_run_s_random_numbers() -> None:
+    """A data loader draws a seed whenever it starts: a resumed run starts it at another time."""
+    state = torch.get_rng_state()
+    read(0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Noisy(Samples):
+    """A data set that draws from every global generator."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"noise": torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])}
+
+
+def test_what_a_data_set_draws_in_a_loader_worker_follows_from_seed_epoch_and_sample() -> None:
+    def noise(seed: int, share: int, rank: int, start: int) -> torch.Tensor:
+        order = RankOrder(GlobalOrder(8, 4, seed=2), (share,), rank, start, 4)
+        read = training_batches(Noisy(), list(range(8)), order, PointSampler(seed), num_workers=2)
+        return torch.stack([batch["noise"] for batch in read])
+
+    whole = noise(1, 4, 0, 0)
+    assert torch.equal(noise(1, 4, 0, 1), whole[1:]), "resumed"
+    assert torch.equal(torch.cat([noise(1, 2, rank, 0) for rank in range(2)], dim=1), whole), "on two ranks"
+    assert not torch.equal(noise(2, 4, 0, 0), whole)
+    assert len(whole.unique()) == whole.numel(), "another in every epoch"
+
+
+def test_samples_that_do_not_stack_name_the_key() -> None:
+    samples = [{"a": torch.zeros(3)}, {"a": torch.zeros(4)}]
+    with refusal("batch-shapes-differ") as caught:
+        stack_samples(samples, one_at_a_time="trainer.max_batch_size=1")
+    assert caught.value.seen == "(3,), (4,)"
+    assert caught.value.fix.startswith("trainer.max_batch_size=1")
+    with refusal("batch-keys-differ"):
+        stack_samples([{"a": torch.zeros(1)}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
+
+
+def uneven_samples() -> list[dict[str, torch.Tensor]]:
+    """Two samples, of 3 and 2 surface points and 4 volume points each."""
+    return [
+        {
+            "surface_points": torch.ones(n, 3),
+            "surface_pressure": torch.arange(1.0, n + 1),
+            "surface_name": torch.zeros(2, 5),
+            "anchor_surface_points": torch.ones(2, 3),
+            "volume_points": torch.ones(4, 3),
+        }
+        for n in (3, 2)
+    ]
+
+
+def test_samples_of_differing_numbers_of_points_are_padded_with_a_mask() -> None:
+    batch = stack_samples(uneven_samples(), pad=True)
+    assert batch["surface_mask"].tolist() == [[True, True, True], [True, True, False]]
+    assert batch["surface_pressure"].tolist() == [[1, 2, 3], [1, 2, 0]]
+    assert batch["surface_points"].shape == (2, 3, 3)
+    # What has as many rows as one sample has points by chance, and sets that do not differ, are left alone.
+    assert batch["surface_name"].shape == (2, 2, 5)
+    assert set(batch) == {*uneven_samples()[0], "surface_mask"}
+
+
+def test_equal_samples_are_stacked_without_masks() -> None:
+    samples = uneven_samples()[:1] * 2
+    assert stack_samples(samples, pad=True).keys() == stack_samples(samples).keys() == samples[0].keys()
+
+
+def test_padding_is_refused_to_models_that_do_not_read_masks() -> None:
+    with pytest.raises(RequestError, match=r"shape of surface_points(.|\n)*reads_masks = True"):
+        stack_samples(uneven_samples())
+
+
+@pytest.mark.parametrize("mask", [None, torch.tensor([[True, True, True], [True, True, False]])], ids=["all", "padded"])
+def test_the_mean_is_over_real_points(mask) -> None:
+    values = torch.tensor([[[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]], [[4.0, 0.0], [2.0, 2.0], [torch.nan, 9.0]]])
+    if mask is None:
+        values = values.nan_to_num(2.0)
+    means = mean_of_points(values, mask).tolist()
+    assert means == pytest.approx([2.0, 2.0] if mask is not None else [2.0, 19 / 6])
+
+
+def test_evaluation_shows_as_many_anchors_as_training_has_points_without_their_fields() -> None:
+    sample = {**Samples()[0], "surface_normals": torch.ones(20, 3), "volume_sdf": torch.ones(6)}
+    shown = DRAW.for_evaluation(sample)
+    anchors = {key: tuple(value.shape) for key, value in shown.items() if key.startswith("anchor_")}
+    assert anchors == {"anchor_surface_points": (8, 3), "anchor_surface_normals": (8, 3)}
+    places = shown["anchor_surface_points"][:, 0].tolist()
+    assert len(set(places)) == 8
+    assert places != sorted(places), "the first points of a mesh, not a draw"
+    assert torch.equal(DRAW.for_evaluation(sample)["anchor_surface_points"], shown["anchor_surface_points"])
+    assert not [key for key in DRAW.for_training(sample, SampleKey(0, 0)) if key.startswith("anchor_")]

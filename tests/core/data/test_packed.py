@@ -1,0 +1,167 @@
+"""Does a packed file give back what was written, to others too, and is a damaged one refused by name?"""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from packed_files import write_packed
+
+from noether.core.data.packed import ALIGNMENT, DTYPES, Spec, digest_path, open_packed, packed_writer
+from tests.refusal import refusal
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "points": rng.normal(size=(5, 16, 3)).astype(np.float32),
+        "lift": rng.normal(size=(5, 1)).astype(np.float32),
+        "exact": rng.normal(size=(5, 7)),
+        "label": rng.integers(0, 9, 5),
+        "mask": rng.integers(0, 2, (5, 3)).astype(bool),
+    }
+
+
+@pytest.fixture
+def path(tmp_path, arrays):
+    write_packed(tmp_path / "train.safetensors", arrays, {"seed": "3", "name": "größe"})
+    return tmp_path / "train.safetensors"
+
+
+def test_what_was_written_comes_back(path, arrays):
+    packed = open_packed(path)
+    assert packed.samples == 5
+    assert packed.metadata == {"seed": "3", "name": "größe"}
+    assert packed.arrays.keys() == arrays.keys()
+    for key, array in arrays.items():
+        assert not packed.arrays[key].flags.owndata, "read from the map as it is touched"
+        assert packed.arrays[key].dtype == array.dtype
+        np.testing.assert_array_equal(packed.arrays[key], array)
+    with safetensors.safe_open(path, "np") as file:
+        assert file.metadata() == packed.metadata, "the library reads it too"
+
+
+def test_a_file_of_the_safetensors_library_is_read(tmp_path, arrays):
+    safetensors.numpy.save_file(arrays, tmp_path / "theirs.safetensors")
+    for key, array in open_packed(tmp_path / "theirs.safetensors").arrays.items():
+        np.testing.assert_array_equal(array, arrays[key], strict=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_every_type_survives(tmp_path, dtype):
+    array = np.arange(6).reshape(3, 2).astype(dtype)
+    write_packed(tmp_path / "a", {"a": array})
+    np.testing.assert_array_equal(open_packed(tmp_path / "a").arrays["a"], array, strict=True)
+    np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / "a")["a"], array, strict=True)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(np.arange(6, dtype=">f4").reshape(3, 2), id="big-endian"),
+        pytest.param(np.arange(6.0).reshape(2, 3).T, id="not-contiguous"),
+        pytest.param(np.empty((0, 4), np.float32), id="no-samples"),
+    ],
+)
+def test_awkward_arrays_are_written_right(tmp_path, array):
+    write_packed(tmp_path / "a", {"a": array})
+    np.testing.assert_array_equal(open_packed(tmp_path / "a").arrays["a"], array)
+    np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / "a")["a"], array)
+
+
+def test_arrays_that_can_be_aligned_are(tmp_path):
+    sizes = {"odd": 1, "line": 16, "more": 48}
+    write_packed(tmp_path / "a", {key: np.zeros((4, n), np.float32) for key, n in sizes.items()})
+    with open(tmp_path / "a", "rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+    assert (8 + length) % ALIGNMENT == 0
+    begins = {key: entry["data_offsets"][0] for key, entry in header.items()}
+    assert {key: begin % ALIGNMENT for key, begin in begins.items()} == {"odd": 0, "line": 0, "more": 0}
+    assert begins["odd"] == max(begins.values())  # last, so that it pushes nobody off the line
+
+
+@pytest.mark.parametrize(
+    ("start", "arrays"),
+    [
+        pytest.param(0, {"b": np.zeros((1, 2), np.float32)}, id="other-key"),
+        pytest.param(0, {"a": np.zeros((1, 2))}, id="other-type"),
+        pytest.param(0, {"a": np.zeros((1, 3), np.float32)}, id="other-shape"),
+        pytest.param(9, {"a": np.zeros((2, 2), np.float32)}, id="past-the-end"),
+    ],
+)
+def test_what_was_not_announced_is_refused_and_leaves_no_file(tmp_path, start, arrays):
+    with (
+        pytest.raises(ValueError, match=r"announced|does not fit"),
+        packed_writer(tmp_path / "a", {"a": Spec(np.dtype("<f4"), (10, 2))}, {}) as write,
+    ):
+        write(start, arrays)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"a": np.zeros((2, 1)), "b": np.zeros((3, 1))}, id="different-sample-counts"),
+        pytest.param({"a": np.array(1.0)}, id="no-sample-axis"),
+        pytest.param({"a": np.array(["text"])}, id="text"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(tmp_path, arrays):
+    with pytest.raises(ValueError, match=r"share|cannot be packed"):
+        write_packed(tmp_path / "a", arrays)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_rewrite_keeps_the_old_file(path, arrays):
+    before = path.read_bytes()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        packed_writer(path, {"a": Spec(np.dtype("<f4"), (10, 2))}, {}),
+    ):
+        raise KeyboardInterrupt
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [path, digest_path(path)]
+
+
+def header_file(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def entry(begin: int, end: int, shape: object = (2,), dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(struct.pack("<Q", 2**60) + b"{}", id="absurd-header-length"),
+        pytest.param(header_file(json.dumps({"a": entry(4, 12)}).encode(), bytes(12)), id="gap"),
+        pytest.param(header_file(json.dumps({"a": entry(0, 8)}).encode(), bytes(7)), id="one-byte-missing"),
+        pytest.param(header_file(b"{}"), id="no-arrays"),
+        pytest.param(header_file(json.dumps({"a": entry(0, 4, dtype="BF16")}).encode(), b"1234"), id="bf16"),
+        pytest.param(header_file(json.dumps({"a": entry(0, 4, [])}).encode(), bytes(4)), id="scalar"),
+    ],
+)
+def test_a_foreign_file_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "test.safetensors"
+    path.write_bytes(content)
+    with refusal("packed-data-incomplete"):
+        open_packed(path)
+
+
+@pytest.mark.parametrize("name", ["missing.safetensors", "."], ids=["missing", "folder"])
+def test_a_path_that_is_no_file_is_refused_by_name(tmp_path, name):
+    with refusal("packed-data-not-opened"):
+        open_packed(tmp_path / name)
+
+
+def test_writing_to_an_open_array_leaves_the_file_alone(path, arrays):
+    packed = open_packed(path)
+    packed.arrays["points"][:] = 0
+    assert not packed.arrays["points"].any()
+    np.testing.assert_array_equal(open_packed(path).arrays["points"], arrays["points"])

@@ -1,0 +1,329 @@
+"""Mistakes in a user's own data set or model are answered in words before the first update."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from noether.common.dotted_path import code_granted
+from noether.common.errors import RequestError
+from noether.config.compose import load_config
+from noether.config.schema import RunConfig
+from noether.core.data.build import prepare_data
+from noether.core.first_sample import try_model
+from noether.core.precision import Precision
+from noether.core.problem import build_problem
+from noether.core.tasks.base import Task
+from tests.refusal import refusal
+
+HERE = "test_first_sample"
+CPU = torch.device("cpu")
+
+
+class Images:
+    """Ten images with their class; `as_` says in which form."""
+
+    def __init__(self, split: str, root: object, as_: str = "tensors") -> None:
+        self.as_ = as_
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int):
+        image = np.full((1, 4, 4), index, np.float32)
+        label = index % 3
+        return {
+            "tensors": {"image": torch.from_numpy(image), "label": torch.tensor(label)},
+            "arrays": {"image": image, "label": np.int64(label)},
+            "numbers": {"image": image.tolist(), "label": label},
+            "tuples": (image, label),
+            "strings": {"image": image, "label": label, "name": f"image {index}"},
+            "texts": {"image": image, "label": label, "name": np.array(["a"])},
+            "files": {"image": image.astype(">f4"), "label": np.int64(label)},
+            "long": {"image": image.astype(np.longdouble), "label": label},
+            "index": {"image": image, "label": label, "index": label},
+        }[self.as_]
+
+
+class Stream(Images):
+    """Samples one after another, as a generator gives them."""
+
+    __len__ = None
+
+
+class Cars:
+    """Points with a pressure and a velocity; `wrong` is what one of them lacks."""
+
+    def __init__(self, split: str, root: object, wrong: str = "") -> None:
+        self.wrong = wrong
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int):
+        rng = torch.Generator().manual_seed(index)
+        points, air = torch.rand(20, 3, generator=rng), torch.rand(15, 3, generator=rng)
+        sample = {"surface_points": points, "surface_pressure": points[:, 0], "surface_normals": points}
+        sample |= {"volume_points": air, "volume_velocity": 2 * air}
+        if self.wrong == "0-d":
+            sample["surface_pressure"] = torch.tensor(1.0)
+        elif self.wrong == "short normals":
+            sample["surface_normals"] = points[:-3]
+        elif self.wrong == "short field":
+            sample["volume_velocity"] = air[:-1]
+        elif self.wrong == "uneven":
+            sample = {key: value[: 10 + index] for key, value in sample.items()}
+        elif self.wrong:
+            sample.pop(self.wrong)
+        return sample
+
+
+class OneTensor(nn.Module):
+    """An image model as most libraries have it: a tensor in, a tensor out."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(16, classes))
+
+    def forward(self, image):
+        return self.layers(image)
+
+
+class TensorOut(OneTensor):
+    def forward(self, batch):
+        return self.layers(batch["image"])
+
+
+class Nothing(nn.Module):
+    def forward(self, batch):
+        return {"logits": batch["image"].flatten(1)[:, :3]}
+
+
+class Unmasked(Task):
+    """A task of one's own that knows nothing of padding."""
+
+    def loss(self, predictions, batch):
+        return predictions["surface_pressure"].square().mean()
+
+    def metrics(self, predictions, batch):
+        return {"loss": predictions["surface_pressure"].square().mean(dim=(1, 2))}
+
+
+class OnlyLoss(Task):
+    def loss(self, predictions, batch):
+        return predictions["logits"].square().mean()
+
+
+class NoLoss(Task):
+    pass
+
+
+class VectorLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return predictions["logits"].square().mean(dim=1)
+
+
+class FloatLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return float(super().loss(predictions, batch))
+
+
+class WithoutLoss(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {"accuracy": predictions["logits"].mean(dim=1)}
+
+
+class ScalarMetric(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean()}
+
+
+class BatchMetric(OnlyLoss):
+    """One number for a batch, which passes for that of each sample where there is one."""
+
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean().reshape(1)}
+
+
+class SqueezedMetric(OnlyLoss):
+    """Right of several samples alone."""
+
+    def metrics(self, predictions, batch):
+        return {"loss": predictions["logits"].square().mean(dim=1).squeeze()}
+
+
+class DetachedLoss(OnlyLoss):
+    def loss(self, predictions, batch):
+        return super().loss(predictions, batch).detach()
+
+
+class Forgetful(OnlyLoss):
+    """Fits what its `state` does not return."""
+
+    mean = 0.0
+
+    def fit(self, samples):
+        self.mean = sum(float(sample["image"].mean()) for sample in samples)
+
+
+class KeepsATensor(Forgetful):
+    def state(self):
+        return {"mean": torch.tensor(self.mean)}
+
+    def load_state(self, state):
+        self.mean = state["mean"]
+
+
+class NeverTakesItBack(Forgetful):
+    def state(self):
+        return {"mean": self.mean}
+
+
+class WithoutSelf(Task):
+    def loss(predictions, batch):
+        return predictions["logits"].mean()
+
+
+class FloatMetric(OnlyLoss):
+    def metrics(self, predictions, batch):
+        return {**super().metrics(predictions, batch), "accuracy": 0.5}
+
+
+IMAGES = ["task=classification", "task.classes=3", f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor"]
+ADAPTER = ["model.input=image", "model.output=logits"]
+CARS = [f"dataset.kind={HERE}.Cars", "task=car_flow", "task.scalars={}", "dataset.points_per_update={}"]
+SMALL = ["model.dim=12", "model.heads=2"]
+UPT = [*SMALL, "model.supernodes=4", "model.encoder_depth=1", "model.decoder_depth=1"]
+MISTAKES = {
+    "tuples": ([*IMAGES, *ADAPTER, "dataset.as_=tuples"], "is not a dictionary", "tuple", "__getitem__"),
+    "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
+    "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
+    "longer-than-64-bits": ([*IMAGES, *ADAPTER, "dataset.as_=long"], "image of the samples", "of float128", "'image'"),
+    "index": ([*IMAGES, *ADAPTER, "dataset.as_=index"], "that batches have already", "index", "rename 'index'"),
+    "no-length": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.Stream"], "no __len__", "Stream", "def __len__(self)"),
+    "lists": ([*IMAGES, *ADAPTER, "dataset.as_=numbers"], "image of the samples", "a list", "torch.as_tensor"),
+    "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
+                        "~task.fields.volume_velocity"),
+    "missing-points": ([*CARS, *UPT, "dataset.wrong=volume_points"], "no volume_points", "volume_velocity", ".points="),
+    "a-0-d-field": ([*CARS, *UPT, "'dataset.wrong=0-d'"], "surface_pressure", "()", "as many surface_pressure"),
+    "normals-of-another-length": ([*CARS, *UPT, "'dataset.wrong=short normals'"], "surface_normals does not have one",
+                                  "(17, 3)", "as many surface_normals"),
+    "a-field-of-another-length": ([*CARS, *UPT, "'dataset.wrong=short field'"], "volume_velocity does not have one",
+                                  "(14, 3)", "as many volume_velocity"),
+    "transolver-without-distances": ([*CARS, "model=transolver", *SMALL, "model.depth=1"], "Transolver",
+                                     "volume_points", "model=mlp"),
+    "a-tensor-in-model": (IMAGES, "takes a tensor", "dict", "model.input=image model.output=logits"),
+    "a-tensor-out-model": ([*IMAGES, f"model.kind={HERE}.TensorOut"], "does not return a dictionary", "Tensor",
+                           "model.output=logits"),
+    "no-parameters": ([*IMAGES, f"model.kind={HERE}.Nothing"], "no parameters to train", "none", "model.kind="),
+}  # fmt: skip
+
+
+def config_of(overrides: list[str]) -> RunConfig:
+    return load_config([word.strip("'") if "'" in word and "=" in word and word[0] == "'" else word
+                        for word in overrides])  # fmt: skip
+
+
+def start(overrides: list[str]) -> None:
+    """Everything that a rank does before its first update but for the process group."""
+    config = config_of(overrides)
+    precision = Precision("float32", "cpu")
+    with code_granted(config.own_code()):
+        problem = build_problem(config, prepare_data(config), CPU, precision)
+    problem.fit()
+    try_model(problem, CPU, precision)
+
+
+@pytest.mark.parametrize(("overrides", "summary", "seen", "fix"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_in_words(overrides: list[str], summary: str, seen: str, fix: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        start(overrides)
+    assert summary in caught.value.summary
+    assert seen in caught.value.seen
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([*IMAGES, *ADAPTER], id="tensor in, tensor out, by the adapter"),
+        pytest.param([*IMAGES, *ADAPTER, "dataset.as_=arrays"], id="samples of NumPy arrays and numbers"),
+        pytest.param([*IMAGES, *ADAPTER, "dataset.as_=files"], id="arrays in the order of bytes of a file"),
+        pytest.param([*IMAGES, f"model.kind={HERE}.TensorOut", "model.output=logits"], id="a name for the result"),
+        pytest.param([*IMAGES, "model.input=[image]", "model.output=logits"], id="a list of one input"),
+        pytest.param([*CARS, *UPT], id="fields"),
+        pytest.param([*CARS, *UPT, "dataset.wrong=volume_velocity", "~task.fields.volume_velocity"], id="the fix"),
+    ],
+)
+def test_what_is_right_starts(overrides: list[str]) -> None:
+    start(overrides)
+
+
+def test_the_look_at_the_model_leaves_no_trace() -> None:
+    config = config_of([*IMAGES, *ADAPTER])
+    precision = Precision("float32", "cpu")
+    with code_granted(config.own_code()):
+        problem = build_problem(config, None, CPU, precision)
+    problem.model.train()
+    before = torch.get_rng_state()
+    try_model(problem, CPU, precision)
+    assert torch.equal(before, torch.get_rng_state())
+    assert problem.model.training
+
+
+OWN_TASK = [f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor", *ADAPTER, f"task.kind={HERE}."]
+TASK_MISTAKES = {
+    "NoLoss": "task-without-loss",
+    "VectorLoss": "loss-not-a-scalar",
+    "FloatLoss": "loss-not-a-scalar",
+    "WithoutLoss": "metrics-without-loss",
+    "ScalarMetric": "metric-not-of-each-sample",
+    "FloatMetric": "metric-not-of-each-sample",
+    "BatchMetric": "metric-not-of-each-sample",
+    "SqueezedMetric": "metric-not-of-each-sample",
+    "DetachedLoss": "loss-without-gradient",
+    "WithoutSelf": "task-method-arguments",
+    "Forgetful": "task-state-unusable",
+    "KeepsATensor": "task-state-unusable",
+    "NeverTakesItBack": "task-state-unusable",
+}
+
+
+def own_task(name: str) -> list[str]:
+    return [*OWN_TASK[:-1], OWN_TASK[-1] + name]
+
+
+@pytest.mark.parametrize("task", TASK_MISTAKES)
+def test_a_task_with_a_wrong_loss_or_metric_is_refused_before_the_first_update(task: str) -> None:
+    with refusal(TASK_MISTAKES[task]):
+        start(own_task(task))
+
+
+def test_a_task_that_only_has_a_loss_is_scored_by_it(tmp_path: Path, noether) -> None:
+    start(own_task("OnlyLoss"))
+    predictions = {"logits": torch.arange(6.0).reshape(3, 2)}
+    found = OnlyLoss().metrics(predictions, {"image": torch.zeros(3, 1)})
+    assert found["loss"].tolist() == [0.5, 6.5, 20.5]
+
+
+UNEVEN = ["dataset.wrong=uneven", "dataset.validation_fraction=0", f"task.kind={HERE}.Unmasked",
+          "dataset.geometry_points=8",
+          "trainer.effective_batch_size=2", "trainer.max_updates=2", "accelerator=cpu"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_differing_numbers_of_points_need_one_sample_at_a_time(noether, tmp_path: Path) -> None:
+    """The two settings that the messages name are what helps."""
+    (tmp_path / f"{HERE}.py").write_text(Path(__file__).read_text())
+    words = ["train", *(word for word in CARS if word != "task.scalars={}"), *UPT, *UNEVEN]
+    first = noether(*words, "run_id=a", cwd=tmp_path)
+    assert (first.code, "Traceback" in first.err) == (2, False), first.err
+    assert "fix       trainer.max_batch_size=1" in first.err
+    second = noether(*words, "trainer.max_batch_size=1", "trainer.evaluation_batch_size=2", "run_id=b", cwd=tmp_path)
+    assert (second.code, "Traceback" in second.err) == (2, False), second.err
+    assert "fix       trainer.evaluation_batch_size=1" in second.err
+    third = noether(*words, "trainer.max_batch_size=1", "run_id=c", cwd=tmp_path)
+    assert third.code == 0, third.out + third.err

@@ -1,0 +1,72 @@
+"""Prints what plan, the start of train and the doctor say in each of several states of the NVIDIA driver.
+
+Started with the stub of NVML first among the libraries, by test_nvidia_driver.py: each argument is a state of the stub
+and a CUDA_VISIBLE_DEVICES, or nothing, as JSON, and is answered by a fork of its own with a line of JSON.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from noether.cli.model_commands import train
+from noether.common.errors import RequestError
+from noether.config.compose import load_config
+from noether.doctor.gpu_checks import check_gpu_health
+from noether.doctor.host_facts import gather_facts
+from noether.doctor.software_checks import check_driver
+from noether.launch.planning.plan import plan_run
+from noether.training import begin
+
+
+def answer(ask: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"devices": ask()}
+    except RequestError as error:
+        return {"code": error.code, "seen": error.seen, "fix": error.fix}
+
+
+def planned() -> list[str]:
+    return [worker.device.name for worker in plan_run(load_config()).placement.workers]
+
+
+def started() -> list[str]:
+    """As far as `train` comes before it starts ranks."""
+    names: list[str] = []
+
+    def stop(config: Any, *_: Any, **__: Any) -> int:
+        names.extend(worker.device.name for worker in plan_run(config).placement.workers)
+        return 0
+
+    begin.train_here = stop  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        train(f"output_path={folder}")
+    return names
+
+
+def examined() -> list[list[str]]:
+    facts = gather_facts([("output", str(Path.cwd()), "output_path")])
+    doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
+    return [[found.level, found.seen, found.fix] for found in doctor]
+
+
+def answers() -> dict[str, Any]:
+    told: dict[str, Any] = {"seconds": {}}
+    for command, ask in (("plan", lambda: answer(planned)), ("train", lambda: answer(started)), ("doctor", examined)):
+        before = time.monotonic()
+        told[command] = ask()
+        told["seconds"][command] = time.monotonic() - before
+    return told
+
+
+for state, mask in map(json.loads, sys.argv[1:]):
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        continue
+    os.environ |= {"NVML_STUB": state} if mask is None else {"NVML_STUB": state, "CUDA_VISIBLE_DEVICES": mask}
+    print(json.dumps(answers()), flush=True)
+    os._exit(0)

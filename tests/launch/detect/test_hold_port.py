@@ -1,0 +1,88 @@
+"""A port is taken once, listened on from then on, and never free in between."""
+
+import dataclasses
+import socket
+
+import pytest
+
+from noether.common.errors import RequestError
+from noether.launch.detect.endpoint import hold_port
+from noether.launch.detect.placement import Endpoint
+from tests.refusal import refusal
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "node7.cluster"])
+def test_trap_9_a_free_port_is_held_from_the_moment_it_is_known(host: str) -> None:
+    held = hold_port(Endpoint(host, 0))
+    try:
+        assert held.endpoint.host == host
+        assert held.endpoint.port > 0
+        # A rank that comes early waits in the queue; nobody has accepted yet.
+        with socket.create_connection(("127.0.0.1", held.endpoint.port), timeout=5) as early:
+            assert early.getpeername()[1] == held.endpoint.port
+        with pytest.raises(RequestError):
+            hold_port(held.endpoint)
+    finally:
+        held.close()
+
+
+def test_a_local_port_is_not_open_to_the_network() -> None:
+    local, open_to_all = hold_port(Endpoint("127.0.0.1", 0)), hold_port(Endpoint("node7", 0))
+    try:
+        assert local.socket.getsockname()[0] == "127.0.0.1"
+        assert open_to_all.socket.getsockname()[0] in ("::", "0.0.0.0")
+    finally:
+        local.close()
+        open_to_all.close()
+
+
+def test_trap_9_a_port_just_used_can_be_held_again() -> None:
+    held = hold_port(Endpoint("127.0.0.1", 0))
+    client = socket.create_connection(("127.0.0.1", held.endpoint.port), timeout=5)
+    server, _ = held.socket.accept()
+    server.close()  # The side that closes first keeps the port in TIME_WAIT.
+    client.close()
+    held.close()
+    again = hold_port(held.endpoint)
+    assert again.endpoint.port == held.endpoint.port
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "fix"),
+    [
+        pytest.param("master_port", "master_port=0", id="the setting"),
+        pytest.param("MASTER_PORT", "unset MASTER_PORT", id="the environment"),
+        pytest.param("", "master_port={next}", id="nobody: every rank worked it out alike"),
+    ],
+)
+def test_trap_9_a_busy_port_is_refused_by_who_asked_for_it(asked_by: str, fix: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        endpoint = dataclasses.replace(Endpoint("127.0.0.1", port), asked_by=asked_by)
+        with refusal("port-unusable") as caught:
+            hold_port(endpoint)
+    assert f"{asked_by}={port}" in caught.value.seen
+    assert fix.format(next=port + 1) in caught.value.fix
+
+
+def test_a_port_that_needs_rights_is_refused_with_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' user may be root, whom the kernel lets."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", denied)
+    with refusal("port-unusable") as caught:
+        hold_port(dataclasses.replace(Endpoint("node7", 80), asked_by="master_port"))
+    assert "master_port=29500" in caught.value.fix
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "LOCALHOST"])
+def test_a_port_of_the_machine_itself_is_open_to_it_alone(host: str) -> None:
+    held = hold_port(Endpoint(host, 0))
+    try:
+        bound = held.socket.getsockname()[0]
+    finally:
+        held.close()
+    assert bound == (host if host[0] == "1" else "127.0.0.1")

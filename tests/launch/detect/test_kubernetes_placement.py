@@ -1,0 +1,111 @@
+"""A pod of Kubernetes' Indexed Job: its index, the number of pods, and where rank 0 is."""
+
+import pytest
+from refusal import refusal
+from slurm_dumps import four_gpus, no_gpus
+
+from noether.common.errors import RequestError
+from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.process_facts import ProcessFacts, full_name
+from noether.launch.detect.resolve import resolve_placement
+
+DOMAIN = "cars.team.svc.cluster.local"
+
+
+def place(
+    index: object, *, host: str = "", name: str | None = None, gpus: bool = False, environ=None, **settings: object
+) -> Placement:
+    host = host or f"cars-{index}"
+    facts = ProcessFacts(full_name=f"{host}.{DOMAIN}" if name is None else name)
+    request = LaunchRequest(**settings)  # type: ignore[arg-type]
+    driver = four_gpus if gpus else no_gpus
+    return resolve_placement(request, {"JOB_COMPLETION_INDEX": str(index), **(environ or {})}, host, driver, facts)
+
+
+@pytest.mark.parametrize(("gpus", "each"), [(False, 1), (True, 4)], ids=["cpu", "four-gpus-a-pod"])
+def test_the_pods_of_a_job_are_one_world(gpus: bool, each: int) -> None:
+    placements = [place(index, nodes=3, gpus=gpus) for index in range(3)]
+    for index, placement in enumerate(placements):
+        assert (placement.launcher, placement.world_size, placement.node_rank) == ("kubernetes", 3 * each, index)
+        assert (placement.endpoint.host, placement.endpoint.port) == (f"cars-0.{DOMAIN}", 29500)
+        assert placement.nodes == ("cars-0", "cars-1", "cars-2")
+    assert [worker.rank for p in placements for worker in p.workers] == list(range(3 * each))
+
+
+@pytest.mark.parametrize(
+    ("made", "host", "launcher"),
+    [
+        pytest.param({"nodes": 2, "master_addr": "10.0.0.7", "name": ""}, "10.0.0.7", "kubernetes", id="master_addr"),
+        pytest.param({"nodes": 2, "name": "", "environ": {"MASTER_ADDR": "cars-0.cars"}}, "cars-0.cars", "kubernetes",
+            id="MASTER_ADDR"),
+        pytest.param({"nodes": 2, "node_rank": 1}, f"cars-0.{DOMAIN}", "kubernetes", id="a node_rank that agrees"),
+        pytest.param({"nodes": 2, "host": f"cars-1.{DOMAIN}", "name": f"cars-1.{DOMAIN}"}, f"cars-0.{DOMAIN}",
+            "kubernetes", id="setHostnameAsFQDN"),
+        pytest.param({"nodes": 1}, "127.0.0.1", "local", id="each pod a run of its own"),
+        pytest.param({"environ": {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "m"}}, "m",
+            "torchrun", id="torchrun in pods"),
+    ],
+)  # fmt: skip
+def test_where_rank_0_is(made: dict, host: str, launcher: str) -> None:
+    placement = place(1, **made)
+    assert (placement.endpoint.host, placement.launcher) == (host, launcher)
+
+
+def test_who_asked_for_the_port_is_said() -> None:
+    assert place(1, nodes=2, environ={"MASTER_PORT": "1234"}).reasons["endpoint"].endswith("; MASTER_PORT=1234")
+
+
+@pytest.mark.parametrize(
+    ("index", "made", "seen", "fix"),
+    [
+        pytest.param(0, {}, "nodes is not set", "completions: N and parallelism: N", id="how many pods"),
+        pytest.param(
+            0, {}, "JOB_COMPLETION_INDEX=0, pod cars-0", "nodes=1 'run_id=NAME-$(JOB", id="or runs of their own"
+        ),
+        pytest.param(1, {"nodes": 2, "name": ""}, "without a domain", "subdomain: SERVICE", id="no Service"),
+        pytest.param(
+            1, {"nodes": 2, "host": "box"}, "without a domain", "master_addr=ADDRESS", id="a name of another form"
+        ),
+        pytest.param(
+            1,
+            {"nodes": 2, "environ": {"MASTER_ADDR": "localhost"}},
+            "MASTER_ADDR=localhost, 2 nodes",
+            "MASTER_ADDR=HOST",
+            id="localhost, as another launcher sets it",
+        ),
+        pytest.param(2, {"nodes": 2}, "JOB_COMPLETION_INDEX=2", "nodes=3", id="more pods than nodes"),
+        pytest.param(1, {"nodes": 2, "node_rank": 0}, "node_rank=0", "leave node_rank out", id="another node_rank"),
+    ],
+)
+def test_a_pod_that_would_train_alone_is_refused(index: object, made: dict, seen: str, fix: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        place(index, **made)
+    assert seen in caught.value.seen
+    assert fix in caught.value.fix
+
+
+def test_an_index_that_is_no_number_is_no_matter_of_slurm() -> None:
+    with refusal("variable-not-a-number") as caught:
+        place("one", nodes=2)
+    assert (caught.value.seen, caught.value.fix) == ("JOB_COMPLETION_INDEX=one", "unset JOB_COMPLETION_INDEX")
+
+
+HOSTS = """\
+# Kubernetes-managed hosts file.
+127.0.0.1\tlocalhost
+10.244.1.7\tcars-1.cars.team.svc.cluster.local\tcars-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "name"),
+    [
+        pytest.param(HOSTS, "cars-1", f"cars-1.{DOMAIN}", id="as kubelet writes it"),
+        pytest.param(HOSTS, f"cars-1.{DOMAIN}", f"cars-1.{DOMAIN}", id="setHostnameAsFQDN"),
+        pytest.param("10.0.0.1 cars-1\n", "cars-1", "", id="without a subdomain"),
+        pytest.param("127.0.1.1 n1.example.org n1 other.example.org\n", "n1", "n1.example.org", id="Debian's own line"),
+        pytest.param("", "cars-1", "", id="empty"),
+    ],
+)
+def test_the_full_name_of_a_host(hosts: str, host: str, name: str) -> None:
+    assert full_name(hosts, host) == name

@@ -1,0 +1,133 @@
+"""Where one machine places its workers, with a reason for each value, and without torch."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from noether.common.cpus import UsableCpus, share_cpus
+from noether.launch.detect.devices import DeviceInventory
+from noether.launch.detect.launch_context import LaunchContext
+from noether.launch.detect.local import local_endpoint, local_placement
+from noether.launch.detect.placement import Device, LaunchRequest, Placement
+from noether.launch.detect.resolve import resolve_placement
+from noether.launch.processes.context import RunInfo, WorkerContext
+from noether.launch.processes.ports import RunPorts
+from noether.launch.processes.spawner import worker_contexts
+from noether.launch.processes.worker import worker_environment
+
+ROOT = Path(__file__).parents[3]
+CUDA_4 = DeviceInventory(
+    "cuda",
+    tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
+    "CUDA_VISIBLE_DEVICES=2,3,5,7",
+    UsableCpus(tuple(range(16)), 16),
+)
+CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", UsableCpus((0, 1), 2))
+
+
+def placed(inventory: DeviceInventory, devices: str | None = None, **environ: str) -> Placement:
+    return local_placement(LaunchRequest(devices=devices), LaunchContext(environ, inventory, "box"))
+
+
+def test_a_quota_is_said_of_workers_and_threads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers had 2 usable cores, and their threads 8 of them with a quota of 2."""
+    monkeypatch.setattr("noether.launch.detect.devices.read_cpus", lambda: UsableCpus(tuple(range(8)), 8, 2.0))
+    reasons = resolve_placement(LaunchRequest("cpu"), {}, "box").reasons
+    for said in (reasons["workers"], reasons["threads"]):
+        assert "8 usable cores, a quota of 2" in said
+
+
+@pytest.mark.parametrize(
+    ("inventory", "devices", "on", "reason"),
+    [
+        pytest.param(CUDA_4, "0,1", ["cuda:0", "cuda:1"],
+            "2 of 4 visible devices chosen by devices=0,1 (CUDA_VISIBLE_DEVICES=2,3,5,7)", id="a choice within a mask"),
+        pytest.param(CUDA_4, None, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"],
+            "all 4 visible devices (CUDA_VISIBLE_DEVICES=2,3,5,7)", id="every visible device"),
+        pytest.param(CUDA_4, "3,", ["cuda:3"], "1 of 4 visible devices chosen by devices=3,", id="one of four"),
+        pytest.param(CPU_2, None, ["cpu"], "1 CPU worker (2 usable cores)", id="the CPU"),
+        pytest.param(CPU_2, "2", ["cpu", "cpu"], "devices=2: 2 CPU workers (2 usable cores)", id="two on a CPU"),
+    ],
+)  # fmt: skip
+def test_workers_and_their_reason(inventory: DeviceInventory, devices: str | None, on: list[str], reason: str) -> None:
+    placement = placed(inventory, devices)
+    assert [str(worker.device) for worker in placement.workers] == on
+    assert [worker.rank for worker in placement.workers] == list(range(len(on)))
+    assert all(worker.local_rank == worker.rank and worker.node_rank == 0 for worker in placement.workers)
+    assert placement.world_size == placement.local_world_size == len(on)
+    assert placement.nodes == ("box",)
+    assert placement.host == "box"
+    assert reason in placement.reasons["workers"]
+
+
+def test_every_field_has_its_reason() -> None:
+    fields = {field.name for field in dataclasses.fields(Placement)} - {"reasons", "warnings", "cpus"}
+    reasons = placed(CUDA_4).reasons
+    assert set(reasons) == fields
+    assert all(reasons.values())
+
+
+@pytest.mark.parametrize(("devices", "warned"), [(None, False), ("2", False), ("3", True), ("4", True)], ids=str)
+def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: bool) -> None:
+    warnings = placed(CPU_2, devices).warnings
+    assert bool(warnings) == warned
+    assert all("2 cores" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("master_port", "environ", "port", "asked_by"),
+    [
+        pytest.param(None, {}, 0, "", id="trap 9: no random port, one that is bound and held"),
+        pytest.param(0, {}, 0, "", id="0 is any"),
+        pytest.param(29500, {}, 29500, "master_port", id="the setting"),
+        pytest.param(None, {"MASTER_PORT": "29501"}, 29501, "MASTER_PORT", id="the environment"),
+        pytest.param(29500, {"MASTER_PORT": "29500"}, 29500, "master_port", id="both, the same"),
+        pytest.param(None, {"MASTER_PORT": ""}, 0, "", id="set to nothing"),
+        pytest.param(None, {"MASTER_ADDR": "node7"}, 0, "", id="another machine's address is not needed"),
+    ],
+)
+def test_endpoint(master_port: int | None, environ: dict[str, str], port: int, asked_by: str) -> None:
+    endpoint, reason = local_endpoint(master_port, environ)
+    assert (endpoint.host, endpoint.port, endpoint.asked_by) == ("127.0.0.1", port, asked_by)
+    assert (f"{asked_by}={port}" if asked_by else "this process reserves a free port") in reason
+
+
+def contexts(environ: dict[str, str]) -> list[WorkerContext]:
+    share = share_cpus(UsableCpus(tuple(range(16)), 16), environ, 2, 2)
+    return worker_contexts(dataclasses.replace(placed(CUDA_4, "2,3"), cpus=share), RunPorts(), RunInfo())
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads", "omp"),
+    [
+        pytest.param({}, 8, "8", id="a fair share"),
+        pytest.param({"OMP_NUM_THREADS": "3"}, 3, "3", id="the user's number"),
+        pytest.param({"OMP_NUM_THREADS": "3,2"}, 3, "3,2", id="the user's list"),
+        pytest.param({"OMP_NUM_THREADS": "many"}, 8, "many", id="no number: OpenMP ignores it too"),
+    ],
+)
+def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp: str) -> None:
+    for context in contexts(environ):
+        assert context.threads == threads
+        assert worker_environment(context, environ)["OMP_NUM_THREADS"] == omp
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "", id="an address alone"),
+        pytest.param({"PET_NNODES": "1"}, "", id="one node"),
+        pytest.param({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "PET_NODE_RANK=1, PET_NNODES=2", id="an operator's"),
+        pytest.param({"NODE_RANK": "1", "MASTER_ADDR": "n1"}, "NODE_RANK=1, MASTER_ADDR=n1", id="a job script's"),
+    ],
+)
+def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict[str, str], shown: str) -> None:
+    """Each machine would train by itself, without a word of the others."""
+    warnings = placed(CPU_2, **environ).warnings
+    assert len(warnings) == bool(shown)
+    if shown:
+        assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
+        assert "--node-rank 1" in warnings[0]
+    assert local_placement(LaunchRequest(nodes=1), LaunchContext(environ, CPU_2, "box")).warnings == ()

@@ -1,0 +1,101 @@
+"""A signal at any moment becomes a flag, and the flag a stop that is agreed."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from noether.common.cpus import UsableCpus
+from noether.common.errors import InterruptedStartError
+from noether.launch.detect.devices import DeviceInventory
+from noether.launch.detect.launch_context import LaunchContext
+from noether.launch.detect.local import local_placement
+from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Worker
+from noether.launch.group.group import Group
+from noether.launch.group.stop import (
+    SECOND_INTERRUPT_S,
+    STOP_SIGNALS,
+    AgreedStop,
+)
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.run import run_placement
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
+def test_a_signal_is_kept_until_the_next_boundary(number) -> None:
+    stop = AgreedStop()
+    with stop.listening():
+        assert stop.agreed() == 0
+        os.kill(os.getpid(), number)
+        assert stop.agreed() == number
+
+
+def test_a_second_sigterm_changes_nothing() -> None:
+    """At a time limit Slurm sends SIGTERM twice within 20 ms."""
+    stop = AgreedStop()
+    with stop.listening():
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.agreed() == signal.SIGTERM
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    stop = AgreedStop()
+    with stop.listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # Milliseconds later: a wrapper passing on the same key.
+        assert stop.agreed() == signal.SIGINT
+        time.sleep(SECOND_INTERRUPT_S)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
+def test_a_signal_ends_a_rank_that_waits_for_others_at_the_start(number) -> None:
+    with AgreedStop().listening(meets=True):
+        with pytest.raises(InterruptedStartError, match=f"interrupted by {signal.Signals(number).name}") as caught:
+            os.kill(os.getpid(), number)
+        assert caught.value.exit_code == 128 + number
+        os.kill(os.getpid(), signal.SIGTERM)  # Slurm's second one changes nothing.
+
+
+def test_once_the_ranks_have_met_a_signal_is_kept() -> None:
+    stop = AgreedStop()
+    with stop.listening(meets=True):
+        alone = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "testbox", Endpoint("127.0.0.1", 0), 0, 1)
+        stop.join(Group(alone, torch.device("cpu")))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.agreed() == signal.SIGTERM
+
+
+def test_the_handlers_before_come_back() -> None:
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    with AgreedStop().listening():
+        assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+    assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "latest"),
+    [
+        pytest.param({"seconds": 0.001, "signalled_at": 300}, 300 + 2, id="short updates"),
+        pytest.param({"seconds": 0.25, "signalled_at": 6}, 6 + 2, id="long updates"),
+        pytest.param({"seconds": 0.001, "slower_rank_s": 0.25, "signalled_at": 6}, 6 + 2, id="one slow rank"),
+        pytest.param({"seconds": 0.001, "signalled_at": 300, "checked": 1}, 300 + 2, id="inside an evaluation"),
+        pytest.param({"seconds": 0.001, "signalled_at": 300, "apart": 1}, 1000, id="ranks that are not kept in step"),
+    ],
+)
+def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
+    inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", UsableCpus(tuple(range(2)), 2))
+    placement = local_placement(LaunchRequest(devices="2"), LaunchContext({}, inventory, "testbox"))
+    code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
+    assert code == 0
+    ends = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert ends[0] == ends[1]
+    assert ends[0]["reason"] == signal.SIGUSR1
+    assert plan["signalled_at"] < ends[0]["boundary"] <= latest

@@ -1,0 +1,206 @@
+"""What the workers of these tests do: functions called by dotted path, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from noether.common.errors import ExitCode, RequestError
+from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.death_signal import die_with_parent
+
+A_MINUTE = timedelta(seconds=60)
+
+
+def join(context: WorkerContext) -> Any:
+    """Join a gloo group over the port that rank 0 was handed."""
+    import torch.distributed as dist
+
+    listen = context.listen_socket
+    assert (listen is not None) == (context.worker.rank == 0)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.TCPStore(
+        context.endpoint.host,
+        context.endpoint.port,
+        context.world_size,
+        is_master=context.worker.rank == 0,
+        timeout=A_MINUTE,
+        master_listen_fd=listen.detach() if listen is not None else None,
+    )
+    dist.init_process_group(
+        "gloo", store=store, rank=context.worker.rank, world_size=context.world_size, timeout=A_MINUTE
+    )
+    return dist
+
+
+def note(folder: Path, context: WorkerContext, **facts: Any) -> None:
+    """Leave facts about this rank for the test, whole or not at all."""
+    partial = folder / f"rank-{context.worker.rank}.partial"
+    partial.write_text(json.dumps({"pid": os.getpid(), **facts}))
+    partial.rename(folder / f"rank-{context.worker.rank}.json")
+
+
+def sum_ranks(context: WorkerContext, folder: Path) -> int:
+    preloaded = "torch" in sys.modules
+    dist = join(context)
+    import torch
+
+    total = torch.tensor([context.worker.rank + 1.0])
+    dist.all_reduce(total)
+    with open(f"/proc/{os.getppid()}/cmdline", "rb") as cmdline:
+        parent = cmdline.read().decode()
+    note(
+        folder,
+        context,
+        sum=total.item(),
+        preloaded=preloaded,
+        compiler="torch._dynamo" in sys.modules,
+        parent_is_server="forkserver" in parent,
+        parent_threads=len(os.listdir(f"/proc/{os.getppid()}/task")),
+        cuda_touched=torch.cuda.is_initialized(),
+        threads=torch.get_num_threads(),
+        environment=dict(os.environ),
+        session=os.getsid(0),
+    )
+    print(f"rank {context.worker.rank} was here")
+    return 0
+
+
+def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
+    """Rank 1 ends in some way while rank 0 waits for it in a collective."""
+    dist = join(context)
+    import torch
+
+    dist.all_reduce(torch.ones(1))
+    if context.worker.rank == 1:
+        time.sleep(0.1)
+        if how == "raise":
+            raise ValueError("boom")
+        if how == "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        leave(how)
+    dist.all_reduce(torch.ones(1))
+    return 0
+
+
+def leave(how: str) -> None:
+    """End this process the way a library would."""
+    if how.startswith("sys.exit"):
+        sys.exit(int(how.split()[1]))
+    if how.startswith("os._exit"):
+        os._exit(int(how.split()[1]))
+    raise AssertionError(how)
+
+
+def leave_early(context: WorkerContext, how: str) -> int:
+    """Rank 1 leaves while rank 0 has work to do."""
+    if context.worker.rank == 1:
+        leave(how)
+    time.sleep(60)
+    return 0
+
+
+def refuse(context: WorkerContext, payload: Any) -> int:
+    raise RequestError("no-such-model", "no such model", seen="model=upd", expected="upt", fix="model=upt")
+
+
+def exit_75(context: WorkerContext, payload: Any) -> int:
+    return int(ExitCode.CHECKPOINTED)
+
+
+def raise_here(context: WorkerContext, payload: Any) -> int:
+    raise ValueError(f"boom in {os.getpid()}, rank {os.environ['RANK']}")
+
+
+def start_family(folder: Path, context: WorkerContext) -> None:
+    """Start children of four kinds: a loader, one that asks for no death signal, a stranger, and a daemon.
+
+    The stranger has a session of its own; the daemon's own parent is gone as well. The careless one holds open
+    whatever its parent had open.
+    """
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    loader = fork.Process(target=_load_forever, daemon=True)
+    loader.start()
+    careless = fork.Process(target=time.sleep, args=(600,), daemon=True)
+    careless.start()
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    code = "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL).pid)"
+    daemon = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+    note(folder, context, loader=loader.pid, careless=careless.pid, stranger=stranger.pid, daemon=daemon)
+
+
+def _load_forever() -> None:
+    die_with_parent()
+    time.sleep(600)
+
+
+def hang_with_family(context: WorkerContext, folder: Path) -> int:
+    """Rank 0 hangs, deaf to polite signals, with grandchildren; rank 1 fails once rank 0 is set up."""
+    if context.worker.rank == 0:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        start_family(folder, context)
+        time.sleep(600)
+    while not (folder / "rank-0.json").exists():
+        time.sleep(0.01)
+    raise ValueError("boom")
+
+
+def die_with_family(context: WorkerContext, folder: Path) -> int:
+    """Rank 0 is killed while its own children live on."""
+    if context.worker.rank == 0:
+        start_family(folder, context)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+    return 0
+
+
+def finish_with_family(context: WorkerContext, folder: Path) -> int:
+    """Rank 0 is done and leaves its children behind."""
+    if context.worker.rank == 0:
+        start_family(folder, context)
+    return 0
+
+
+def wait_with_family(context: WorkerContext, folder: Path) -> int:
+    start_family(folder, context)
+    time.sleep(600)
+    return 0
+
+
+def stop_at_boundary(context: WorkerContext, folder: Path) -> int:
+    """Count the signals that come; leave with 75 when the test says that the boundary is reached."""
+    received: list[str] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: received.append(signal.Signals(number).name))
+    note(folder, context)
+    while not (received and (folder / "boundary").exists()):
+        time.sleep(0.01)
+    (folder / f"received-{context.worker.rank}").write_text(" ".join(received))
+    return int(ExitCode.CHECKPOINTED)
+
+
+def wait_for_signal(context: WorkerContext, folder: Path) -> int:
+    """Set no handler at all."""
+    note(folder, context)
+    time.sleep(600)
+    return 0
+
+
+def answer(context: WorkerContext, folder: Path) -> int:
+    """Say how this worker came to be."""
+    note(
+        folder,
+        context,
+        parent=os.getppid(),
+        preloaded="torch" in sys.modules,
+        main=getattr(sys.modules["__main__"], "__file__", None),
+    )
+    return 0

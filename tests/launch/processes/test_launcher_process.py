@@ -1,0 +1,174 @@
+"""A launcher as a process of its own: signalled, killed, and without a fork server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import is_running, wait_for
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LIMIT_S = 60
+
+Launch = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, start_process: Launch) -> Launch:
+    def start(target: str, *options: str, method: str = "spawn", workers: int = 2) -> subprocess.Popen[str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
+        paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "NOETHER_START_METHOD": method}
+        command = [sys.executable, str(HERE / "light_launcher.py"), target, str(tmp_path), str(workers), *options]
+        return start_process(command, env={**inherited, **paths}, cwd=tmp_path)
+
+    return start
+
+
+def facts(folder: Path, count: int = 2) -> list[dict[str, Any]]:
+    """What each rank noted, once all have."""
+    paths = [folder / f"rank-{rank}.json" for rank in range(count)]
+    wait_for("the workers", lambda: all(path.exists() for path in paths), LIMIT_S)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+
+
+def received(folder: Path) -> list[list[str]]:
+    return [(folder / f"received-{rank}").read_text().split() for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("method", "family"),
+    [
+        # Children that never asked for a death signal are ended by the fork server, which outlives the launcher.
+        pytest.param("forkserver", ["pid", "loader", "careless", "stranger"], id="forkserver"),
+        pytest.param("spawn", ["pid", "loader"], id="spawn"),
+    ],
+)
+def test_a_launcher_killed_with_sigkill_leaves_nobody(
+    launch: Launch, tmp_path: Path, method: str, family: list[str]
+) -> None:
+    launcher = launch("wait_with_family", method=method)
+    seen = facts(tmp_path)
+    pids = {rank[name] for rank in seen for name in family}
+    pids |= {parent_of(rank["pid"]) for rank in seen} - {launcher.pid}  # The fork server.
+    assert all(map(is_running, pids))
+    try:
+        os.kill(launcher.pid, signal.SIGKILL)
+        wait_for("their end", lambda: not any(map(is_running, pids)), 5)
+    finally:
+        for pid in [pid for rank in seen for pid in rank.values() if is_running(pid)]:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_fork_server_killed_with_sigkill_ends_the_run(launch: Launch, tmp_path: Path) -> None:
+    launcher = launch("wait_with_family", method="forkserver")
+    seen = facts(tmp_path)
+    os.kill(parent_of(seen[0]["pid"]), signal.SIGKILL)
+    _, words = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode not in (0, 75)
+    assert "noether: rank " in words
+    assert not [pid for rank in seen for pid in rank.values() if is_running(pid)]
+
+
+@pytest.mark.parametrize("first", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"])
+def test_trap_7_a_stop_signal_reaches_every_rank_once(launch: Launch, tmp_path: Path, first: str) -> None:
+    launcher = launch("stop_at_boundary")
+    facts(tmp_path)
+    for _ in range(3 if first == "SIGTERM" else 1):
+        launcher.send_signal(signal.Signals[first])
+        time.sleep(0.1)
+    (tmp_path / "boundary").touch()
+    out, words = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 75, words
+    assert received(tmp_path) == [[first], [first]], "a second SIGTERM changes nothing"
+    assert words == ""
+    assert out == "light\n"
+
+
+def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Launch, tmp_path: Path) -> None:
+    launcher = launch("stop_at_boundary")
+    seen = facts(tmp_path)
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    launcher.send_signal(signal.SIGINT)  # A terminal and a shell that both pass on one Ctrl-C.
+    time.sleep(0.6)
+    assert launcher.poll() is None
+    started = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    _, words = launcher.communicate(timeout=LIMIT_S)
+    assert time.monotonic() - started < 2
+    assert launcher.returncode == 130
+    assert words == "noether: interrupted twice; ending every worker\n"
+    assert not [rank for rank in seen if is_running(rank["pid"])]
+
+
+def test_a_signal_to_every_process_of_the_step_ends_no_worker(launch: Launch, tmp_path: Path) -> None:
+    """Slurm signals each process of a step, the fork server and the workers themselves included."""
+    launcher = launch("stop_at_boundary", method="forkserver")
+    workers = [rank["pid"] for rank in facts(tmp_path)]
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        for pid in (launcher.pid, parent_of(workers[0]), *workers):
+            os.kill(pid, number)
+    time.sleep(0.2)
+    (tmp_path / "boundary").touch()
+    _, words = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 75, words
+    assert [set(names) for names in received(tmp_path)] == [{"SIGTERM", "SIGUSR1"}] * 2
+
+
+def test_a_signal_before_the_workers_are_ready_is_named(launch: Launch, tmp_path: Path) -> None:
+    launcher = launch("wait_for_signal")
+    facts(tmp_path)
+    launcher.send_signal(signal.SIGTERM)
+    _, words = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 143
+    assert "was ended by SIGTERM, passed on to it before it was ready to stop at a boundary" in words
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_the_launcher_stays_light_and_its_script_is_not_run_again(launch: Launch, tmp_path: Path, method: str) -> None:
+    launcher = launch("answer", method=method)
+    out, words = launcher.communicate(timeout=LIMIT_S)
+    assert (launcher.returncode, out, words) == (0, "light\n", "")
+    assert (tmp_path / "launchers").read_text() == "one\n"
+    assert [rank["preloaded"] for rank in facts(tmp_path)] == [method == "forkserver"] * 2
+
+
+def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Path) -> None:
+    launcher = launch("answer", "dying_preload", method="forkserver")
+    out, words = launcher.communicate(timeout=LIMIT_S)
+    assert (launcher.returncode, out) == (0, "light\n")
+    assert "noether: no forkserver" in words
+    assert "workers are started by spawn" in words
+    assert [rank["preloaded"] for rank in facts(tmp_path)] == [False, False]
+
+
+def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> None:
+    """The terminal sends it to every process of the group: a server that is starting printed a traceback and ended."""
+    code = (
+        "import os, signal, time; from multiprocessing import forkserver; from noether.launch.processes import spawner\n"
+        "spawner.PRELOAD = 'light_preload'; spawner.warm_up(); pid = forkserver._forkserver._forkserver_pid\n"
+        "for number in (signal.SIGINT, signal.SIGUSR1): os.kill(pid, number)\n"
+        "while not os.path.exists('there'): time.sleep(0.05)\n"
+        "os.kill(pid, signal.SIGINT); os.kill(pid, 0)\n"
+        "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    )
+    preload = "from noether.launch.processes.preload import outlive_signals\nimport os\n"
+    preload += "outlive_signals(int(os.environ['NOETHER_PARENT_PID']))\nopen('there', 'w').close()\n"
+    (tmp_path / "light_preload.py").write_text(preload)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

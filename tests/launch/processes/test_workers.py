@@ -1,0 +1,232 @@
+"""Several real workers, started from this process and watched: what each kind of ending comes to."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import is_running
+
+from noether.common.cpus import UsableCpus, read_cpus, share_cpus
+from noether.common.errors import RequestError
+from noether.launch.detect.devices import DeviceInventory
+from noether.launch.detect.launch_context import LaunchContext
+from noether.launch.detect.local import local_placement
+from noether.launch.detect.placement import Device, LaunchRequest, Placement
+from noether.launch.processes.context import RunInfo
+from noether.launch.processes.ports import hold_ports
+from noether.launch.processes.run import open_link, run_placement
+from noether.launch.processes.spawner import server_environment, start_methods, start_workers
+from noether.launch.processes.watcher import GRACE_S, watch_workers
+from tests.refusal import refusal
+
+CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", UsableCpus(tuple(range(8)), 8))
+
+
+def workers(count: int, master_port: int | None = None) -> Placement:
+    request = LaunchRequest(devices=str(count), master_port=master_port)
+    placed = local_placement(request, LaunchContext({}, CPU, "testbox"))
+    return replace(placed, cpus=share_cpus(read_cpus(), {}, count, count))
+
+
+def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
+    """Start and watch, with little patience; return the exit code and what the user would read."""
+    words = io.StringIO()
+    placement = workers(2)
+    info = RunInfo(log_folder=folder / "logs")
+    ports = hold_ports(placement, info)
+    running = start_workers(placement, f"launch_targets.{target}", payload, info, ports)
+    link = open_link(placement, info, ports)
+    code = watch_workers(running, grace_s=grace_s, stream=words, link=link)
+    return code, words.getvalue()
+
+
+def facts(folder: Path, rank: int) -> dict[str, Any]:
+    return json.loads((folder / f"rank-{rank}.json").read_text())
+
+
+@pytest.fixture(params=["forkserver", "spawn"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("NOETHER_START_METHOD", request.param)
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for name in (*ranks, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert run("sum_ranks", tmp_path, tmp_path) == (0, "")
+    for rank in range(2):
+        seen = facts(tmp_path, rank)
+        assert seen["sum"] == 3.0
+        assert seen["session"] == seen["pid"], "each worker leads a session of its own"
+        environment = seen["environment"]
+        assert (environment["RANK"], environment["WORLD_SIZE"]) == (str(rank), "2")
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert int(environment["MASTER_PORT"]) > 0
+        assert environment["CUDA_VISIBLE_DEVICES"] == "2,3", "trap 1: the mask stays as it is"
+        assert "NOETHER_PARENT_PID" not in environment, "the fork server's own variables stay there"
+        assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in environment
+        assert seen["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+        assert seen["parent_is_server"] == seen["preloaded"] == (method == "forkserver")
+        assert not seen["cuda_touched"]
+        if method == "forkserver":
+            assert seen["parent_threads"] == 1
+            assert not seen["compiler"], "it takes a second, and few runs need it"
+    assert "rank 1 was here" in (tmp_path / "logs" / "rank-1.log").read_text()
+    assert not (tmp_path / "logs" / "rank-0.log").exists(), "rank 0 speaks on the console"
+
+
+def test_the_preload_leaves_one_thread() -> None:
+    """Asked before the first fork: OpenBLAS ends its threads at a fork, which would hide them."""
+    code = "import gc, os, noether.launch.processes.preload; print(len(os.listdir('/proc/self/task')), gc.get_freeze_count() > 0)"
+    environment = {**os.environ, **server_environment({}, os.getpid())}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert out.stdout.split() == ["1", "True"], out.stderr
+
+
+def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path) -> None:
+    code, words = run("fail_while_others_reduce", "raise", tmp_path, grace_s=30)
+    assert code == 1
+    assert words.startswith("noether: rank 1 on testbox failed: ValueError: boom\nTraceback (most recent call last):\n")
+    assert 'raise ValueError("boom")' in words
+    assert words.count("Traceback") == 1, "the echo in rank 0 is one line"
+    assert "\n  others    rank 0: reported RuntimeError: " in words
+    assert words.endswith(f"  logs      {tmp_path / 'logs'}\n")
+    error = json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())
+    assert (error["rank"], error["kind"], error["exit_code"]) == (1, "failed", 1)
+    assert "launch_targets.py" in error["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        pytest.param("SIGKILL", 137, "was killed by SIGKILL (often the out-of-memory killer)", id="SIGKILL"),
+        pytest.param("sys.exit 0", 1, "left early by sys.exit(0)", id="sys.exit(0) in a collective"),
+    ],
+)
+def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str, code: int, words: str) -> None:
+    ended, text = run("fail_while_others_reduce", how, tmp_path)
+    assert text.startswith(f"noether: rank 1 on testbox {words}")
+    assert ended == code
+    assert json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())["exit_code"] == code
+
+
+@pytest.mark.parametrize(("how", "code"), [("sys.exit 3", 3), ("os._exit 75", 1)], ids=str)
+def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path, how: str, code: int) -> None:
+    started = time.monotonic()
+    ended, words = run("leave_early", how, tmp_path)
+    assert ended == code
+    assert words.startswith("noether: rank 1 on testbox left early")
+    assert "rank 0: in leave_early (launch_targets.py:" in words
+    assert "leave_early" in (tmp_path / "logs" / "rank-0.stack.txt").read_text()
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("target", ["hang_with_family", "die_with_family"])
+def test_a_hung_rank_and_every_grandchild_are_ended_within_10_s(method: str, tmp_path: Path, target: str) -> None:
+    started = time.monotonic()
+    code, words = run(target, tmp_path, tmp_path)
+    assert time.monotonic() - started < 10
+    assert code == (1 if target == "hang_with_family" else 137)
+    assert f"rank {1 if target == 'hang_with_family' else 0} on testbox" in words
+    family = facts(tmp_path, 0)
+    assert {name for name, pid in family.items() if is_running(pid)} == set()
+    assert set(family) == {"pid", "loader", "careless", "stranger", "daemon"}
+
+
+@pytest.mark.slow
+def test_the_default_patience_ends_a_hung_run_within_10_s(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert run_placement(workers(2), "launch_targets.hang_with_family", tmp_path, tmp_path / "logs") == 1
+    assert GRACE_S < time.monotonic() - started < 10
+    assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
+
+
+def test_what_a_finished_run_leaves_behind_is_ended(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert run("finish_with_family", tmp_path, tmp_path) == (0, "")
+    assert time.monotonic() - started < 10
+    assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
+
+
+def test_logs_of_an_earlier_attempt_are_kept_and_its_errors_are_not(tmp_path: Path) -> None:
+    code, words = run("refuse", None, tmp_path)
+    assert code == 2
+    assert words.startswith("noether: no such model [no-such-model]\n  seen      model=upd\n")
+    assert words.count("no such model") <= 2, "the other rank said the same, in one line"
+    assert (tmp_path / "logs" / "rank-1.error.json").exists()
+    for _ in range(2):
+        assert run("sum_ranks", tmp_path, tmp_path)[0] == 0
+    assert (tmp_path / "logs" / "rank-1.log").read_text().count("rank 1 was here") == 2
+    assert not (tmp_path / "logs" / "rank-1.error.json").exists()
+
+
+def test_trap_9_a_busy_port_is_refused_before_any_worker_starts(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(RequestError, match="taken by another program") as caught:
+            run_placement(workers(2, port), "launch_targets.answer", tmp_path, tmp_path)
+    assert f"master_port={port}" in caught.value.seen
+    assert not (tmp_path / "rank-0.json").exists()
+
+
+def test_one_worker_runs_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_placement(workers(1), "launch_targets.answer", tmp_path, tmp_path / "logs") == 0
+    assert facts(tmp_path, 0)["pid"] == os.getpid()
+    assert run_placement(workers(1), "launch_targets.exit_75", None, tmp_path / "logs") == 75
+    assert capsys.readouterr().err == ""
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} & set(os.environ), "left as it was"
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [
+        pytest.param("raise_here", 1, "noether: rank 0 on testbox failed: ValueError: boom in", id="an exception"),
+        pytest.param(
+            "refuse", 2, "noether: no such model [no-such-model]\n  seen      model=upd", id="a wrong request"
+        ),
+    ],
+)
+def test_one_worker_fails_as_several_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, code: int, words: str
+) -> None:
+    assert run_placement(workers(1), f"launch_targets.{target}", None, tmp_path) == code
+    assert capsys.readouterr().err.startswith(words)
+    assert json.loads((tmp_path / "rank-0.error.json").read_text())["exit_code"] == code
+
+
+def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a scheduler's launcher returns: the rank is this process's child, without a fork server between."""
+    placement = workers(2)
+    mine = replace(placement, workers=placement.workers[1:], local_world_size=2)
+    assert run_placement(mine, "launch_targets.answer", tmp_path, tmp_path / "logs") == 0
+    assert facts(tmp_path, 1)["parent"] == os.getpid()
+    first = replace(placement, workers=placement.workers[:1], local_world_size=2)
+    assert run_placement(first, "launch_targets.die_with_family", tmp_path, tmp_path / "logs") == 137
+    assert "noether: rank 0 on testbox was killed by SIGKILL" in capfd.readouterr().err
+    assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
+
+
+def test_a_folder_that_cannot_have_logs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with refusal("disk-refused"):
+        run_placement(workers(2), "launch_targets.answer", tmp_path, tmp_path / "logs")
+
+
+def test_an_unknown_start_method_is_refused() -> None:
+    with pytest.raises(RequestError, match="NOETHER_START_METHOD=fork"):
+        start_methods({"NOETHER_START_METHOD": "fork"})

@@ -1,0 +1,189 @@
+"""What the tests on Slurm share: one real cluster of four nodes for the session, and the words to ask it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import processes
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
+# Limits are for what hangs, and generous: other tests and the making of the images use the same cores.
+# Life of the session's cluster, should nobody be left to take it down.
+LIFE_S = 5400
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# squeue(1), JOB STATE CODES: those that a job does not leave by itself.
+ENDED = {
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+}
+
+T = TypeVar("T")
+Finished = subprocess.CompletedProcess[str]
+
+
+def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
+    """As everywhere; asking starts processes here, which are not to load what is waited for."""
+    return processes.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A running cluster: hosts `login` and `n1`, `n2`, … whose jobs are root's, with the environment of a new shell."""
+
+    folder: Path
+
+    @property
+    def log(self) -> str:
+        """What the controller wrote last."""
+        return (self.folder / "log" / "slurmctld.log").read_text()[-4000:]
+
+    def cluster(self, *arguments: str, limit_s: float = 150, text: str = "", **variables: str) -> Finished:
+        """Run `ci/slurm/cluster ARGUMENTS` to its end, whatever its exit code."""
+        command = [sys.executable, str(CLUSTER), f"--state={self.folder}", *arguments]
+        environ = {"PATH": PATH, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **variables}
+        return subprocess.run(command, input=text, env=environ, capture_output=True, text=True, timeout=limit_s)
+
+    def power(self, *arguments: str) -> None:
+        """Run a command that must succeed: up, down; kill or boot a node; unplug its cable, or plug it in again.
+
+        `boot` returns when Slurm would give the node work; what runs on a node that is unplugged runs on.
+        """
+        done = self.cluster(*arguments, limit_s=300)
+        assert done.returncode == 0, done.stderr
+
+    def on(self, host: str, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> Finished:
+        """Run a command on a host to its end; past the limit it gets SIGTERM, and the test fails."""
+        # The limit is kept on the host: of a command in another pid namespace, only nsenter can be killed from here.
+        limited = ("timeout", "--kill-after=5", f"{limit_s}", *command)
+        started = time.monotonic()
+        done = self.cluster("on", host, "--", *limited, limit_s=limit_s + 15, text=text, **variables)
+        # timeout(1) ends with these codes; a command may end with them too, but not at this time.
+        overdue = done.returncode in (124, 128 + signal.SIGKILL) and time.monotonic() - started >= limit_s
+        assert not overdue, f"{command} on {host} took more than {limit_s:g} s\n{done.stdout}{done.stderr}{self.log}"
+        return done
+
+    def run(self, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> str:
+        """Run a command on the login host, require its success, and return what it wrote."""
+        done = self.on("login", *command, limit_s=limit_s, text=text, **variables)
+        assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def srun(self, *arguments: str, limit_s: float = 150, **variables: str) -> Finished:
+        """Run `srun ARGUMENTS` on the login host to its end, whatever its exit code."""
+        return self.on("login", "srun", *arguments, limit_s=limit_s, **variables)
+
+    def submit(self, script: str, *options: str, **variables: str) -> int:
+        """Submit the text of a batch script and return the job's id; its output is a file of the cluster's folder."""
+        text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
+        output = f"--output={self.folder}/jobs/%j.out"
+        return int(self.run("sbatch", "--parsable", output, *options, limit_s=30, text=text, **variables))
+
+    def show(self, job: int) -> dict[str, str]:
+        """Return what `scontrol show job` says."""
+        said = self.run("scontrol", "-o", "show", "job", str(job)).strip()
+        return dict(re.findall(r"(\S+?)=(.*?)(?= \S+?=|$)", said))
+
+    def state(self, job: int) -> str:
+        """Return a job's state: PENDING, RUNNING, COMPLETED, …"""
+        return self.show(job)["JobState"]
+
+    def exit_code(self, job: int) -> int:
+        """Return the exit code of a job that ended; of one that a signal ended, 128 and the signal's number."""
+        code, number = map(int, self.show(job)["ExitCode"].split(":"))
+        return 128 + number if number else code
+
+    def output(self, job: int) -> str:
+        """Return what a job has written so far, errors included."""
+        path = Path(self.show(job)["StdOut"])
+        return path.read_text() if path.exists() else ""
+
+    def explain(self, job: int) -> str:
+        """Return all that is known of a job, for a test that has waited in vain."""
+        return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
+
+    def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
+        """Return the state in which a job ended, or that in `until`, should it come first."""
+        states = {*ENDED, until}
+
+        def reached() -> str | None:
+            state = self.state(job)
+            return state if state in states else None
+
+        return wait_for(f"job {job}: {until or 'its end'}", reached, limit_s, partial(self.explain, job)) or ""
+
+    def wait_for_output(self, job: int, text: str, limit_s: float = 90) -> str:
+        """Return a job's output once it holds `text`."""
+
+        def written() -> str | None:
+            output = self.output(job)
+            return output if text in output else None
+
+        return wait_for(f"job {job}: {text!r} in its output", written, limit_s, partial(self.explain, job)) or ""
+
+    def jobs(self) -> set[str]:
+        """Return the ids of the jobs that have not ended."""
+        return set(self.run("squeue", "-h", "-o", "%A").split())
+
+
+@contextmanager
+def running_cluster(**settings: int | str) -> Iterator[Slurm]:
+    """Start a cluster beside those that may be running, with these flags of `ci/slurm/cluster up`, and end it after."""
+    require_cluster()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    # Not pytest's folder: the paths of the Unix sockets in it must be short.
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as parent:
+        slurm = Slurm(Path(parent) / "state")
+        slurm.power("up", *flags)  # When it fails, it leaves no host.
+        try:
+            yield slurm
+        finally:
+            slurm.power("down")
+
+
+def require_cluster() -> None:
+    """Skip on a machine that cannot run a cluster; fail in CI, where what is missing is installed first."""
+    required = os.environ.get("CI") == "true"
+    for command in ("install", "check") if required else ("check",):
+        done = subprocess.run([sys.executable, str(CLUSTER), command], capture_output=True, text=True, timeout=900)
+        if done.returncode:
+            (pytest.fail if required else pytest.skip)(f"no Slurm cluster here: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Slurm]:
+    """Four nodes of 8 CPUs and 4 GPUs; partitions main, low and high, of which high preempts low."""
+    with running_cluster(life=LIFE_S) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def end_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave no job behind for the next test, whatever became of this one."""
+    if "slurm" not in request.fixturenames:
+        yield
+        return
+    cluster: Slurm = request.getfixturevalue("slurm")
+    before = cluster.jobs()
+    yield
+    if left := cluster.jobs() - before:
+        cluster.on("login", "scancel", *left)
+        wait_for("jobs cancelled after the test", lambda: not left & cluster.jobs(), explain=lambda: cluster.log)

@@ -1,0 +1,146 @@
+"""A run on two hosts of a real Slurm that goes wrong: everyone says who it was, and nobody is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TINY
+from misbehaving import WORDS, misbehave, processes_of
+
+from launch.slurm.conftest import CLUSTER, PATH, Slurm, wait_for
+
+# Ten seconds are promised; machines that run tests are busy.
+GONE_S = 40
+START_S = 150
+WELL = ("+model.how=never", "+model.rank=0")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run of four ranks on n1 and n2, with srun's process."""
+
+    srun: subprocess.Popen[str]
+    folder: Path
+
+    def wait_gone(self, limit_s: float = GONE_S) -> tuple[int, str]:
+        """Returns srun's exit code and words, once no process of the run is left on any host."""
+        mine = str(self.folder)
+        wait_for("the end of every process of the run", lambda: not processes_of(mine), limit_s, lambda: self.left())
+        out, err = self.srun.communicate(timeout=GONE_S)
+        return self.srun.returncode, out + err
+
+    @property
+    def pid(self) -> int:
+        """Srun's own: the oldest of its processes."""
+        return min(pid for pid, command in processes_of(str(self.folder)).items() if command.startswith("srun "))
+
+    def left(self) -> str:
+        """Says which processes are left."""
+        return "\n".join(f"{pid} {command}" for pid, command in processes_of(str(self.folder)).items())
+
+
+@pytest.fixture
+def start(slurm: Slurm, cache: Path, tmp_path: Path) -> Iterator:
+    started: list[Started] = []
+
+    def run(*words: str, options: tuple[str, ...] = ("-N2", "--ntasks-per-node=2", "-wn1,n2")) -> Started:
+        noether = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), "devices=null", *words]
+        srun = ["srun", "-t5", *options, *noether, f"output_path={tmp_path}", "run_id=run"]
+        environ = {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
+        environ |= {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
+        process = subprocess.Popen(
+            [sys.executable, str(CLUSTER), f"--state={slurm.folder}", "on", "login", "--", *srun],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Started(process, tmp_path))
+        return started[-1]
+
+    yield run
+    for each in started:
+        for pid in processes_of(str(tmp_path)):
+            os.kill(pid, signal.SIGKILL)
+        each.srun.communicate(timeout=GONE_S)
+
+
+def first_updates(folder: Path) -> bool:
+    metrics = folder / "run" / "metrics.jsonl"
+    return metrics.exists() and len(metrics.read_text().splitlines()) >= 2
+
+
+def ranks(folder: Path) -> list[str]:
+    """The command lines of what computes, on any host."""
+    return [words for words in processes_of(str(folder)).values() if "noether train" in words and "srun" not in words]
+
+
+CASES = {
+    "is-killed": ("SIGKILL", 3, "rank 3 on n2 was killed by SIGKILL"),
+    "rank-0-is-stopped": ("SIGSTOP", 0, "rank 0 on n1 did not come to the all_reduce of the gradients of update 3"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "rank", "words"), CASES.values(), ids=CASES)
+def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
+    mark = tmp_path / "moment"
+    run = start(*misbehave(how, rank, mark))
+    wait_for("the moment", lambda: mark.exists() or run.srun.poll() is not None, START_S)
+    code, said = run.wait_gone()
+    assert mark.exists(), said
+    assert code != 0, said
+    assert f"noether: {words}" in said
+    if how == "SIGSTOP":
+        assert "says nothing: stopped by a signal" in said
+    others = [line for line in said.splitlines() if "ends with the run: " in line]
+    assert len([line for line in others if words in line]) >= 1, said
+
+
+@pytest.mark.slow
+def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
+    """Both sides end by themselves: the isolated one would compute on, and write, until someone noticed."""
+    run = start(*WORDS, *WELL, "distributed.timeout_s=60")
+    wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
+    slurm.power("unplug", "n2")
+    try:
+        wait_for("the end of every rank", lambda: not ranks(tmp_path), GONE_S, run.left)
+    finally:
+        slurm.power("plug", "n2")
+    code, said = run.wait_gone(limit_s=90)
+    assert code != 0
+    assert "on n2 has not been heard of for 6 s: its host is down, or cut off" in said, said
+
+
+@pytest.mark.nightly
+def test_srun_is_killed(start, tmp_path: Path) -> None:
+    run = start(*WORDS, *WELL)
+    wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
+    os.kill(run.pid, signal.SIGKILL)
+    code, said = run.wait_gone()
+    assert code != 0, said
+
+
+@pytest.mark.nightly
+def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cache: Path, tmp_path: Path) -> None:
+    """It knocks at the port of a run that trains: that goes on, and says at its end who was refused."""
+    run = start(*WORDS, *WELL, "master_port=23456")
+    wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
+    words = ["--hp", str(TINY), "nodes=2", "node_rank=1", "master_addr=n1", "master_port=23456", "devices=1"]
+    command = [sys.executable, "-m", "noether", "train", *words, f"output_path={tmp_path}/other"]
+    environ = {"PYTHONPATH": str(REPOSITORY), "XDG_CACHE_HOME": str(cache)}
+    stray = slurm.on("n3", *command, limit_s=START_S, **environ)
+    assert stray.returncode == 2, stray.stderr
+    assert "this rank has met another run" in stray.stderr
+    assert "master_port=23457" in stray.stderr
+    assert run.srun.poll() is None, "the run goes on"
+    slurm.run("scancel", "--signal=TERM", *slurm.jobs())
+    code, said = run.wait_gone()
+    assert code == 75, said
+    assert "rank 1 on n3 (pid " in said
+    assert " of another run was refused: it is of multinode, 2 ranks" in said

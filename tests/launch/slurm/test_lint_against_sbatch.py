@@ -1,0 +1,200 @@
+"""Does noether lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launch.slurm.conftest import Slurm
+from noether.lint.check import lint_text
+from noether.lint.rank_rules import Requested
+
+VERSION = Requested(slurm=22.05)
+REFUSED = {  # id: (script or options, sbatch's words, the rule)
+    "no-shebang": ("hostname\n", "does not look like a batch script", "no-shebang"),
+    "blank-first-line": ("\n#!/bin/bash\nhostname\n", "does not look like a batch script", "no-shebang"),
+    "dos-line-ends": ("#!/bin/bash\nhostname\r\n", "DOS line breaks", "dos-line-ends"),
+    "unknown": ("--ntask-per-node=1", "unrecognized option", "unknown-option"),
+    "underscores": ("--ntasks_per_node=1", "unrecognized option", "unknown-option"),
+    "ambiguous": ("--gpu=1", "is ambiguous", "unknown-option"),
+    "one-letter-with-two-dashes": ("--D .", "unrecognized option", "unknown-option"),
+    "srun-only": ("--kill-on-bad-exit=1", "unrecognized option", "unknown-option"),
+    "one-dash": ("-time=10", "Invalid --time", "unknown-option"),
+    "short-with-equals": ("-N=2", "not a valid node count", "unknown-option"),
+    "no-value": ("-N", "requires an argument", "missing-value"),
+    "stray-word": ("-n 4 four tasks", "Invalid directive", "stray-word"),
+    "open-quote": ('--job-name="a b', "Unmatched", "stray-word"),
+    "time": ("--time=2h", "Invalid --time", "bad-time"),
+    "time-parts": ("--time=1-2-3", "Invalid --time", "bad-time"),
+    "memory": ("--mem=1.5G", "Invalid --mem", "bad-memory"),
+    "memory-unit": ("--mem=4GiB", "Invalid --mem", "bad-memory"),
+    "nodes-falling": ("--nodes=4-2", "less than minimum", "bad-nodes"),
+    "nodes-word": ("--nodes=$N", "not a valid node count", "bad-nodes"),
+    "no-tasks": ("--ntasks=0", "Invalid numeric value", "bad-count"),
+    "cpus": ("-c four", "Invalid numeric value", "bad-count"),
+    "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-gpus"),
+    "gres-misspelt": ("--gres=gpus:2", "Invalid generic resource", "bad-gpus"),
+    "gres-type-of-digits-alone": ("--gres=gpu:3090", "not available", "bad-gpus"),
+    "gres-type-that-begins-with-a-digit": ("--gres=gpu:2080ti", "Invalid Trackable", "bad-gpus"),
+    "gpus-type-that-begins-with-a-digit": ("--gpus=1g.5gb", "Invalid Trackable", "bad-gpus"),
+    "gres-sockets": ("--gres=gpu:2(S:0)", "Invalid generic resource", "bad-gpus"),
+    "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-signal"),
+    "array": ("--array=5-1", "Invalid job array", "bad-array"),
+    "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
+    "gpus-against-nodes": ("--gpus=8 --gpus-per-node=2 -N2", "Failed to validate", "gpu-options"),
+    "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
+    "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "gpu-options"),
+    "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
+    "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
+    "three-memories": ("--mem=4G --mem-per-gpu=1G --gpus=1", "exclusive", "memory-options"),
+    "memory-of-all-and-per-cpu": ("--mem=0 --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
+    "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "gpu-options"),
+    "en-dash": ("\u2013\u2013nodes=2", "Invalid directive", "typographic-dash"),
+    "value-with-blank": ("--mem-per-cpu= 100M", "Invalid", "bad-memory"),
+}
+TAKEN = (
+    "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
+    "--time=1-0", "--time=UNLIMITED", "--mem=4GB", "--mem=0", "--comment='a b'", "--signal=B:usr1@120",
+    "--exclusive=user",
+    "-N2 --gpus-per-node=2 --gpus-per-task=2", "-N2 --gpus-per-task=1", "--ntasks-per-gpu=1 --gpus=2", "-n1 -N4",
+    "-N2 --gpus-per-node=2 --ntasks-per-node=2",
+    "--array=1,3,5-9%2", "--no-kill=off", "--mail-type=END,SOON", "--tasks-per-node=2", "--gpu-bind=closest --gpus=1",
+)  # fmt: skip
+
+
+OTHER_GPUS = ("--gres=gpu:2080ti:1", "--gres=gpu:a100_1g.5gb:1", "--gres=gpu:32g:1", "--gpus=1g.5gb:1",
+              "--gpus=geforce", "--gpus-per-node=3090:1", "-n1 --gpus-per-task=2080ti:1")  # fmt: skip
+
+
+def findings(text: str) -> set[str]:
+    return {f.rule for f in lint_text(text, Path("/nowhere/job.sbatch"))[0] if f.level == "error"}
+
+
+def script(text: str) -> str:
+    return text if "\n" in text else f"#!/bin/bash\n#SBATCH {text}\nhostname\n"
+
+
+Said = Mapping[str, tuple[int, str]]
+"""Exit code and words of Slurm's program, for each text or options that it was given."""
+
+
+def ask(slurm: Slurm, commands: Mapping[str, str], folder: Path) -> Said:
+    """Run each command on the login host, all of them in one shell."""
+    lines = [f"{command} >{folder}/{k} 2>&1; echo $? >{folder}/{k}.code" for k, command in enumerate(commands.values())]
+    slurm.run("sh", "-c", "\n".join(lines))
+    return {
+        text: (int((folder / f"{k}.code").read_text()), (folder / f"{k}").read_text())
+        for k, text in enumerate(commands)
+    }
+
+
+@pytest.fixture(scope="module")
+def sbatch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What sbatch says of every script here; its tests start no job, and need no look at the queue after each."""
+    slurm: Slurm = request.getfixturevalue("slurm")
+    folder, commands = tmp_path_factory.mktemp("scripts"), {}
+    for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN_TO_IT):
+        path = folder / f"{len(commands)}.sbatch"
+        path.write_text(script(text))
+        commands[text] = f"sbatch --test-only <{path}"
+    return ask(slurm, commands, folder)
+
+
+@pytest.mark.parametrize(("text", "words", "rule"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_sbatch_refuses_is_an_error(sbatch: Said, text: str, words: str, rule: str) -> None:
+    code, said = sbatch[text]
+    assert code != 0
+    assert words in said
+    assert rule in findings(script(text))
+
+
+@pytest.mark.parametrize("options", TAKEN)
+def test_what_sbatch_takes_is_none(sbatch: Said, options: str) -> None:
+    code, said = sbatch[options]
+    assert code == 0, said
+    assert findings(script(options)) == set()
+
+
+@pytest.mark.parametrize("options", OTHER_GPUS)
+def test_a_type_of_gpu_may_begin_with_a_digit(sbatch: Said, options: str) -> None:
+    """The words are right; this cluster has no such GPU."""
+    assert "node configuration is not available" in sbatch[options][1]
+    assert findings(script(options)) == set()
+
+
+TRIED = {  # id: (options and body, the fix that is shown)
+    "that-sbatch-takes": ("#SBATCH --time=2h\nhostname", "#SBATCH --time=2:00:00"),
+    "of-one-fault-of-two": ("#SBATCH --time=2h\n#SBATCH --nodes=900\nhostname", "#SBATCH --time=2:00:00"),
+    "of-a-job-that-no-node-could-run": ("#SBATCH -n1\nmpirun -n 900 ./solver", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "fix"), TRIED.values(), ids=TRIED.keys())
+def test_a_fix_that_sbatch_refuses_is_not_shown(slurm: Slurm, tmp_path: Path, text: str, fix: str) -> None:
+    path = tmp_path / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    done = slurm.on("login", sys.executable, "-m", "noether", "lint", "--json", str(path))
+    assert [found["fix"] for found in json.loads(done.stdout)] == [fix], done.stderr
+
+
+UNKNOWN_TO_IT = (
+    "--image=docker:x",
+    "--quotatype=auto",
+    "--environment=pytorch",
+    "--container-image=x.sqsh",
+    "--uenv=a",
+)
+
+
+@pytest.mark.parametrize("options", UNKNOWN_TO_IT)
+def test_what_a_site_may_add_is_a_warning_that_says_so(sbatch: Said, options: str) -> None:
+    assert sbatch[options][0] != 0
+    found = lint_text(script(options), Path("/nowhere/job.sbatch"))[0]
+    assert [(f.rule, f.level) for f in found] == [("site-option", "warning")]
+
+
+def test_one_task_on_four_nodes_is_one_node(slurm: Slurm) -> None:
+    job = slurm.submit("#!/bin/bash\n#SBATCH -n1 -N4\necho nodes=$SLURM_NNODES\n")
+    slurm.wait(job)
+    assert "nodes=1" in slurm.output(job)
+
+
+def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) -> None:
+    ask = "srun -n1 sh -c 'scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID' | grep -o ' CPUs=[0-9]*'"
+    text = f"#!/bin/bash\n#SBATCH -n2 -c2\n{ask}\n"
+    bare = slurm.submit(text)
+    passed = slurm.submit(text.replace("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun", 1))
+    for job in (bare, passed):
+        slurm.wait(job)
+    # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
+    assert "CPUs=2" in slurm.output(passed)
+    assert "CPUs=2" not in slurm.output(bare)
+    linted = lint_text(
+        "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"), VERSION
+    )[0]
+    assert [finding.rule for finding in linted] == ["srun-cpus"]
+
+
+def test_steps_that_srun_refuses_in_a_job(slurm: Slurm) -> None:
+    """One task is given one node."""
+    steps = ((job, step) for job in ("-N1 -n2", "-n1") for step in ("-N2", "-N2 -n2", "--mem=9 --mem-per-cpu=9"))
+    texts = [f"#!/bin/bash\n#SBATCH {job}\nsrun {step} ./missing\n" for job, step in steps]
+    jobs = [slurm.submit(text.replace("./missing", "true")) for text in texts]
+    refused = {text: slurm.wait(job) == "FAILED" for text, job in zip(texts, jobs, strict=True)}
+    assert list(refused.values()) == [True, True, True, False, True, True]
+    assert {text: bool(findings(text)) for text in texts} == refused
+
+
+SRUN_TAKES = ("--cpu_bind=none", "--cpu-bind=none", "-K", "--exclusive")
+SRUN_REFUSES = ("--ntask=1", "--cpus_per_task=1", "--mem_bind=none", "\u2013n1")
+
+
+def test_options_of_srun(slurm: Slurm, tmp_path: Path) -> None:
+    every = (*SRUN_TAKES, *SRUN_REFUSES)
+    said = ask(slurm, {options: f"srun {shlex.quote(options)} true" for options in every}, tmp_path)
+    assert {options for options in every if said[options][0]} == set(SRUN_REFUSES), said
+    linted = {options: findings(f"#!/bin/bash\n#SBATCH -n1\nsrun {options} true\n") for options in every}
+    assert {options for options in every if linted[options]} == set(SRUN_REFUSES)

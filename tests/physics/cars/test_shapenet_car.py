@@ -1,0 +1,211 @@
+"""ShapeNet-Car: prepared from raw and published files, kept, split, and refused by name where a car is broken."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import REPOSITORY, TINY
+from shapenet_car_files import prepare_cars
+
+from noether.common.errors import RequestError
+from noether.physics.cars.shapenet_car import (
+    PUBLISHED_STATISTICS,
+    differing_statistics,
+    open_shapenet_car,
+    split_indices,
+)
+from noether.physics.cars.shapenet_car_cases import FOLDER_COUNTS, PUBLISHED, published_order
+from noether.physics.cars.shapenet_car_raw import make_car
+
+pytest_plugins = ("shapenet_car_fixtures",)
+
+
+@pytest.fixture
+def source(published: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(published, tmp_path / "source"))
+
+
+def a_car(root: Path) -> Path:
+    return sorted((root / "preprocessed" / "param1").iterdir())[1]
+
+
+def test_a_sample_is_what_the_files_say(raw_archive: Path, prepared: Path) -> None:
+    train, test = open_shapenet_car(prepared, "param0")
+    assert (len(train), len(test)) == (4, 2)
+    car = sorted((raw_archive / "param1").iterdir())[1]
+    assert train.name(1) == f"param1-{car.name}"
+    sample, wanted = {key: value.numpy() for key, value in train[1].items()}, make_car(car)
+    quads = wanted.pop("surface_quads")
+    assert sample.keys() == wanted.keys()
+    rows = {
+        name: (np.lexsort(sample[f"{name}_points"].T), np.lexsort(wanted[f"{name}_points"].T))
+        for name in ("surface", "volume")
+    }
+    for key, array in wanted.items():
+        kept, own = rows.get(key.partition("_")[0], (slice(None), slice(None)))
+        assert np.array_equal(sample[key][kept], array[own]), key
+    faces = train.faces(1)
+    assert np.array_equal(sample["surface_points"][faces], wanted["surface_points"][quads])
+
+
+def test_the_published_folder_trains_without_forces(published: Path, prepared: Path, tmp_path: Path) -> None:
+    prepare_cars(published, tmp_path)
+    train, _ = open_shapenet_car(tmp_path, "param0")
+    of_the_raw, _ = open_shapenet_car(prepared, "param0")
+    sample, wanted = train[0], of_the_raw[0]
+    assert sample.keys() == PUBLISHED.keys()
+    assert all(torch.equal(sample[key], wanted[key]) for key in PUBLISHED)
+    assert train.faces(0) is None
+
+
+@pytest.mark.parametrize("old", ["published", "packed"])
+def test_what_was_not_prepared_is_refused_with_the_line_that_does(
+    old: str, published: Path, tmp_path: Path, noether
+) -> None:
+    root = published
+    if old == "packed":
+        (tmp_path / "shapenet_car.safetensors").write_bytes(b"")
+        root = tmp_path
+    done = noether("plan", "dataset=shapenet_car", f"dataset_root={root}")
+    assert done.code == 2
+    assert f"noether data prepare shapenet_car {root if old == 'published' else 'ARCHIVE'} FOLDER" in done.err
+
+
+def save(path: Path, tensor: torch.Tensor) -> None:
+    torch.save(tensor, path)
+
+
+BROKEN = {
+    "torn": ("volume_points.pt", lambda path: path.write_bytes(path.read_bytes()[:-200]), ""),
+    "not-a-tensor": ("volume_sdf.pt", lambda path: torch.save({"a": 1}, path), "dict"),
+    "96-points-too-many": ("surface_pressure.pt", lambda path: save(path, torch.zeros(3682)), "shape (3682,)"),
+    "nan": ("volume_velocity.pt", lambda path: save(path, torch.full((125, 3), torch.nan)), "375 values"),
+}
+
+
+@pytest.mark.parametrize(("file", "harm", "seen"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_car_is_named(file, harm, seen, source: Path, tmp_path: Path) -> None:
+    path = a_car(source) / file
+    harm(path)
+    with pytest.raises(RequestError) as refused:
+        prepare_cars(source, tmp_path / "out")
+    assert refused.value.summary.endswith(f"{path} is broken")
+    assert seen in refused.value.seen
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    assert len(prepare_cars(source, tmp_path / "out", skip_broken=True).cases) == 5
+
+
+def test_missing_files_are_all_named_before_anything_is_read(source: Path, tmp_path: Path) -> None:
+    cars = sorted((source / "preprocessed" / "param1").iterdir())[:2]
+    for car in cars:
+        (car / "surface_pressure.pt").unlink()
+    with pytest.raises(RequestError) as refused:
+        prepare_cars(source, tmp_path / "out")
+    assert refused.value.code == "shapenet-file-missing"
+    assert all(str(car) in refused.value.seen for car in cars)
+
+
+def test_the_order_is_the_published_one() -> None:
+    cars = ["param1/2b", "param0/10", "param0/9", "param1/10a"]
+    assert published_order(cars) == ["param0/10", "param0/9", "param1/10a", "param1/2b"]
+
+
+def test_the_split_randperm189_is_the_published_one() -> None:
+    params = [f"param{i}" for i, count in enumerate(FOLDER_COUNTS) for _ in range(count)]
+    train, test = split_indices(params, "randperm189")
+    assert (len(train), len(test)) == (700, 189)
+    assert {550, 592, 229, 547, 62, 464, 798, 836} <= set(test)
+    train, test = split_indices(params, "param0")
+    assert (len(train), test) == (789, list(range(100)))
+
+
+@pytest.mark.parametrize(
+    ("split", "params", "words"),
+    [("randperm189", ["param0"] * 5, "needs all cars"), ("param0", ["param1"] * 5, "needs cars in param0")],
+)
+def test_a_split_that_the_cars_do_not_have_is_refused(split, params, words) -> None:
+    with pytest.raises(RequestError, match=words):
+        split_indices(params, split)
+
+
+def test_statistics_are_held_against_the_published_ones() -> None:
+    arrays = {
+        key: {"channels": [{"mean": mean, "std": std} for mean, std in zip(means, deviations, strict=True)]}
+        for key, (means, deviations) in PUBLISHED_STATISTICS.items()
+    }
+    assert differing_statistics(arrays) == []
+    arrays["volume_velocity"]["channels"][2]["mean"] += 1
+    (words,) = differing_statistics(arrays)
+    assert words.startswith("volume_velocity[2]: mean 18.546, std 5.85035; published 17.546")
+
+
+@pytest.mark.slow
+def test_the_commands_from_archive_to_description(raw_archive: Path, noether, tmp_path: Path) -> None:
+    out = tmp_path / "car"
+    tried = noether("data", "prepare", "shapenet_car", str(raw_archive), str(out), "--dry-run")
+    assert "6 cases, 0 of them complete" in tried.out
+    assert not out.exists()
+    archive = shutil.make_archive(str(tmp_path / "raw"), "zip", raw_archive.parent, "training_data")
+    done = noether("data", "prepare", "shapenet_car", archive, str(out), "--workers", "1")
+    assert done.code == 0, done.err
+    assert "6 cases prepared" in done.out
+    assert "param1 has 3 of 99 cars" in done.out
+    assert f"noether train dataset=shapenet_car dataset_root={out}" in " ".join(done.out.split())
+    again = noether("data", "prepare", "shapenet_car", archive, str(out))
+    assert "0 cases prepared, 6 were already up to date" in again.out
+    described = noether("data", "describe", "--json", "dataset=shapenet_car", f"dataset_root={out}")
+    about = json.loads(described.out)
+    assert (about["train"]["samples"], about["test"]["samples"]) == (4, 2)
+    assert about["train"]["arrays"]["surface_pressure"]["shape"] == "(3586,)"
+    assert "4 of the 789 training cars are here" in about["notes"][0]
+
+
+def test_the_embedded_data_set_is_described_too(noether) -> None:
+    done = noether("data", "describe", "--hp", str(TINY), "--json")
+    about = json.loads(done.out)
+    assert (about["train"]["samples"], about["test"]["samples"]) == (20, 5)
+    assert about["train"]["arrays"]["surface_points"]["shape"] == "(48, 3)"
+    assert about["notes"] == []
+
+
+MISTAKES = {
+    "no-command": (["data"], 0, "noether data COMMAND"),
+    "unknown-command": (["data", "prepair"], 2, "did you mean 'data prepare'?"),
+    "unknown-kind": (["data", "prepare", "shapenet-car", "x", "y"], 2, "prepare x y --map shapenet_car"),
+    "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
+    "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "/nowhere holds no ShapeNet-Car data"),
+    "workers": (
+        ["data", "prepare", "shapenet_car", "x", "y", "--workers", "many"],
+        2,
+        "--workers takes a whole number",
+    ),
+    "workers-superscript": (
+        ["data", "prepare", "shapenet_car", "x", "y", "--workers", "²"],
+        2,
+        "--workers takes a whole number",
+    ),
+    "more-supernodes-than-points": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],
+        2,
+        "model.supernodes=3586",
+    ),
+    "more-points-than-a-car-has": (
+        ["plan", "--hp", "{configs}/train_shapenet.yaml", "dataset.points_per_update={{surface: 4000}}"],
+        2,
+        "more than the 3586 surface points",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_answered_in_words_and_write_nothing(words, code, message, noether, tmp_path: Path) -> None:
+    words = [word.format(configs=REPOSITORY / "configs") for word in words]
+    done = noether(*words, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert done.code == code, done.out + done.err
+    assert message in done.out + done.err
+    assert "Traceback" not in done.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,153 @@
+"""Tables of numbers beside cases, as spreadsheets and scripts write them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import openpyxl
+import pytest
+from simulated_cases import body
+
+from noether.physics.cases.case_map import NumberMap
+from noether.physics.cases.draft import draft_map
+from noether.physics.cases.numbers import case_number
+from noether.physics.cases.survey import Survey, survey_folder
+from noether.physics.cases.tables import case_key, read_table
+from tests.refusal import refusal
+
+ROWS = [{"id": "1", "speed [m/s]": "20.5", "Cd": "3.1e-1"}, {"id": "2", "speed [m/s]": "-21", "Cd": ""}]
+TEXTS = {
+    "commas": b"id,speed [m/s],Cd\n1, 20.5 ,3.1e-1\n2,-21,\n",
+    "spaces and an empty line": b"id , speed [m/s] , Cd\n\n1 , 20.5 , 3.1e-1\n2 , -21 ,\n",
+    "semicolons and decimal commas": b"id;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
+    "tabs and decimal commas": b"id\tspeed [m/s]\tCd\n1\t20,5\t3,1e-1\n2\t-21\t\n",
+    "semicolons and decimal points": b"id;speed [m/s];Cd\r\n1;20.5;3.1e-1\r\n2;-21;\r\n",
+    "Excel's first line": b"sep=;\nid;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
+    "a mark of UTF-8": b"\xef\xbb\xbfid;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
+    "UTF-16": "id\tspeed [m/s]\tCd\n1\t20,5\t3,1e-1\n2\t-21\t\n".encode("utf-16"),
+    "a comment's mark": b"# id, speed [m/s], Cd\n1, 20.5, 3.1e-1\n2, -21\n",
+    "a block of comments": b"# Solver 26.1; 3;4,5\n# x\n\nid;speed [m/s];Cd\n1;20,5;3,1e-1\n2;-21;\n",
+    "a block that ends in the names": b"% Model: a.mph\n% Nodes: 2\n% id,speed [m/s],Cd\n1, 20.5, 3.1e-1\n2, -21\n",
+    "quotes": b'"id","speed [m/s]","Cd"\n"1","20.5","3.1e-1"\n"2","-21",""\n',
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_table_is_read_whatever_separates_it(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(text)
+    rows = [{**ROWS[1], **row} if len(row) < 3 else row for row in read_table(tmp_path / "t.csv")]
+    assert rows == ROWS
+
+
+def test_a_separator_within_a_name_is_none(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,speed (mean; m/s)\n1,20\n2,21\n")
+    assert read_table(tmp_path / "t.csv")[1] == {"id": "2", "speed (mean; m/s)": "21"}
+
+
+def test_a_table_of_a_code_page_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("Fall;T [°C]\n1;20,5\n".encode("cp1252"))
+    assert read_table(tmp_path / "t.csv") == [{"Fall": "1", "T [°C]": "20.5"}]
+
+
+def write_book(path: Path, *rows: list[object]) -> None:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.create_sheet("notes").append(["not read"])
+    book.save(path)
+
+
+def test_a_workbook_is_read(tmp_path: Path) -> None:
+    write_book(tmp_path / "t.xlsx", [], ["id", "speed [m/s]", "Cd", None], [1.0, 20.5, 0.31], [2, -21, None])
+    assert [{name: row[name] for name in ROWS[0]} for row in read_table(tmp_path / "t.xlsx")] == [
+        {**ROWS[0], "Cd": "0.31"},
+        ROWS[1],
+    ]
+
+
+UNREADABLE = {
+    "decimal commas between commas": ("t.csv", b"id,Cd\n1,0,31\n", "row-longer-than-names"),
+    "two columns of one name": ("t.csv", b"id,Cd,Cd\n1,0.3,0.4\n", "columns-of-one-name"),
+    "no workbook": ("t.xlsx", b"id,Cd\n1,0.3\n", "table-unreadable"),
+    "half a workbook": ("t.xlsx", b"PK\x03\x04 and no more", "table-unreadable"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "code"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_table_that_could_be_read_wrongly_is_refused(name: str, content: bytes, code: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with refusal(code):
+        read_table(tmp_path / name)
+
+
+def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
+    for speed in ("20", "21"):
+        (tmp_path / "t.csv").write_text(f"id,speed\n1,{speed}\n")
+        (tmp_path / "t.csv").touch()
+        about = NumberMap(file="t.csv", row="id", unit="m/s")
+        assert case_number(about, "speed", "1", tmp_path) == float(speed)
+
+
+@pytest.mark.parametrize(
+    ("text", "case", "same"),
+    [("7", "007", True), ("7", "_7", True), ("run_7", "run_7", True), ("7", "run_7", False), ("17", "7", False),
+     ("", "7", False), ("-7", "7", False), ("-7", "-7", True)],
+)  # fmt: skip
+def test_a_case_is_known_by_its_name_or_number(text: str, case: str, same: bool) -> None:
+    assert (case_key(text) == case_key(case)) is same
+
+
+def survey_with(tmp_path: Path, write: Callable[[Path], None]) -> Survey:
+    for index in range(4):
+        body(1.0, 2).save(tmp_path / f"car{index}.vtp")
+    write(tmp_path)
+    return survey_folder(tmp_path)
+
+
+def csv(text: str) -> Callable[[Path], None]:
+    return lambda root: (root / "all.csv").write_text(text) and None
+
+
+def numbers_of_the_others(root: Path) -> None:
+    for index in range(1, 4):
+        (root / f"car{index}.json").write_text('{"v": 1}')
+
+
+ODD = {
+    "no row": (csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar3;0,33\n"), "case car2 without a row in all.csv (column name)"),
+    "two rows": (
+        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;0,3\ncar2;0,4\ncar3;0,33\n"),
+        "case car2 with several rows in all.csv (column name)",
+    ),
+    "no number": (
+        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;failed\ncar3;0,33\n"),
+        "case car2 without a number for Cd in all.csv",
+    ),
+    "not a number": (
+        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;nan\ncar3;0,33\n"),
+        "case car2 without a number for Cd in all.csv",
+    ),
+    "no names": (csv("key;Cd\na;0,3\nb;0,31\n"), "all.csv is not used: no column has the names of the cases"),
+    "unreadable": (
+        lambda root: (root / "car0.json").write_text("{") and numbers_of_the_others(root),
+        "case car0: no {case}.json",
+    ),
+    "another sheet": (
+        lambda root: write_book(root / "all.xlsx", ["n", "v"], *([f"car{i}", i] for i in range(4))),
+        "all.xlsx: only the first sheet is read, and not notes",
+    ),
+    "no table": (csv("name,Cd\ncar0,0,3\ncar1,0,31\n"), "all.csv has a row of more values than columns"),
+}
+
+
+@pytest.mark.parametrize(("write", "words"), ODD.values(), ids=ODD)
+def test_what_is_odd_about_a_table_is_said(write: Callable[[Path], None], words: str, tmp_path: Path) -> None:
+    survey = survey_with(tmp_path, write)
+    assert any(words in odd for odd in survey.odd), survey.odd
+    assert words in draft_map(survey)
+
+
+def test_an_empty_cell_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("case;v\na;1\nb;\n")
+    with refusal("not-a-number") as told:
+        case_number(NumberMap(file="t.csv", row="case"), "v", "b", tmp_path)
+    assert told.value.seen == "an empty cell"

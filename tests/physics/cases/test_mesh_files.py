@@ -1,0 +1,147 @@
+"""Meshes and arrays that are broken are refused in words, whatever bytes they hold."""
+
+import contextlib
+import faulthandler
+import gzip
+import pickle
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+
+from noether.common.errors import RequestError
+from noether.physics.cases.mesh_files import read_array, read_mesh
+from noether.physics.cases.mesh_source import main, read_mesh_apart
+from noether.physics.predict.shape_input import read_shape
+from tests.refusal import refusal
+
+SPHERE = pyvista.Sphere(theta_resolution=8, phi_resolution=8)
+SPHERE.point_data["pressure"] = SPHERE.points[:, 0]
+
+
+def polygons() -> pyvista.PolyData:
+    points = np.array([[0, 0, 0], [1, 0, 0], [1.5, 1, 0], [0.5, 2, 0], [-0.5, 1, 0], [2, 0, 1]], float)
+    return pyvista.PolyData(points, faces=[5, 0, 1, 2, 3, 4, 3, 1, 5, 2])
+
+
+def test_polygons_become_triangles(tmp_path: Path) -> None:
+    polygons().save(tmp_path / "faces.vtp")
+    mesh = read_mesh(tmp_path / "faces.vtp")
+    assert sorted(map(tuple, mesh.triangles.tolist())) == [(0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 5, 2)]
+    assert len(mesh.quads) == 0
+
+
+def test_the_process_apart_reads_the_same(tmp_path: Path) -> None:
+    SPHERE.save(tmp_path / "sphere.vtp")
+    here, apart = read_mesh(tmp_path / "sphere.vtp"), read_mesh_apart(tmp_path / "sphere.vtp")
+    assert np.array_equal(here.points, apart.points)
+    assert np.array_equal(here.triangles, apart.triangles)
+    assert np.array_equal(here.values["pressure"], apart.values["pressure"])
+
+
+def broken_files(folder: Path) -> dict[str, bytes]:
+    """Whole files of every format, text and binary."""
+    whole = {}
+    for suffix in (".vtk", ".vtp", ".stl", ".ply"):
+        for binary in (True, False):
+            path = folder / f"whole-{binary}{suffix}"
+            SPHERE.save(path, binary=binary)
+            whole[path.name] = path.read_bytes()
+    SPHERE.cast_to_unstructured_grid().save(folder / "whole.vtu")
+    SPHERE.save(folder / "whole.obj")
+    return whole | {name: (folder / name).read_bytes() for name in ("whole.vtu", "whole.obj")}
+
+
+def mutated(content: bytes, rng: np.random.Generator) -> bytes:
+    raw, kind = bytearray(content), rng.integers(3)
+    if kind == 0:
+        return bytes(raw[: rng.integers(len(raw))])
+    if kind == 1:
+        first, last = sorted(rng.integers(len(raw), size=2))
+        return bytes(raw[:first] + raw[last:])
+    for place in rng.integers(min(len(raw), 400), size=rng.integers(1, 6)):
+        raw[place] = rng.integers(256)
+    return bytes(raw)
+
+
+def read_quietly(path: Path, result: Path) -> None:
+    faulthandler.disable()
+    main(str(path), str(result), '["faces"]')
+
+
+def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
+    """Each in a fork of this process, which has imported VTK; a cut binary .ply ends VTK's reader by a signal."""
+    rng, refused, crashed = np.random.default_rng(0), 0, 0
+    for name, content in broken_files(tmp_path).items():
+        for _ in range(3):
+            (tmp_path / name).write_bytes(mutated(content, rng))
+            reader = get_context("fork").Process(target=read_quietly, args=(tmp_path / name, tmp_path / "result"))
+            reader.start()
+            reader.join(60)
+            assert reader.exitcode is not None
+            assert reader.exitcode <= 0, "an error that is no refusal"
+            if reader.exitcode:
+                with pytest.raises(RequestError, match=name):
+                    read_mesh_apart(tmp_path / name)
+                crashed += 1
+            else:
+                read = pickle.loads((tmp_path / "result").read_bytes())
+                refused += isinstance(read, RequestError) and str(tmp_path / name) in str(read)
+    assert crashed > 0
+    assert refused > 5
+
+
+def test_a_shape_whose_reader_ends_its_process_is_refused(tmp_path: Path) -> None:
+    content = bytearray(gzip.decompress((Path(__file__).parent / "cases" / "steps.cgns.gz").read_bytes()))
+    content[4312] = 87  # The library of CGNS then calls exit().
+    (tmp_path / "shape.cgns").write_bytes(content)
+    with refusal("mesh-unreadable") as refused:
+        read_shape(tmp_path / "shape.cgns")
+    assert "crashed (exit code" in refused.value.seen
+
+
+def test_mutated_arrays_are_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "points.npy"
+    np.save(path, np.zeros((50, 3)))
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(2000):
+        raw = bytearray(whole)
+        for place in rng.integers(130, size=rng.integers(1, 5)):
+            raw[place] = rng.integers(256)
+        path.write_bytes(bytes(raw))
+        with contextlib.suppress(RequestError):
+            read_array(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "seen"),
+    [
+        ("mesh.xyz", b"0 0 0", "'.xyz'"),
+        ("torn.stl", b"solid nothing", ""),
+        ("torn.vtu", b"<VTKFile", ""),
+        ("torn.vtp", b'<VTKFile type="PolyData"><PolyData>', ""),
+        ("page.vtk", b"<html>404</html>", ""),
+        ("empty.ply", b"", ""),
+    ],
+)
+def test_a_file_that_is_not_a_mesh_is_refused(name: str, content: bytes, seen: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError) as refused:
+        read_mesh(tmp_path / name)
+    assert name in refused.value.summary
+    assert seen in refused.value.seen
+
+
+def test_without_pyvista_the_extra_is_named(tmp_path: Path) -> None:
+    SPHERE.save(tmp_path / "sphere.stl")
+    code = (
+        "import sys; sys.modules['pyvista'] = None\n"
+        "from pathlib import Path\nfrom noether.physics.cases.mesh_files import read_mesh\n"
+        f"read_mesh(Path({str(tmp_path / 'sphere.stl')!r}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "pip install pyvista " in ended.stderr

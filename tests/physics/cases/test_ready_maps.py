@@ -1,0 +1,112 @@
+"""The ready maps, each on small files of exactly the layout of its data set."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista
+from simulated_cases import air, body
+
+from noether.physics.cases.case_map import map_text
+from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.prepare import prepare_cases
+
+
+def renamed(mesh, names: dict[str, str]):
+    for old, new in names.items():
+        mesh.cell_data[new] = mesh.cell_data[old]
+    for name in [name for name in mesh.cell_data.keys() if name not in names.values()]:  # noqa: SIM118 - changes it
+        del mesh.cell_data[name]
+    return mesh
+
+
+def ahmedml(root: Path) -> None:
+    for run in (1, 2, 3, 10, 20):
+        folder = root / f"run_{run}"
+        folder.mkdir()
+        length = 1 + run / 100
+        surface = {"p": "pMean", "wss": "wallShearStressMean"}
+        renamed(body(length), surface).save(folder / f"boundary_{run}.vtp")
+        grid = air(length)
+        grid.cell_data["p"] = grid.cell_data["T"]
+        renamed(grid, {"U": "UMean", "p": "pMean"}).save(folder / f"volume_{run}.vtu")
+        body(length).extract_surface(algorithm="dataset_surface").triangulate().save(folder / f"ahmed_{run}.stl")
+        (folder / f"force_mom_{run}.csv").write_text(f"cd, cl\n{0.3 + run / 1000}, 0.1\n")
+        (folder / f"geo_parameters_{run}.csv").write_text("height, width\n0.3, 0.4\n")
+        (folder / "slices").mkdir()
+        body(length, 1).save(folder / "slices" / f"xNormal_{run}.vtp")
+
+
+def drivaerml(root: Path) -> None:
+    for run in (1, 2, 4, 100):
+        folder = root / f"run_{run}"
+        folder.mkdir()
+        length = 4 + run / 100
+        surface = {"p": "pMeanTrim", "wss": "wallShearStressMeanTrim"}
+        renamed(body(length), surface).save(folder / f"boundary_{run}.vtp")
+        grid = air(length)
+        grid.cell_data["p"] = grid.cell_data["T"]
+        renamed(grid, {"U": "UMeanTrim", "p": "pMeanTrim"}).save(folder / f"volume_{run}.vtu")
+        (folder / f"force_mom_{run}.csv").write_text("Cd,Cl,Clf,Clr,Cs\n0.27,-0.05,-0.1,0.1,0.02\n")
+        (folder / f"geo_ref_{run}.csv").write_text(
+            "lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.4 0 -0.3)\n"
+        )
+
+
+def drivaernetpp(root: Path) -> None:
+    rows = ["Design,Average Cd,Std Cd"]
+    for kind in ("E_S_WWC_WM", "F_D_WM_WW"):
+        (root / "PressureVTK" / kind).mkdir(parents=True)
+        for number in range(1, 5):
+            mesh = body(4 + number / 10).triangulate().cell_data_to_point_data()
+            del mesh.point_data["wss"]
+            mesh.save(root / "PressureVTK" / kind / f"{kind}_{number:03d}.vtk")
+            rows.append(f"{kind}_{number:03d},{0.25 + number / 100},0.001")
+    (root / "DrivAerNetPlusPlus_Cd_8k_Updated.csv").write_text("\n".join(rows) + "\n")
+
+
+LAYOUTS = {
+    "ahmedml": (ahmedml, 5, {"surface_pressure", "surface_wall_shear", "volume_velocity", "drag_coefficient"}, "10"),
+    "drivaerml": (drivaerml, 4, {"surface_pressure", "volume_pressure", "reference_area", "friction_force"}, "100"),
+    "drivaernetpp": (drivaernetpp, 8, {"surface_pressure", "surface_area", "drag_coefficient"}, "F_D_WM_WW_003"),
+}
+
+
+@pytest.mark.parametrize(("name", "layout"), LAYOUTS.items(), ids=LAYOUTS.keys())
+def test_a_ready_map_takes_the_published_layout(name: str, layout, tmp_path: Path) -> None:
+    write, count, keys, case = layout
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source")
+    done = prepare_cases(tmp_path / "source", tmp_path / "out", map_text(name), name, workers=1, skip_broken=False)
+    assert done.made == count
+    train, test, _ = open_cases(tmp_path / "out")
+    assert case in [*train.cases, *test.cases]
+    sample = train[0]
+    assert keys <= set(sample)
+    assert np.isfinite(sample["surface_normals"].numpy()).all()
+    # The wind along z: the body is longest along it.
+    extent = np.ptp(sample["surface_points"].numpy(), axis=0)
+    assert extent.argmax() == 2
+    if name == "drivaernetpp":
+        numbers = {train.cases[i]: float(train[i]["drag_coefficient"]) for i in range(len(train))}
+        assert all(value == pytest.approx(0.25 + int(case[-3:]) / 100) for case, value in numbers.items())
+
+
+def test_formats_of_several_blocks(tmp_path: Path) -> None:
+    """EnSight and a .vtm with patches by name: the body's parts are numbered, and the air left to the other set."""
+    for index in range(4):
+        blocks = pyvista.MultiBlock({"hull": body(1.0), "wing": body(0.5, 2), "air": air(1.0 + index / 10)})
+        (tmp_path / "source").mkdir(exist_ok=True)
+        blocks.save(tmp_path / "source" / f"case{index}.vtm")
+    text = """
+sets:
+  surface: {file: "{case}.vtm", kind: surface, patches: [hull, "w*"], fields: {pressure: {array: p, unit: Pa}}}
+  volume: {file: "{case}.vtm", kind: volume, fields: {velocity: {array: U, unit: m/s}}}
+split: {test: [case3], validation: 0}
+"""
+    done = prepare_cases(tmp_path / "source", tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    assert done.splits == {"train": ["case0", "case1", "case2"], "validation": [], "test": ["case3"]}
+    train, _, _ = open_cases(tmp_path / "out")
+    assert train.metadata["sets"]["surface"]["parts"] == ["hull", "wing"]
+    counts = np.bincount(train[0]["surface_part"].numpy())
+    assert counts.tolist() == [body(1.0).n_cells, body(0.5, 2).n_cells]

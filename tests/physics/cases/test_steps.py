@@ -1,0 +1,200 @@
+"""Files of several steps in time: one step is chosen, or every step is a case that knows its time."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import h5py
+import meshio
+import numpy as np
+import pytest
+import pyvista
+
+from noether.physics.cases.case_map import AtTime, SetMap, Step, parse_map
+from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.draft import draft_map
+from noether.physics.cases.grouping import group_files
+from noether.physics.cases.mesh_source import read_set
+from noether.physics.cases.prepare import plan_cases, prepare_cases
+from noether.physics.cases.survey import survey_folder
+from tests.physics.cases.write_steps import block
+from tests.refusal import refusal
+
+TIMES = (0.0, 0.5, 2.0)
+WRITE_STEPS = Path(__file__).with_name("write_steps.py")
+
+
+def by_vtk(path: Path) -> None:
+    """In a process of its own: at times VTK's Exodus writer crashes in a process that has lived long."""
+    subprocess.run([sys.executable, WRITE_STEPS, path, *map(str, TIMES)], check=True, timeout=100)
+
+
+def by_meshio(path: Path, form: str = "XML") -> None:
+    mesh = pyvista.to_meshio(block(0))
+    with meshio.xdmf.TimeSeriesWriter(path, data_format=form) as writer:
+        writer.write_points_cells(mesh.points, mesh.cells)
+        for time in TIMES:
+            writer.write_data(time, point_data={"T": np.full(len(mesh.points), 300 + time)})
+
+
+def med(path: Path) -> None:
+    """By meshio, which writes one step; SALOME has all steps of a field in one group."""
+    mesh = pyvista.to_meshio(block(TIMES[0]))
+    mesh.cell_data = {}
+    meshio.write(path, mesh)
+    with h5py.File(path, "r+") as file:
+        steps = file["CHA/T"]
+        (first,) = steps
+        for number, time in enumerate(TIMES[1:], 2):
+            steps.copy(first, name := f"{number:020d}{number:020d}")
+            steps[name].attrs["PDT"] = time
+            steps[name].visititems(lambda _, item, time=time: _add(item, time))
+
+
+def _add(item: h5py.Dataset | h5py.Group, time: float) -> None:
+    if isinstance(item, h5py.Dataset):
+        item[...] += time
+
+
+def pieces(path: Path) -> Sequence[tuple[float, str]]:
+    names = [f"{path.name.partition('.')[0]}_{step}.vtu" for step in range(len(TIMES))]
+    for time, name in zip(TIMES, names, strict=True):
+        block(time).save(path.with_name(name))
+    return list(zip(TIMES, names, strict=True))
+
+
+def tecplot(path: Path) -> None:
+    """By meshio, which writes one zone; a solver writes the times of several so."""
+    mesh, zones = pyvista.to_meshio(block(0.0)), []
+    mesh.cell_data = {}
+    for time in TIMES:
+        mesh.point_data["T"][:] = 300 + time
+        meshio.write(path, mesh, file_format="tecplot")
+        head, zone, rest = path.read_text().partition("ZONE ")
+        zones.append(f'{zone}T = "air", STRANDID = 1, SOLUTIONTIME = {time:.3E}, {rest}')
+    path.write_text(head + "".join(zones))
+
+
+def cgns(path: Path) -> None:
+    """By the CGNS library 3.4 (cg_biter_write, cg_ziter_write): a box of 8 hexahedra."""
+    path.write_bytes(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
+
+
+def collection(path: Path) -> None:
+    steps = [f'<DataSet timestep="{time}" part="0" file="{name}"/>' for time, name in pieces(path)]
+    path.write_text(f'<VTKFile type="Collection" version="0.1"><Collection>{"".join(steps)}</Collection></VTKFile>')
+
+
+def series(path: Path) -> None:
+    """ParaView's list of numbered files."""
+    files = [{"name": name, "time": time} for time, name in pieces(path)]
+    path.write_text(json.dumps({"file-series-version": "1.0", "files": files}))
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    ".pvd": collection, ".vtu.series": series, ".exo": by_vtk, ".vtkhdf": by_vtk, ".xdmf": by_meshio, ".med": med,
+    ".dat": tecplot, ".cgns": cgns,
+}  # fmt: skip
+ABOUT = SetMap.model_validate({"file": "{case}", "kind": "volume", "at": "points", "fields": {"t": {"array": "T"}}})
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"case{suffix}"
+    WRITERS[suffix](path)
+    asked: tuple[Step, ...] = ("last", 1, -3, AtTime(time=0.5))
+    for step, time in zip(asked, (2.0, 0.5, 0.0, 0.5), strict=True):
+        assert set(read_set(path, ABOUT, step).fields["t"][:, 0]) == {300 + time}, step
+    for step in (3, AtTime(time=0.6)):
+        with refusal("no-such-step") as caught:
+            read_set(path, ABOUT, step)
+        assert "3 steps" in caught.value.seen
+
+
+def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)  # where meshio writes case.h5
+    by_meshio(tmp_path / "case.xdmf", "HDF")
+    assert set(read_set(tmp_path / "case.xdmf", ABOUT, 1).fields["t"][:, 0]) == {300.5}
+    (tmp_path / "case.h5").unlink()
+    with refusal("case-file-unreadable") as refused:
+        read_set(tmp_path / "case.xdmf", ABOUT)
+    assert "case.h5" in refused.value.seen
+    assert capfd.readouterr().err == ""
+
+
+def write_runs(root: Path, suffix: str, count: int = 5) -> Path:
+    for run in range(count):
+        (root / f"run_{run}").mkdir(parents=True)
+        (WRITERS.get(suffix) or pieces)(root / f"run_{run}" / f"flow{suffix}")
+        pyvista.Sphere().save(root / f"run_{run}" / "shape.stl")
+        (root / f"run_{run}" / "numbers.json").write_text(json.dumps({"speed": 20 + run}))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("suffix", "template", "times"),
+    [(".pvd", "{case}/flow.pvd", ["0", "0.5", "2"]), (".vtu", "{case}/flow_{step}.vtu", ["0", "1", "2"])],
+)
+def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, times: list[str], tmp_path: Path) -> None:
+    root, out = write_runs(tmp_path / "source", suffix), tmp_path / "out"
+    text = draft_map(survey_folder(root, workers=0))
+    assert "has 3 steps" in text
+    assert parse_map(text, "m").sets["volume"].file == template
+    assert prepare_cases(root, out, text, "m", workers=0, skip_broken=False).made == 5  # the last alone
+    text = text.replace("step: last", "step: each")
+    done = prepare_cases(root, out, text, "m", workers=0, skip_broken=False)
+    assert list(done.cases) == [f"run_{run}@{time}" for run in range(5) for time in times]
+    together = [{name.partition("@")[0] for name in own} for own in done.splits.values()]
+    assert sum(map(len, together)) == len(set.union(*together)) == 5
+    train, _, _ = open_cases(out)
+    for index in range(len(train)):
+        sample, time = train[index], float(train.cases[index].partition("@")[2])
+        assert (float(sample["time"]), len(sample["volume_temperature"])) == (time, 60)
+        assert float(sample["volume_temperature"][0]) == 300 + TIMES[times.index(f"{time:g}")]
+    assert plan_cases(root, out, parse_map(text, "m"), 0)[0] == []
+    os.utime(root / "run_2" / "flow_1.vtu", (1, 1))
+    changed = {job.case for job in plan_cases(root, out, parse_map(text, "m"), 0)[0]}
+    assert changed == {f"run_2@{time}" for time in (times if suffix == ".pvd" else times[1:2])}
+
+
+def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
+    root = write_runs(tmp_path / "source", ".pvd")
+    text = draft_map(survey_folder(root, workers=0))
+    block(0).save(root / "run_3" / "flow_9.vtu")
+    (root / "run_3" / "flow.pvd").write_text((root / "run_3" / "flow.pvd").read_text().replace("0.5", "0.6"))
+    with refusal("no-such-step") as caught:
+        prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: {time: 0.5}"), "m",
+                      workers=0, skip_broken=False)  # fmt: skip
+    assert "run_3" in str(caught.value)
+    (root / "run_3" / "flow.pvd").write_text("<VTKFile")
+    (root / "run_3").rename(root / "run@3rd")
+    done = prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: each"), "m",
+                         workers=0, skip_broken=True)  # fmt: skip
+    assert list(done.broken) == ["run@3rd"]
+    assert len(done.cases) == 12
+    none_held_out = text.replace("step: last", "step: each").replace("validation: 0.1", "validation: 0")
+    with refusal("no-run-held-out"):
+        prepare_cases(root, tmp_path / "out", none_held_out, "m", workers=0, skip_broken=True)
+
+
+GROUPS = {
+    "a-number-in-the-name": ([f"run_{i}/a_{step:04d}.vtu" for i in range(4) for step in range(6)],
+                             {"{case}/a_{step}.vtu": 4}),
+    "steps-that-differ": ([f"run_{i}/{i * step}/a.vtu" for i in range(1, 5) for step in range(6)],
+                          {"{case}/{step}/a.vtu": 4}),
+    "a-series-of-blocks": ([f"run_{i}/VTK/{name}" for i in range(4) for step in (10, 20, 30) for name in
+                            (f"run_{i}_{step}.vtm", f"run_{i}_{step}/internal.vtu", f"run_{i}.vtm.series")],
+                           {"{case}/VTK/{case}.vtm.series": 4}),
+    "shapes-are-no-steps": ([f"run_{i}/part_{n}.stl" for i in range(9) for n in range(5)],
+                            {f"{{case}}/part_{n}.stl": 9 for n in range(5)}),
+    "a-number-of-the-case": ([f"run_{i}/flow_{i}.vtu" for i in range(9)], {"run_{case}/flow_{case}.vtu": 9}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "templates"), GROUPS.values(), ids=GROUPS)
+def test_numbered_files_of_a_case_are_its_steps(files: list[str], templates: dict[str, int]) -> None:
+    assert {template: len(cases) for template, cases in group_files(files).meshes.items()} == templates

@@ -1,0 +1,76 @@
+"""Areas, normals, forces and shadows of meshes, against what is known in closed form."""
+
+import numpy as np
+import pytest
+from shapenet_car_files import unit_sphere
+
+from noether.physics.cases.surface_mesh import (
+    area_vectors,
+    frontal_area,
+    oriented,
+    point_areas,
+    pressure_force,
+    sample_surface,
+    triangles,
+)
+
+POINTS, QUADS = unit_sphere()
+FLAT, TURNED = np.array([[0, 1, 2], [1, 3, 2]]), np.array([[0, 2, 1], [1, 2, 3]])
+SHAPES = {"quads": QUADS, "triangles": triangles(QUADS)}
+
+
+@pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
+def test_a_closed_mesh_has_no_net_area_and_the_sphere_its_own(faces) -> None:
+    areas, normals = point_areas(POINTS, faces)
+    assert np.abs((areas[:, None] * normals).sum(axis=0)).max() < 1e-14
+    assert areas.sum() == pytest.approx(4 * np.pi, rel=4e-3)
+    assert np.einsum("ij,ij->i", normals, POINTS).min() > 0.99
+
+
+def test_rounding_does_not_turn_a_flat_surface_over() -> None:
+    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # four of any plane's points each
+    for own in corners @ np.array([[1, 2, 0.3], [0.1, -1, 1]]):
+        assert oriented(own, FLAT) is FLAT
+        assert oriented(own, TURNED) is TURNED
+
+
+@pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
+def test_faces_wound_inwards_are_turned_over(faces) -> None:
+    turned = oriented(POINTS, faces[:, ::-1])
+    assert np.allclose(area_vectors(POINTS, turned).sum(axis=0), 0)
+    assert (np.einsum("ij,ij->i", area_vectors(POINTS, turned), POINTS[turned].mean(axis=1)) > 0).all()
+    assert oriented(POINTS, faces) is faces
+
+
+@pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
+def test_a_linear_pressure_pushes_as_gauss_says(faces) -> None:
+    """∮ p n dA over a closed surface is ∇p times the volume enclosed, and its moment ∇p's at the centroid."""
+    gradient = np.array([3.0, -1.0, 7.0])
+    moved = POINTS + np.array([0.3, 0.7, -0.2])
+    force, moment = pressure_force(moved, faces, moved @ gradient - 11)
+    volume = np.einsum("fi,fi->", area_vectors(moved, faces), moved[faces].mean(axis=1)) / 3
+    assert force == pytest.approx(-gradient * volume, rel=4e-3)
+    assert moment == pytest.approx(np.cross([0.3, 0.7, -0.2], -gradient * volume), rel=5e-3, abs=1e-3)
+
+
+def test_the_sum_over_points_comes_close_to_the_integral_over_faces() -> None:
+    pressure = np.sin(2 * POINTS[:, 2]) + POINTS[:, 1] ** 2
+    areas, normals = point_areas(POINTS, QUADS)
+    lumped = -(pressure[:, None] * areas[:, None] * normals).sum(axis=0)
+    assert lumped == pytest.approx(pressure_force(POINTS, QUADS, pressure)[0], abs=1e-3)
+
+
+def test_the_shadow_of_two_spheres_counts_once_where_they_hide_each_other() -> None:
+    behind = np.concatenate([POINTS, POINTS + np.array([0, 0, 5])])
+    beside = np.concatenate([POINTS, POINTS + np.array([3, 0, 5])])
+    faces = np.concatenate([QUADS, QUADS + len(POINTS)])
+    assert frontal_area(behind, faces) == pytest.approx(np.pi, rel=5e-3)
+    assert frontal_area(beside, faces) == pytest.approx(2 * np.pi, rel=5e-3)
+
+
+def test_points_are_spread_by_area() -> None:
+    points = sample_surface(POINTS, QUADS, 20_000).of(POINTS)
+    assert np.linalg.norm(points, axis=1) == pytest.approx(1, abs=0.01)
+    assert points.mean(axis=0) == pytest.approx(0, abs=0.02)
+    assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: a zone's area is its height's
+    assert np.array_equal(points, sample_surface(POINTS, QUADS, 20_000).of(POINTS))

@@ -1,0 +1,151 @@
+"""Prepared data that is not as it was written trains nothing, and a run goes on with the data that it began with."""
+
+import random
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from simulated_cases import MAP, write_cases
+
+from noether.common.errors import RequestError
+from noether.config.compose import load_config
+from noether.core.data.build import Splits, prepare_data
+from noether.core.data.identity import data_identity
+from noether.physics.cases.metadata import read_metadata
+from noether.physics.cases.prepare import prepare_cases
+from tests.faults.data_changes import DATA, write_lines
+from tests.refusal import refusal
+
+OWN = Path(__file__).parents[2] / "faults" / "own"
+STORED_LINES = """
+defaults: [/optimizer: adamw, /schedule: cosine, _self_]
+dataset: {kind: slow_lines.StoredLines, validation_fraction: 0.25}
+model: {kind: slow_lines.Network, width: 16}
+task: {kind: slow_lines.Regression}
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    prepare_cases(write_cases(folder / "source", 6), folder / "out", MAP, "m", workers=1, skip_broken=False)
+    return folder / "out"
+
+
+@pytest.fixture
+def prepared(written: Path, tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Path(shutil.copytree(written, tmp_path / "out"))
+
+
+def flip(path: Path, byte: int = -10) -> None:
+    """Flips one bit of a file and leaves its size as it is."""
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def verify(folder: Path) -> int:
+    """Prepares a run's data; returns how many files were read."""
+    read = []
+    points = "dataset.points_per_update={surface: 8, volume: 8}"
+    config = load_config(["dataset=cases", f"dataset_root={folder}", points])
+    prepare_data(config, lambda done, total: read.append(done))
+    return len(read)
+
+
+def test_every_file_is_read_once_and_again_when_it_changed(prepared: Path) -> None:
+    assert [verify(prepared), verify(prepared)] == [12, 0]
+    shutil.copy(next(prepared.glob("cases/run_3/*.safetensors")), prepared / "copy")
+    (prepared / "copy").replace(next(prepared.glob("cases/run_3/*.safetensors")))
+    assert verify(prepared) == 1
+
+
+def test_a_flipped_bit_is_refused_with_the_case(prepared: Path) -> None:
+    verify(prepared)
+    flip(prepared / "cases/run_2/volume.safetensors")
+    for _ in range(2):  # what is damaged is not remembered as intact
+        with pytest.raises(RequestError) as refused:
+            verify(prepared)
+        assert "run_2" in refused.value.summary
+        assert str(prepared / "cases/run_2/volume.safetensors") in refused.value.seen
+        assert f"rm -r {prepared / 'cases/run_2'}" in refused.value.fix
+
+
+def test_without_a_cache_everything_is_read_at_each_start(prepared: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert [verify(prepared), verify(prepared)] == [12, 12]
+
+
+def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> None:
+    path, rng = prepared / "dataset.json", random.Random(0)
+    whole, before = path.read_bytes(), read_metadata(prepared)
+    for _ in range(250):
+        mutated = bytearray(whole)
+        place = rng.randrange(len(mutated))
+        match rng.randrange(3):
+            case 0:
+                mutated[place] ^= 1 << rng.randrange(8)
+            case 1:
+                del mutated[place : place + rng.randrange(1, 40)]
+            case _:
+                mutated[place:place] = bytes(rng.choices(b'0123456789{}[]",:-e. ', k=rng.randrange(1, 5)))
+        path.write_bytes(bytes(mutated))
+        with suppress(RequestError):
+            assert read_metadata(prepared) == before  # white space between values, say
+    path.write_text("[" * 100_000)
+    with pytest.raises(RequestError):
+        read_metadata(prepared)
+
+
+def test_a_split_without_cases_is_refused_before_any_worker_starts(prepared: Path) -> None:
+    DATA["cases"]["the only test case to train on"].make(prepared)
+    with refusal("prepared-split-empty"):
+        verify(prepared)
+
+
+class Lines(list):
+    """A data set of one's own."""
+
+
+class Augmented(Lines):
+    def __getitem__(self, index):
+        return {"x": torch.rand(3)}
+
+
+def test_own_data_is_told_by_its_length_and_first_samples_and_augmented_data_by_its_length() -> None:
+    def lines(*values: float) -> Splits:
+        return Splits(Lines({"x": torch.tensor([value])} for value in values), Lines())
+
+    before = data_identity(lines(1.0, 2.0, 3.0))
+    assert before == data_identity(lines(1.0, 2.0, 3.0))
+    assert before != data_identity(lines(1.0, 2.5, 3.0))
+    assert before != data_identity(lines(1.0, 2.0))
+    assert data_identity(Splits(Augmented([0, 1]), Lines())) == {"training": 2, "test": 0, "digest": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "way"), [("cases", "two exchanged"), ("own", "longer")])
+def test_a_run_does_not_go_on_with_other_data(kind: str, way: str, noether, prepared: Path, tmp_path: Path) -> None:
+    root, words = prepared, ["dataset=cases", "model=mlp", "model.dim=16"]
+    words.append("dataset.points_per_update={surface: 8, volume: 8}")
+    if kind == "own":
+        write_lines(root := tmp_path / "lines")
+        (settings := tmp_path / "own.yaml").write_text(STORED_LINES)
+        words = ["--hp", str(settings)]
+    short = ("trainer.effective_batch_size=2", "tracker.report=false", "tracker.tensorboard=false", "devices=1")
+    run = ("accelerator=cpu", f"dataset_root={root}", f"output_path={tmp_path}", "run_id=a", "resume=auto")
+
+    def train(updates: int, *more: str):
+        return noether("train", *words, *short, *run, f"trainer.max_updates={updates}", *more, cwd=OWN)
+
+    first = train(2)
+    assert first.code == 0, first.err
+    DATA[kind][way].make(root)
+    refused = train(3)
+    assert refused.code == 2
+    assert "[resume-other-data]" in refused.err
+    accepted = train(3, "accept_changes=[dataset]")
+    assert accepted.code == 0, accepted.err

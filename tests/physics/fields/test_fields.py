@@ -1,0 +1,341 @@
+"""Fields are standardised for the model and scored in physical units."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from noether.common.errors import RequestError
+from noether.config.task import FieldConfig
+from noether.core.data.loader import stack_samples
+from noether.core.data.points import GEOMETRY
+from noether.core.tasks.base import Evaluated
+from noether.physics.fields.field_errors import field_errors
+from noether.physics.fields.field_statistics import Scaling
+from noether.physics.fields.fields import FieldsTask
+from noether.physics.fields.forces import force_coefficient
+from tests.refusal import refusal
+
+FIELDS = {
+    "surface_pressure": {"unit": "Pa", "points": "surface_points", "weight": 1.0},
+    "volume_velocity": {"unit": "m/s", "points": "volume_points", "weight": 0.5},
+}
+
+
+def make_samples(count: int = 6) -> list[dict[str, torch.Tensor]]:
+    rng = torch.Generator().manual_seed(3)
+    return [
+        {
+            "surface_points": torch.rand(11, 3, generator=rng),
+            "surface_pressure": 1e5 + 3 * torch.randn(11, generator=rng),
+            "volume_points": torch.rand(7, 3, generator=rng),
+            "volume_velocity": torch.randn(7, 3, generator=rng) * torch.tensor([1.0, 2.0, 5.0]) + 17,
+        }
+        for _ in range(count)
+    ]
+
+
+def make_task(**more) -> FieldsTask:
+    task = FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5, **more)
+    task.fit(make_samples())
+    return task
+
+
+def stack(samples) -> dict[str, torch.Tensor]:
+    return {key: torch.stack([sample[key] for sample in samples]).double() for key in samples[0]}
+
+
+def test_statistics_are_those_of_all_points_together() -> None:
+    task, batch = make_task(), stack(make_samples())
+    for key, axes in (("surface_pressure", (0, 1)), ("volume_velocity", (0, 1))):
+        mean, std = task.statistics[key].mean, task.statistics[key].std
+        np.testing.assert_allclose(mean, np.atleast_1d(batch[key].numpy().mean(axis=axes)), rtol=1e-12)
+        # A mean of 1e5 beside a deviation of 3 takes the digits of a sum of squares in one pass.
+        np.testing.assert_allclose(std, np.atleast_1d(batch[key].numpy().std(axis=axes)), rtol=1e-9)
+
+
+def test_a_mean_predictor_costs_one_per_unit_of_weight() -> None:
+    task, batch = make_task(), stack(make_samples())
+    prepared = task.prepare(batch)
+    nothing = {name: torch.zeros_like(prepared[name]) for name in FIELDS}
+    assert float(task.loss(nothing, prepared)) == pytest.approx(1.5, rel=1e-9)
+
+
+class OwnMetrics(FieldsTask):
+    """As a user extends the task."""
+
+    def metrics(self, predictions, batch):
+        return super().metrics(predictions, batch) | {"own": batch["surface_pressure"].mean(dim=1)}
+
+
+def test_an_evaluation_brings_predictions_to_physical_units_once(monkeypatch) -> None:
+    task, made, backward = OwnMetrics(FIELDS, domain_low=-4.5, domain_length=10.5), [], Scaling.backward
+    task.fit(make_samples())
+    batch = stack(make_samples())
+    prepared = task.prepare(batch)
+    monkeypatch.setattr(Scaling, "backward", lambda self, values: made.append(self) or backward(self, values))
+    predictions = Evaluated({name: prepared[name] for name in FIELDS})
+    assert "own" in task.metrics(predictions, batch)
+    physical = task.to_physical(predictions)
+    assert len(made) == len(FIELDS)
+    torch.testing.assert_close(physical["volume_velocity"], batch["volume_velocity"])
+
+
+def test_the_truth_as_prediction_scores_exactly_zero() -> None:
+    task, batch = make_task(), stack(make_samples())
+    prepared = task.prepare(batch)
+    metrics = task.metrics({name: prepared[name] for name in FIELDS}, batch)
+    assert float(metrics["loss"].max()) == 0
+    for name in FIELDS:
+        assert float(metrics[f"{name}/max"].max()) == pytest.approx(0, abs=1e-9)
+
+
+def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
+    batch = {**stack(make_samples(1)), GEOMETRY: torch.tensor([[[-4.5, 6.0, 0.75]]])}
+    assert make_task().prepare(batch)[GEOMETRY].flatten().tolist() == pytest.approx([0.0, 1000.0, 500.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "std"),
+    [
+        pytest.param(torch.full((11,), 5.0), 0.0, id="constant"),
+        pytest.param(101325 + 1e-3 * torch.arange(11) / 11, 0.0, id="rounding-of-float32"),
+        pytest.param(1e-14 * torch.arange(11.0), 1e-14 * 10**0.5, id="small-numbers-of-SI-units-vary"),
+    ],
+)
+def test_what_varies_is_told_without_an_absolute_limit(values: torch.Tensor, std: float) -> None:
+    task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
+    task.fit([{**sample, "surface_pressure": values} for sample in make_samples()])
+    assert task.statistics["surface_pressure"].std == pytest.approx([std])
+    found = task.to_physical({"surface_pressure": torch.ones(1, 11, 1)})["surface_pressure"]
+    assert found.flatten().tolist() == pytest.approx([float(values.mean()) + std] * 11)
+
+
+def test_a_component_that_is_noise_beside_the_others_is_constant_and_has_no_relative_error() -> None:
+    vector = torch.arange(33.0).reshape(11, 3) * torch.tensor([1.0, 1.0, 1e-14])
+    samples = [{**sample, "surface_pressure": vector} for sample in make_samples()]
+    task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
+    task.fit(samples)
+    batch = stack(samples)
+    found = task.to_physical({"surface_pressure": torch.ones(len(samples), 11, 3)})
+    assert task.statistics["surface_pressure"].std[2] == 0
+    assert float(found["surface_pressure"][..., 2].abs().max()) < 1e-12
+    details = task.details({**found, "volume_velocity": batch["volume_velocity"]}, batch)
+    assert details["surface_pressure/z/relative_l2"].isnan().all()
+    assert details["surface_pressure/x/relative_l2"].isfinite().all()
+
+
+def test_outputs_of_the_case_that_span_decades_are_scaled_channel_by_channel() -> None:
+    case = {"points": "case", "scaling": "symmetric_log"}
+    task = FieldsTask({"drag": case, "force": case}, domain_low=0, domain_length=1)
+    task.fit([{"drag": torch.tensor(10.0**i), "force": i * torch.tensor([1.0, 100.0])} for i in (1, 2, 3)])
+    assert task.statistics["drag"].log_scale == pytest.approx([370.0])
+    assert task.statistics["force"].log_scale == pytest.approx([2.0, 200.0])
+
+
+def test_at_points_the_logarithm_begins_at_ten_times_the_usual_value() -> None:
+    task = FieldsTask({"volume_flux": {"points": "volume_points", "scaling": "symmetric_log"}})
+    points = torch.rand(5, 3)
+    task.fit([{"volume_points": points, "volume_flux": i * torch.tensor([-1.0, 2, 3, -4, 1e6])} for i in (1, 3)])
+    assert task.statistics["volume_flux"].log_scale == pytest.approx([10 * (3 + 9) / 2])
+
+
+NAMED = {
+    "fields": {
+        "surface_pressure": {"points": "surface_points", "unit": "Pa", "scaling": "symmetric_log"},
+        "volume_velocity": {"points": "volume_points", "unit": "m/s", "scaling": None, "weight": 0.5},
+    },
+}
+GIVEN = {
+    "nothing": (
+        None,
+        {"surface_pressure": ("Pa", "symmetric_log", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
+    ),
+    "a-change-of-one": (
+        {"surface_pressure": {"scaling": "standardised"}},
+        {"surface_pressure": ("Pa", "standardised", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
+    ),
+    "one-with-points": (
+        {"surface_pressure": {"points": "surface_points", "weight": 2.0}},
+        {"surface_pressure": ("Pa", "symmetric_log", 2.0)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
+def test_what_the_configuration_leaves_open_is_as_the_data_set_says(given, expected) -> None:
+    every = None if given is None else {name: FieldConfig(**own).model_dump() for name, own in given.items()}
+    task = FieldsTask(every)
+    task.examine(make_samples()[0], NAMED)
+    assert {name: (own.unit, own.scaling, own.weight) for name, own in task.fields.items()} == expected
+    task.fit(make_samples())
+    logs = {name for name, (_, scaling, _) in expected.items() if scaling == "symmetric_log"}
+    assert {name for name, own in task.statistics.items() if own.log_scale is not None} == logs
+
+
+def test_a_change_of_a_field_that_the_data_set_does_not_name_is_refused() -> None:
+    with refusal("field-without-points") as refused:
+        FieldsTask({"volume_velocty": {"weight": 2.0}}).examine(make_samples()[0], NAMED)
+    assert "task.fields.volume_velocity" in refused.value.fix
+
+
+class CopiesOfNumbers(TorchFunctionMode):
+    """Collects what makes a tensor of Python numbers: on a GPU each is a copy that waits for the device."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.new_tensor, torch.tensor, torch.as_tensor):
+            self.made.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("scaling", ["standardised", "symmetric_log"])
+def test_after_the_first_batch_an_update_copies_no_statistics(scaling) -> None:
+    task = FieldsTask({"surface_pressure": {**FIELDS["surface_pressure"], "scaling": scaling}})
+    samples = make_samples()
+    task.fit(samples)
+    batch = stack(samples)
+    with CopiesOfNumbers() as first, torch.inference_mode():
+        expected = task.prepare(batch)["surface_pressure"]
+    with CopiesOfNumbers() as second:
+        prediction = task.prepare(batch)["surface_pressure"].clone().requires_grad_()
+        task.to_physical({"surface_pressure": prediction})["surface_pressure"].sum().backward()
+    assert first.made
+    assert second.made == []
+    assert torch.equal(prediction, expected)
+    assert task.prepare({key: value.float() for key, value in batch.items()})["surface_pressure"].dtype == torch.float32
+    json.dumps(task.state())
+
+
+def test_the_state_goes_through_json() -> None:
+    task, other = make_task(), FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5)
+    other.load_state(json.loads(json.dumps(task.state())))
+    assert other.statistics == task.statistics
+
+
+def test_errors_of_a_field_by_hand() -> None:
+    truth = torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
+    prediction = torch.tensor([[[3.0, 0.0], [1.0, 2.0]]])
+    errors = {name: float(value[0]) for name, value in field_errors(prediction, truth).items()}
+    assert errors == pytest.approx({"relative_l2": 5**0.5 / 5, "mse": 5 / 4, "mae": 3 / 4, "max": 2.0})
+
+
+def test_relative_l2_is_the_mean_of_ratios_not_the_ratio_of_means() -> None:
+    truth = torch.tensor([[[1.0]], [[100.0]]])
+    prediction = torch.tensor([[[2.0]], [[100.0]]])
+    assert float(field_errors(prediction, truth)["relative_l2"].mean()) == pytest.approx(0.5)
+
+
+LIFT = {"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
+
+
+def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split() -> None:
+    rng = torch.Generator().manual_seed(1)
+    more = {"surface_area": torch.rand(11, generator=rng), "area": torch.ones(1)}
+    samples = [
+        {**sample, **more, "surface_normals": torch.nn.functional.normalize(torch.randn(11, 3, generator=rng), dim=-1)}
+        for sample in make_samples()
+    ]
+    tasks = [FieldsTask(FIELDS, scalars=LIFT, force_weight=weight) for weight in (0.0, 0.3)]
+    for task in tasks:
+        task.examine(samples[0], {})
+        task.fit(samples)
+    tasks[1].load_state(json.loads(json.dumps(tasks[1].state())))
+    assert tasks[1].seen.numbers == {"area": {"low": [1.0], "high": [1.0]}}
+    batch = stack(samples)
+    plain, weighed = (task.loss({k: v for k, v in task.prepare(batch).items() if k in FIELDS}, task.prepare(batch))
+                      for task in tasks)  # fmt: skip
+    assert float(plain) == float(weighed) == 0.0
+    # 2 Pa too much everywhere, so that only the sum of normals counts.
+    prepared = tasks[1].prepare(batch)
+    wrong = {name: prepared[name].clone() for name in FIELDS}
+    wrong["surface_pressure"] += 2 / tasks[1].statistics["surface_pressure"].std[0]
+    losses = [float(task.loss(wrong, task.prepare(batch))) for task in tasks]
+    share = batch["surface_area"] / batch["surface_area"].sum(dim=1, keepdim=True)
+    force = -(batch["surface_pressure"] * batch["surface_normals"][..., 1] * share).sum(dim=1)
+    error = -(2 * batch["surface_normals"][..., 1] * share).sum(dim=1)
+    expected = 0.3 * float((error / force.std(correction=0)).square().mean())
+    assert losses[1] - losses[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "scalar"),
+    [
+        (FIELDS, "surface_pressure"),
+        ({**FIELDS, "drag": {"points": "case"}}, "drag"),
+        ({**FIELDS, "force": {"points": "case", "component_names": ["side", "lift", "drag"]}}, "force_lift"),
+        ({"force": {"points": "case"}, "force_x": {"points": "case"}}, ""),
+    ],
+    ids=["field", "output", "component-of-an-output", "two-outputs"],
+)
+def test_two_things_whose_metrics_would_share_a_name_are_refused(fields, scalar) -> None:
+    sample = {**make_samples(1)[0], "drag": torch.ones(()), "force": torch.ones(3), "force_x": torch.ones(())}
+    task = FieldsTask(fields, scalars={scalar: LIFT["lift"]} if scalar else {})
+    with refusal("metrics-share-a-name") as refused:
+        task.examine(sample, {})
+    assert (f"task.scalars.{scalar}" if scalar else "force_x") in refused.value.fix
+
+
+@pytest.mark.parametrize("scalars", [{}, LIFT], ids=["no-coefficient", "no-normals"])
+def test_a_weight_of_forces_that_cannot_be_integrated_is_refused(scalars) -> None:
+    task = FieldsTask(FIELDS, scalars=scalars, force_weight=1.0)
+    with pytest.raises(RequestError) as refusal:
+        task.examine(make_samples(1)[0], {})
+    assert (refusal.value.code, refusal.value.fix) == ("forces-not-known", "task.force_weight=0")
+
+
+def test_lift_of_a_hemisphere_on_the_ground() -> None:
+    """Cp = 1 − 9/4 sin²θ on the sphere gives C_L = 11/16 on the area πR² (the embedded data's closed form)."""
+    task = make_task(scalars=LIFT)
+    polar, azimuth = (np.arange(400) + 0.5) / 400 * np.pi, (np.arange(400) + 0.5) / 400 * np.pi
+    theta, phi = np.meshgrid(polar, azimuth, indexing="ij")
+    normals = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], -1).reshape(1, -1, 3)
+    areas = (np.sin(theta) * (np.pi / 400) ** 2).reshape(1, -1)
+    pressure = 245.0 * (1 - 9 / 4 * np.sin(theta) ** 2).reshape(1, -1, 1)
+    batch = {
+        "surface_normals": torch.from_numpy(normals),
+        "surface_area": torch.from_numpy(areas),
+        "area": torch.tensor([np.pi]),
+    }
+    lift = force_coefficient(torch.from_numpy(pressure), batch, task.scalars["lift"])
+    assert float(lift) == pytest.approx(11 / 16, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "message"),
+    [
+        (lambda p: {**p, "volume_velocity": p["volume_velocity"][..., :1]}, "volume_velocity has the wrong shape"),
+        (lambda p: {"surface_pressure": p["surface_pressure"]}, "the model predicts no volume_velocity"),
+        (lambda p: p["surface_pressure"], "the model returns no dict"),
+    ],
+    ids=["one-channel-of-three-would-broadcast", "missing", "a-bare-tensor"],
+)
+def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> None:
+    task = make_task()
+    prepared = task.prepare(stack(make_samples()))
+    with pytest.raises(RequestError, match=message):
+        task.loss(predictions({name: prepared[name] for name in FIELDS}), prepared)
+
+
+def test_padding_counts_nothing_in_loss_and_metrics() -> None:
+    """A batch of samples with differing numbers of points scores what they score alone."""
+    areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
+    task = make_task(scalars=LIFT)
+    samples = [{**sample, **areas} for sample in make_samples(2)]
+    samples[1] = {key: value[:5] if key.startswith("surface") else value for key, value in samples[1].items()}
+    batch = stack_samples(samples, pad=True)
+    rng = torch.Generator().manual_seed(0)
+    predictions = {name: torch.randn(task.prepare(batch)[name].shape, generator=rng) for name in FIELDS}
+    together, loss = task.metrics(predictions, batch), task.loss(predictions, task.prepare(batch))
+    losses = []
+    for i, sample in enumerate(samples):
+        alone = stack_samples([sample])
+        own = {name: value[i : i + 1, : task.prepare(alone)[name].shape[1]] for name, value in predictions.items()}
+        for name, value in task.metrics(own, alone).items():
+            assert float(together[name][i]) == pytest.approx(float(value), rel=1e-6), name
+        losses.append(float(task.loss(own, task.prepare(alone))))
+    assert float(loss) == pytest.approx(sum(losses) / 2, rel=1e-6)

@@ -1,0 +1,278 @@
+"""The shared layers against independent computations: loops, 2×2 matrices, torch's own attention, NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from noether.physics.models.layers import positions
+from noether.physics.models.layers.attention import CrossAttention, SelfAttention
+from noether.physics.models.layers.blocks import PerceiverBlock, TransformerBlock, initialise_linear
+from noether.physics.models.layers.positions import rotary_table, rotate, sincos_embedding
+from noether.physics.models.layers.supernodes import SupernodePooling, _distances_by_axes, radius_neighbours
+
+
+def random(*shape, scale=1.0, seed=0):
+    return scale * torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def phases(point, width):
+    """The rule written out: ω_k = 10000^(−2k/m), axis after axis."""
+    m = max(even for even in range(0, width + 1, 2) if even <= width / len(point))
+    return [[x * 10000 ** (-2 * k / m) for k in range(m // 2)] for x in point]
+
+
+# positions
+
+
+@pytest.mark.parametrize(
+    ("dim", "axes", "padding"),
+    [(192, 3, 0), (96, 3, 0), (64, 3, 4), (20, 3, 2), (6, 3, 0), (7, 3, 1), (10, 2, 2)],
+)
+def test_sincos_embedding_is_sine_then_cosine_per_axis_then_zeros(dim, axes, padding):
+    points = random(5, axes, scale=1000)
+    for point, embedded in zip(points.tolist(), sincos_embedding(points, dim), strict=True):
+        expected = []
+        for axis in phases(point, dim):
+            expected += [math.sin(phase) for phase in axis] + [math.cos(phase) for phase in axis]
+        expected += [0.0] * padding
+        torch.testing.assert_close(embedded, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [sincos_embedding, rotary_table], ids=["sincos", "rope"])
+def test_positions_are_never_computed_in_half_precision(make, given, returned):
+    points = random(2, 4, 3, scale=1000).to(given)
+    outside = make(points, 24)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = make(points, 24)
+    assert outside.dtype == inside.dtype == returned
+    assert torch.equal(outside, inside)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "angles", "zeros"), [(64, 30, 2), (32, 15, 1), (24, 12, 0), (6, 3, 0), (10, 3, 2)]
+)
+def test_rotary_table_has_one_group_of_angles_per_axis_then_zero_angles(head_dim, angles, zeros):
+    points = random(4, 3, scale=1000)
+    for point, table in zip(points.tolist(), rotary_table(points, head_dim), strict=True):
+        expected = [phase for axis in phases(point, head_dim) for phase in axis] + [0.0] * zeros
+        assert len(expected) == angles + zeros == head_dim // 2
+        expected = [[math.cos(angle), math.sin(angle)] for angle in expected]
+        torch.testing.assert_close(table, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("make", "width", "says"),
+    [
+        (sincos_embedding, 5, "no room for 3 axes"),
+        (rotary_table, 4, "no room for 3 axes"),
+        (rotary_table, 21, "must be even, not 21"),
+    ],
+)
+def test_widths_without_room_are_refused(make, width, says):
+    with pytest.raises(ValueError, match=says):
+        make(random(2, 3), width)
+
+
+@pytest.mark.parametrize("form", [rotate, positions._rotate_real, positions._rotate_complex])
+def test_rope_is_a_2x2_rotation_of_each_adjacent_pair(form):
+    batch, tokens, head_dim = 2, 5, 22
+    x = random(batch, tokens, head_dim)
+    points = random(batch, tokens, 3, scale=1000, seed=1)
+    rotated = form(x, rotary_table(points, head_dim))
+    for b in range(batch):
+        for n in range(tokens):
+            angles = [angle for axis in phases(points[b, n].tolist(), head_dim) for angle in axis] + [0.0, 0.0]
+            for pair, angle in enumerate(angles):
+                matrix = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+                channels = slice(2 * pair, 2 * pair + 2)
+                expected = torch.tensor(matrix, dtype=torch.float64) @ x[b, n, channels]
+                torch.testing.assert_close(rotated[b, n, channels], expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("rotated", [1, 2])
+def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
+    fused, table = random(2, 5, 3, 3, 16).requires_grad_(), rotary_table(random(2, 5, 3, scale=1000, seed=1), 16)
+    parts, alone = positions.rotate_first(fused, table, rotated), fused.unbind(2)
+    expected = [rotate(one, table) if part < rotated else one for part, one in enumerate(alone)]
+    assert all(torch.equal(one, other) for one, other in zip(parts, expected, strict=True))
+    ours, theirs = (torch.autograd.grad(sum(o.sin().sum() for o in p), fused)[0] for p in (parts, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
+# attention
+
+
+def torch_attention(dim, heads):
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(reference.in_proj_bias)
+    nn.init.normal_(reference.out_proj.bias)
+    return reference
+
+
+def torch_and_self_attention():
+    """Both with the same weights."""
+    reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
+    ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    return reference, ours
+
+
+def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padding():
+    reference, ours = torch_and_self_attention()
+    x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
+    torch.testing.assert_close(ours(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
+    expected = reference(x, x, x, key_padding_mask=~mask)[0]
+    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
+
+
+def test_cross_attention_is_torch_multihead_attention():
+    reference, ours = torch_attention(24, 3), CrossAttention(24, 3).double()
+    weight, bias = reference.in_proj_weight, reference.in_proj_bias
+    ours.query.load_state_dict({"weight": weight[:24], "bias": bias[:24]})
+    ours.key_value.load_state_dict({"weight": weight[24:], "bias": bias[24:]})
+    ours.output.load_state_dict(reference.out_proj.state_dict())
+    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
+    expected = reference(x, context, context)[0]
+    torch.testing.assert_close(ours(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
+
+
+def test_attention_rotates_queries_and_keys_but_not_values():
+    attention = SelfAttention(24, 3).double()
+    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000, seed=1), 8)
+    queries, keys, values = attention.query_key_value(x).unflatten(-1, (3, 3, 8)).unbind(2)
+    scores = torch.einsum("bnhc,bmhc->bhnm", rotate(queries, table), rotate(keys, table)) / 8**0.5
+    expected = torch.einsum("bhnm,bmhc->bnhc", scores.softmax(-1), values).flatten(2)
+    torch.testing.assert_close(attention(x, table), attention.output(expected), rtol=0, atol=1e-12)
+
+
+def test_reading_what_others_made_is_torch_multihead_attention():
+    reference, ours = torch_and_self_attention()
+    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
+    expected = reference(x, context, context)[0]
+    torch.testing.assert_close(ours.read(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
+    own, made = ours.with_keys_values(context)
+    torch.testing.assert_close(own, reference(context, context, context)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, made), expected, rtol=0, atol=1e-12)
+
+
+# blocks
+
+
+def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():
+    block = PerceiverBlock(24, 3).double()
+    for norm in (block.attention_norm, block.context_norm, block.mlp_norm):
+        nn.init.normal_(norm.weight)
+    x, context = random(2, 5, 24), random(2, 7, 24, seed=1)
+    at, context_at = (rotary_table(random(2, count, 3, scale=1000), 8) for count in (5, 7))
+    attended_to = block.attention.keys_values(block.context_norm(context), context_at)
+    middle = x + block.attention(block.attention_norm(x), attended_to, at)
+    expected = middle + block.mlp(block.mlp_norm(middle))
+    assert torch.equal(block(x, block.keys_values(context, context_at), at), expected)
+
+
+def test_initial_weights_are_a_truncated_normal_and_biases_zero():
+    torch.manual_seed(0)
+    block = TransformerBlock(192, 3).apply(initialise_linear)
+    for layer in (module for module in block.modules() if isinstance(module, nn.Linear)):
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+        assert not layer.bias.any()
+
+
+# supernodes
+
+
+def brute_force(points, centres, radius, max_neighbours):
+    """For each centre the indices of its nearest points within the radius, nearest first."""
+    distances = np.linalg.norm(centres[:, None] - points[None], axis=-1)
+    order = np.argsort(distances, axis=1)[:, :max_neighbours]
+    return [[int(i) for i in row if distance[i] <= radius] for row, distance in zip(order, distances, strict=True)]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> None:
+    """At coordinates of 1000, neighbours a thousandth apart: the form by matrix products would be off by 0.7."""
+    centres = (1000 + random(2, 7, axes)).float()
+    points = torch.cat((centres + 1e-3 * random(2, 7, axes), 1000 * random(2, 40, axes)), dim=1).float()
+    exact = torch.cdist(centres.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.allclose(_distances_by_axes(centres, points).double(), exact, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("max_distances", [1, 2 * 50 * 7, 2**24], ids=["centre-by-centre", "by-7", "at-once"])
+@pytest.mark.parametrize(
+    ("radius", "max_neighbours"),
+    [(9.0, 32), (40.0, 32), (40.0, 3), (40.0, 1), (1e-6, 4), (1e6, 50), (1e6, 1000)],
+    ids=["few", "many", "cut-at-3", "cut-at-1", "only-itself", "all", "more-slots-than-points"],
+)
+def test_radius_search_is_brute_force(radius, max_neighbours, max_distances):
+    points = random(2, 50, 3, scale=100)
+    centres = points[:, :20]
+    found = radius_neighbours(points, centres, radius, max_neighbours, max_distances)
+    assert found.indices.shape == found.found.shape == (2, 20, min(max_neighbours, 50))
+    for b in range(2):
+        expected = brute_force(points[b].numpy(), centres[b].numpy(), radius, max_neighbours)
+        for m in range(20):
+            assert found.indices[b, m][found.found[b, m]].tolist() == expected[m]
+
+
+def test_padding_is_nobody_s_neighbour():
+    points = random(2, 50, 3, scale=100)
+    mask = torch.arange(50) < torch.tensor([[50], [31]])
+    found = radius_neighbours(points, points[:, :20], 40.0, 32, mask=mask)
+    for b, count in enumerate((50, 31)):
+        expected = brute_force(points[b, :count].numpy(), points[b, :20].numpy(), 40.0, 32)
+        rows = zip(found.indices[b], found.found[b], strict=True)
+        assert [indices[kept].tolist() for indices, kept in rows] == expected
+
+
+def test_radius_search_includes_the_boundary():
+    points = torch.tensor([[[0.0, 0, 0], [3, 4, 0], [0, 0, 5.001]]])
+    assert radius_neighbours(points, points[:, :1], 5.0, 3).found.tolist() == [[[True, True, False]]]
+
+
+def test_radius_search_is_exact_in_float32_far_from_the_origin():
+    # Many points and large coordinates: where torch.cdist would choose the cancelling matrix product.
+    points = (990 + random(1, 400, 3, scale=10)).float()
+    found = radius_neighbours(points, points, 0.7, 32)
+    expected = brute_force(points[0].double().numpy(), points[0].double().numpy(), 0.7, 32)
+    assert [row[mask].tolist() for row, mask in zip(found.indices[0], found.found[0], strict=True)] == expected
+
+
+@pytest.mark.parametrize("supernodes", [5, 30])
+@pytest.mark.parametrize("max_neighbours", [2, 8, 64])
+def test_pooling_is_the_mean_of_messages_edge_by_edge(supernodes, max_neighbours):
+    torch.manual_seed(0)
+    pooling = SupernodePooling(12, 40.0, max_neighbours).double()
+    points, embedding = random(2, 30, 3, scale=100), random(2, 30, 12, seed=1)
+    pooled = pooling(points, embedding, supernodes)
+    assert pooled.shape == (2, supernodes, 12)
+    for b in range(2):
+        edges = brute_force(points[b].numpy(), points[b, :supernodes].numpy(), 40.0, max_neighbours)
+        for m, sources in enumerate(edges):
+            pairs = [torch.cat((embedding[b, source], embedding[b, m])) for source in sources]
+            messages = [pooling.message_out(F.gelu(pooling.message_in(pair))) for pair in pairs]
+            mean = torch.stack(messages).mean(dim=0)
+            expected = pooling.combine(torch.cat((mean, embedding[b, m])))
+            torch.testing.assert_close(pooled[b, m], expected, rtol=0, atol=1e-12)
+
+
+def test_pooling_gradients_are_those_of_the_edge_by_edge_sum():
+    torch.manual_seed(0)
+    pooling = SupernodePooling(6, 40.0, 4).double()
+    points, embedding = random(1, 8, 3, scale=100), random(1, 8, 6, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda e: pooling(points, e, 5), (embedding,))

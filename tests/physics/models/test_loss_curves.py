@@ -1,0 +1,21 @@
+"""A run of each model learns what it learned when its curve was stored."""
+
+import json
+
+import pytest
+from physics.models.make_curves import HERE, MODELS, losses, words_of
+
+RELATIVE = 1e-6
+"""Processors and versions of torch round differently; in float64 20 updates make of that less than 1e-9."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_the_stored_curve_is_reproduced(model: str, noether, tmp_path) -> None:
+    done = noether("train", *words_of(model), f"output_path={tmp_path}", "run_id=curve")
+    assert done.code == 0, done.err
+    found = losses(tmp_path / "curve" / "metrics.jsonl")
+    stored = json.loads((HERE / f"{model}.json").read_text())
+    assert len(stored) == 20
+    assert found == pytest.approx(stored, rel=RELATIVE), "python -m tests.physics.models.make_curves, if that is meant"
+    assert min(stored[10:]) < stored[0], "it learns"

@@ -1,0 +1,184 @@
+"""`noether export`: what is loaded elsewhere predicts what the model predicts, at any number of points."""
+
+import io
+import json
+import os
+import shutil
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from noether import load_run
+from noether.checkpoints.named import named_weights
+from noether.common.errors import RequestError
+from noether.config.task import ParameterConfig
+from noether.physics.export.export import _argument
+from noether.physics.export.exported import ExportedModel, load_exported
+from tests.refusal import refusal
+
+SMALL_RUNS = Path(__file__).with_name("small_runs")
+SMALL_RUN = SMALL_RUNS / "upt"
+RELEASED = Path(__file__).parents[2] / "checkpoints" / "released" / "0.1.0" / "export"
+
+
+class MakesFolder:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
+def arrays_for(inputs: dict[str, list[int]], count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(count)
+    return {name: rng.uniform(-1, 1, [n if n > 0 else count, *rest]) for name, (n, *rest) in inputs.items()}
+
+
+def check_export(run: Path, noether, out: Path) -> None:
+    done = noether("export", str(run), str(out))
+    assert done.code == 0, done.err
+    assert "peak memory" in done.out
+    program, weights = load_exported(out, trust=True), load_exported(out)
+    std = json.loads((out / "model.json").read_text())["task"]["state"]["statistics"]
+    for count in (2, 77, 5000):
+        arrays = arrays_for(program.inputs, count)
+        one, other = program(arrays), weights(arrays)
+        assert set(one) == {"surface_pressure", "volume_velocity"}
+        for name, value in one.items():
+            assert len(value) == count
+            scale = torch.tensor(std[name]["std"])
+            assert ((value - other[name]) / scale).abs().max() < 1e-5
+            assert value.std(dim=0).max() > 1e-6  # it does depend on the points
+
+
+def test_each_component_of_a_parameter_has_its_own_range() -> None:
+    seen = {"wind": {"low": [0.0, 100.0], "high": [1.0, 110.0]}, "angle": {"low": [-5.0], "high": [5.0]}}
+    task = SimpleNamespace(parameters=dict.fromkeys(seen, ParameterConfig()), seen=SimpleNamespace(parameters=seen))
+    task.domain = (-2.0, 5.0)
+    trained = SimpleNamespace(task=task, axes=())
+    distance = _argument(trained, "volume_sdf", torch.zeros(1, 9))
+    assert (distance["low"], distance["high"], distance["unit"]) == (0.0, 5.0, "m")
+    wind, angle = (_argument(trained, name, torch.zeros(1, len(span["low"]))) for name, span in seen.items())
+    assert (wind["low"], wind["high"]) == ([0.0, 100.0], [1.0, 110.0])
+    assert (angle["low"], angle["high"]) == (-5.0, 5.0)
+
+
+def test_a_parameter_takes_as_many_numbers_as_it_has() -> None:
+    model = ExportedModel({"arguments": [{"name": "wind", "shape": ["batch", 1]}], "results": []}, lambda *_: ())
+    model({"wind": 30.0})
+    with refusal("export-input-shape"):
+        model({"wind": [30.0, 31.0]})
+
+
+@pytest.mark.slow
+def test_upt_is_exported(noether, tmp_path: Path) -> None:
+    check_export(SMALL_RUN, noether, tmp_path / "upt")
+    model = load_exported(tmp_path / "upt", trust=True)
+    arrays = arrays_for(model.inputs, 50)
+    more = {**arrays, "geometry_points": np.concatenate([arrays["geometry_points"]] * 2)}
+    assert model(more)["surface_pressure"].shape == (50, 1)  # a larger geometry is thinned
+    with refusal("export-input-shape"):
+        model({**arrays, "geometry_points": arrays["geometry_points"][:9]})
+    with refusal("export-input-missing"):
+        model({"geometry_points": arrays["geometry_points"]})
+    refused = noether("export", str(SMALL_RUN), str(tmp_path))
+    assert (refused.code, "is not an export" in refused.err) == (2, True)
+
+
+def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_path: Path) -> None:
+    assert noether("export", str(SMALL_RUN), str(tmp_path / "export"), "--weights-only").code == 0
+    model, run, rng = load_exported(tmp_path / "export"), load_run(SMALL_RUN), np.random.default_rng(0)
+    for count in (50, 64, 300):  # The model has learned from 64, of which it reads 32.
+        points = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (count, 3))
+        air = points + np.array([0, 1.5, 0])
+        found = model({"geometry_points": points, "surface_points": points, "volume_points": air})
+        expected = run.predict(points, volume=air)["surface_pressure"]
+        np.testing.assert_allclose(found["surface_pressure"][:, 0], expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["ab_upt", "transolver"])
+def test_models_whose_points_attend_to_points_are_exported(kind: str, noether, tmp_path: Path) -> None:
+    check_export(SMALL_RUNS / kind, noether, tmp_path / "export")
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "way", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.touch], ids=["pipe", "endless", "empty"]
+)
+def test_a_folder_of_something_else_is_refused_and_not_waited_for(name: str, way, tmp_path: Path) -> None:
+    shutil.copytree(RELEASED, tmp_path / "theirs")
+    (tmp_path / "theirs" / name).unlink()
+    way(tmp_path / "theirs" / name)
+    with pytest.raises(RequestError) as refused:
+        load_exported(tmp_path / "theirs")
+    assert refused.value.code in ("no-exported-model", "packed-data-damaged")
+
+
+def test_weights_with_a_flipped_bit_are_not_loaded_and_not_begun_with(noether, tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    assert noether("export", str(SMALL_RUN), str(out), "--weights-only").code == 0
+    load_exported(out)
+    content = bytearray((out / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (out / "model.safetensors").write_bytes(content)
+    with refusal("packed-data-damaged"):
+        load_exported(out)
+    for where in (out, out / "model.safetensors"):
+        with refusal("packed-data-damaged"):
+            named_weights(str(where))
+
+
+@pytest.mark.parametrize("part", ["task", "model"])
+def test_an_export_that_names_code_is_loaded_only_if_trusted(part: str, tmp_path: Path) -> None:
+    about = json.loads((RELEASED / "model.json").read_text())
+    about[part]["kind"] = "os.system"
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    with pytest.raises(RequestError) as refused:
+        load_exported(tmp_path)
+    assert "os.system" in refused.value.seen
+    assert "trust=True" in refused.value.fix
+
+
+@pytest.mark.parametrize("program", [None, True])
+def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path: Path) -> None:
+    """torch.export.load unpickles the sample inputs, whatever is in them."""
+    shutil.copytree(RELEASED, tmp_path / "theirs")
+    forged = io.BytesIO()
+    torch.save(MakesFolder(str(tmp_path / "was-here")), forged)
+    with (
+        zipfile.ZipFile(RELEASED / "model.pt2") as sound,
+        zipfile.ZipFile(tmp_path / "theirs" / "model.pt2", "w") as archive,
+    ):
+        for name in sound.namelist():
+            archive.writestr(name, forged.getvalue() if "sample_inputs" in name else sound.read(name))
+    with pytest.raises(RequestError) if program else nullcontext():
+        load_exported(tmp_path / "theirs", program=program)
+    assert not (tmp_path / "was-here").exists()
+    with suppress(Exception):  # The forgery is one: trusted, it does its harm.
+        load_exported(tmp_path / "theirs", program=True, trust=True)
+    assert (tmp_path / "was-here").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(noether, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = noether("export", str(SMALL_RUN), str(tmp_path / "file" / "export"))
+    assert done.code == 2
+    assert "[export-folder-not-made]" in done.err
+
+
+def test_of_two_exports_to_one_folder_one_is_whole(noether, tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    with ThreadPoolExecutor() as side_by_side:
+        done = list(side_by_side.map(lambda _: noether("export", str(SMALL_RUN), str(out), "--weights-only"), range(2)))
+    assert 0 in [one.code for one in done]
+    assert load_exported(out).inputs
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]

@@ -1,0 +1,62 @@
+"""`noether.load_run`: a run from Python, and the notebook that shows it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import noether as package
+from noether.common.errors import RequestError
+from tests.notebooks import run_notebook
+from tests.refusal import refusal
+
+SMALL_RUNS = Path(__file__).with_name("small_runs")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    shutil.copytree(SMALL_RUNS / "upt", tmp_path / "run")
+    row = {"kind": "training", "update": 1, "loss": 2.0, "samples_per_second": 1.0}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "run"
+
+
+def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> None:
+    run = package.load_run(run_folder)
+    rng = np.random.default_rng(0)
+    points, air = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (64, 3)), rng.uniform([-1, 1.5, -3], [1, 3, 3], (50, 3))
+    found = run.predict(points, volume=air)
+    assert found["surface_pressure"].shape == (64,)
+    assert found["volume_velocity"].shape == (50, 3)
+    np.testing.assert_allclose(
+        run.predict(points, volume=air, chunk_size=7)["surface_pressure"], found["surface_pressure"]
+    )
+    released = json.loads((run_folder / "result.json").read_text())["metrics"]
+    assert released.items() <= run.metrics.items()
+    assert [row["update"] for row in run.history] == [1]
+    with refusal("parameter-not-read") as refused:
+        run.predict(points, wind_speed=32)
+    assert refused.value.expected == "one of reference_area"
+    with refusal("shape-size"):  # In mm, as the command says it too.
+        run.predict(1000 * points)
+    with refusal("shape-size"):
+        run.sensitivity(1000 * points, "mean surface_pressure")
+
+
+def test_what_is_not_there_is_refused(run_folder: Path) -> None:
+    (run_folder / "result.json").write_text("{")
+    with refusal("result-unreadable"):
+        _ = package.load_run(run_folder).metrics
+    (run_folder / "result.json").unlink()
+    with refusal("run-not-evaluated"):
+        _ = package.load_run(run_folder).tested
+    with pytest.raises(RequestError):
+        package.load_run(run_folder.parent / "nothing")
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(run_folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("NOETHER_RUN", str(run_folder))
+    found = run_notebook("a_run_from_python.ipynb")["found"]
+    assert set(found["scalars"]) == {"lift_coefficient", "yawing_moment_coefficient"}

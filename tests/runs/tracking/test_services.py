@@ -1,0 +1,180 @@
+"""W&B and MLflow hold one run through kills; a service that fails never ends a run."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import REPOSITORY, TINY
+from sharing import in_every_push
+
+from noether.common.dotted_path import code_granted
+from noether.common.whole_file import UNFENCED
+from noether.runs.folder import RunFolder
+from noether.runs.lease import Lease, take_lease
+from noether.runs.metrics import Metric, Metrics
+from noether.runs.tracking.services import RunFacts, ServiceTracker, open_services, sessions
+from noether.runs.tracking.tracker import Tracker, logged
+
+ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
+
+
+class Failing:
+    """A service that breaks where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.seen = where, []
+
+    def open(self, facts: RunFacts) -> str:
+        self._at("open")
+        return "session-1"
+
+    def log(self, numbers: dict[str, float], update: int) -> None:
+        self._at("log")
+        self.seen.append((numbers, update))
+
+    def close(self) -> None:
+        self._at("close")
+
+    def _at(self, place: str) -> None:
+        if place == self.where:
+            raise ConnectionError(f"no network at {place}")
+
+
+class Mine(Failing):
+    """A service that works, by its dotted path."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere")
+
+
+@pytest.mark.parametrize("where", ["open", "log", "close", "nowhere"])
+def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
+    warned: list[str] = []
+    service = Failing(where)
+    tracker = ServiceTracker("mine", service, RunFacts("run", tmp_path, {}, Metrics()), warned.append)
+    tracker.log(ROW)
+    tracker.log({"kind": "checkpoint", "update": 3})
+    tracker.close()
+    if where == "nowhere":
+        assert (warned, service.seen) == ([], [({"training/loss": 0.5}, 3)])
+        assert sessions(tmp_path) == {"mine": "session-1"}
+    else:
+        assert f"no network at {where}" in warned[0]
+        # And once more at the end, where rows were lost.
+        assert warned[1:] == (
+            ["the tracker mine took 0 of 1 rows; the run's folder has all"] if where != "close" else []
+        )
+
+
+@pytest.mark.parametrize("name", ["nowhere.Service", f"{__name__}.Failing"], ids=["no-module", "needs-arguments"])
+def test_a_service_that_cannot_be_had_is_said_again_at_the_end(name: str, tmp_path: Path) -> None:
+    warned: list[str] = []
+    with code_granted([name]):
+        (tracker,) = open_services([name], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
+    tracker.log(ROW)
+    tracker.close()
+    assert warned == 2 * warned[:1]
+    assert f"{name} is left out" in warned[0]
+
+
+def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:
+    warned: list[str] = []
+
+    def mine(lease: Lease) -> list[Tracker]:
+        with code_granted([f"{__name__}.Mine"]):
+            return open_services([f"{__name__}.Mine"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, lease)
+
+    own, newer = take_lease(RunFolder(tmp_path), {}), take_lease(RunFolder(tmp_path), {})
+    (tracker,) = mine(own)
+    tracker.close()
+    assert sessions(tmp_path) == {}
+    assert "FencedError" in warned[0]
+    (tracker,) = mine(newer)
+    tracker.close()
+    assert sessions(tmp_path) == {f"{__name__}.Mine": "session-1"}
+    assert len(warned) == 1
+
+
+def test_the_best_of_each_metric_is_told_of_the_groups_that_are_logged(tmp_path: Path, monkeypatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    from noether.runs.tracking.wandb_service import WandbService
+
+    best: dict[str, str] = {}
+    run = SimpleNamespace(id="1", define_metric=lambda name, summary=None, **_: best.update({name: summary}))
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    WandbService().open(RunFacts("run", tmp_path, {}, Metrics.of(Metric("accuracy", better="higher")), ("ema", "raw")))
+    row = {"kind": "evaluation", "update": 3, "split": "validation", "metrics": {"accuracy": 0.5}}
+    groups = {f"{group}/{name}" for weights in ("ema", "raw") for group, name, _ in logged({**row, "weights": weights})}
+    assert best == {"*": None, **dict.fromkeys(groups, "max")}
+
+
+def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
+    """Starts a run and kills its process once the history has reached an update, and the service has been opened."""
+    command = [sys.executable, "-m", "noether", "train", *words]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 150
+        while time.monotonic() < deadline and process.poll() is None:
+            rows = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
+            if any(f'"update": {update}' in row for row in rows) and (folder / "trackers.json").exists():
+                break
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", in_every_push(("wandb", "mlflow"), "wandb"))
+def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, monkeypatch) -> None:
+    pytest.importorskip(name)
+    folder, store = tmp_path / "run", tmp_path / "mlruns"
+    own = {**environ, "WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
+    words = [
+        *("--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "accelerator=cpu"),
+        *(f"tracker.services=[{name}]", "trainer.max_updates=4000", "trainer.log_every=20 updates"),
+        "trainer.checkpoint_every=20 updates",
+    ]
+    killed_after(40, folder, own, words)
+    session = sessions(folder)[name]
+    killed_after(100, folder, own, words)
+    last = noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **{
+        key: own[key] for key in ("WANDB_MODE", "MLFLOW_TRACKING_URI")
+    })  # fmt: skip
+    assert last.code == 0, last.out + last.err
+    assert sessions(folder) == {name: session}
+    if name == "wandb":
+        parts = sorted(folder.glob("wandb/offline-run-*"))
+        assert len(parts) == 3
+        assert all(part.name.endswith(session) for part in parts), "wandb sync joins parts of one id"
+        assert all(any(part.glob("*.wandb")) for part in parts)
+    else:
+        from mlflow.tracking import MlflowClient
+
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        client = MlflowClient(store.as_uri())
+        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        assert [run.info.run_id for run in runs] == [session]
+        logged = client.get_metric_history(session, "training/loss")
+        assert max(point.step for point in logged) == 140
+
+
+def test_mlflow_takes_any_name_of_a_metric(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    from noether.runs.tracking.mlflow_service import MlflowService
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    service = MlflowService()
+    run = service.open(RunFacts("run", tmp_path, {}, Metrics()))
+    service.log({"training/loss": 3.0, "validation (ema)/top@5": 1.0, "validation (ema)/hits[10]": 2.0}, 1)
+    assert MlflowClient((tmp_path / "mlruns").as_uri()).get_run(run).data.metrics == {
+        "training/loss": 3.0, "validation ema/top_5": 1.0, "validation ema/hits_10_": 2.0
+    }  # fmt: skip
