@@ -14,7 +14,6 @@ from noether.common.errors import RequestError
 from noether.common.numbers import first_of
 from noether.common.stamped_file import StampedFile
 from noether.common.suggest import nearest
-from noether.physics.models.layers.norms import add_unrecorded, set_norms
 
 SHOWN = 12
 
@@ -79,7 +78,6 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
             seen=str(error)[:200],
             expected="a safetensors file",
         ) from None
-    add_unrecorded(source, "", model)
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     found = InitialWeights(
@@ -104,7 +102,6 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
-    set_norms(model)
     return found
 
 

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from noether.common.errors import RequestError
-from noether.config.model import check_heads
 from noether.core.data.layout import Layout
 from noether.core.data.padding import mask_of
 from noether.core.data.points import ANCHOR
 from noether.physics.models.layers.blocks import initialise_linear
 from noether.physics.models.layers.conditioning import ParameterEmbedding
-from noether.physics.models.layers.norms import add_unrecorded, set_norms
 from noether.physics.models.layers.positions import rotary_table, sincos_embedding
+from noether.config.model import check_heads
 
 Batch = dict[str, Tensor]
 
@@ -62,8 +61,6 @@ class PointModel(nn.Module):
     """Tells whoever makes batches that padded ones are understood."""
     points_per_update = 4096
     """Points of each set of a case that an update draws where no setting says so."""
-    unrecorded: Mapping[str, Sequence[float]] = {}
-    """Buffers that weights of checkpoint format 2 may lack, as they were trained."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
         _check_counts({"dim": dim, "heads": heads, **counts})
@@ -157,11 +154,6 @@ class PointModel(nn.Module):
         sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
         tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
         return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        add_unrecorded(state_dict, prefix, self)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        set_norms(self)
 
     def _embed(self, points: Tensor) -> Tensor:
         return sincos_embedding(points, self.dim).to(self._dtype)

@@ -77,8 +77,6 @@ class Transolver(SequenceModel):
     At the defaults 3,860,804 parameters.
     """
 
-    unrecorded = UNFITTED
-
     def __init__(
         self,
         dim: int = 256,

@@ -1,23 +1,14 @@
-"""The eps of layer norms: as published in new models, their own in older weights; a block against torch's own."""
-
-from pathlib import Path
+"""The eps of layer norms, as published; a block against torch's own."""
 
 import pytest
 import torch
-from point_models import SMALL, small_model
-from safetensors.torch import load_file, save_file
+from point_models import SMALL
 from torch import nn
 
-from noether.checkpoints.format import CheckpointFolder
-from noether.checkpoints.initial import load_initial
-from noether.checkpoints.named import named_weights
-from noether.checkpoints.state import load_weights
-from noether.config.compose import read_dumped
 from noether.core.models.build import build_model
 from noether.physics.models.layers.blocks import TransformerBlock
-from noether.physics.models.layers.norms import DIGITS, publish_norms
+from noether.physics.models.layers.norms import publish_norms
 
-OLD_RUNS = Path(__file__).parents[2] / "physics" / "predict" / "old_runs"
 PUBLISHED = ("upt", "ab_upt", "transformer")
 
 
@@ -29,29 +20,6 @@ def eps_of(model):
 @pytest.mark.parametrize(("kind", "eps"), [*((kind, {1e-6}) for kind in PUBLISHED), ("transolver", {1e-5})])
 def test_new_models_have_the_published_eps(kind, eps):
     assert eps_of(build_model(kind, **SMALL[kind])) == eps
-
-
-@pytest.mark.parametrize("kind", PUBLISHED)
-def test_weights_without_a_record_keep_torch_s_eps_and_say_so_from_then_on(kind, tmp_path):
-    old = {name: value for name, value in small_model(kind).state_dict().items() if name != DIGITS}
-    loaded, inside, begun, handed_on = (small_model(kind) for _ in range(4))
-    loaded.load_state_dict(old)
-    nn.ModuleDict({"own": inside}).load_state_dict({f"own.{name}": value for name, value in old.items()})
-    save_file(old, tmp_path / "old.safetensors")
-    load_initial(begun, named_weights(str(tmp_path / "old.safetensors")))
-    handed_on.load_state_dict(loaded.state_dict())
-    assert [eps_of(model) for model in (loaded, inside, begun, handed_on)] == [{1e-5}] * 4
-    handed_on.load_state_dict(small_model(kind).state_dict())
-    assert eps_of(handed_on) == {1e-6}
-
-
-@pytest.mark.parametrize("kind", PUBLISHED)
-def test_checkpoints_of_format_2_keep_theirs(kind):
-    checkpoint = CheckpointFolder(OLD_RUNS / kind / "checkpoints" / "update-000000002")
-    model = build_model(kind, **read_dumped(OLD_RUNS / kind / "config.yaml").model.options())
-    assert (checkpoint.meta()["format"], DIGITS in load_file(checkpoint.path / "ema.safetensors")) == (2, False)
-    load_weights(model, checkpoint, "ema")
-    assert eps_of(model) == {1e-5}
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["as-usual", "where-eps-matters"])

@@ -63,13 +63,3 @@ def test_the_seven_inputs_are_standardised_over_all_points_of_the_training_sampl
     inputs = torch.cat([model._point_inputs(batch, name).flatten(0, 1) for name in model.layout.outputs])
     torch.testing.assert_close(inputs.mean(dim=0), torch.zeros(7, dtype=inputs.dtype), rtol=0, atol=1e-9)
     torch.testing.assert_close(inputs.std(dim=0, correction=0), torch.ones(7, dtype=inputs.dtype), rtol=0, atol=1e-9)
-
-
-def test_weights_from_before_inputs_were_standardised_keep_what_they_were_trained_with():
-    fitted = ("input_mean", "input_deviation")
-    old = {key: value for key, value in small_model("transolver").state_dict().items() if key not in fitted}
-    model = small_model("transolver")
-    model.fit_inputs([make_batch()])
-    model.load_state_dict(old)
-    assert model.input_mean.tolist() == [500.0] * 3 + [0.0] * 4
-    assert model.input_deviation.tolist() == [100.0] * 3 + [1.0] * 4
