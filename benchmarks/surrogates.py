@@ -27,10 +27,10 @@ from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.core.data.points import Sample
-from noether.core.tasks.base import Task
+from noether.core.tasks.base import Task, by_channel
 from noether.launch.processes.openmp import openmp_defaults
 from noether.physics.fields.baselines import make_baselines
-from noether.physics.fields.field_errors import by_channel, field_errors
+from noether.physics.fields.field_errors import field_errors
 from noether.physics.fields.plain_network import PlainNetwork
 
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")

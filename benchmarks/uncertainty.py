@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from record import finish, parser, row, told
 
-from noether.config.dataset import EllipsoidDatasetConfig
 from noether.core.data.build import prepare_data
 from noether.physics.cars.ellipsoid import open_folder
 from noether.physics.cars.ellipsoid_car import (
@@ -33,6 +32,7 @@ from noether.physics.cars.ellipsoid_car import (
 from noether.physics.predict.loaded import LoadedRun
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Shape
+from noether.physics.settings import EllipsoidDatasetConfig
 from noether.physics.uncertainty.conformal import LEVELS, conformal_quantiles, covered_shares
 from noether.physics.uncertainty.ensemble import scores_of, shape_distance
 

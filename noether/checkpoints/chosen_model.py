@@ -1,9 +1,9 @@
-"""Starts an evaluation or an export of a run, on one device of this machine. No torch here."""
+"""The model of a run that is evaluated, asked or exported: a checkpoint, on one device here. No torch here."""
 
 import os
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.named import BEST, named_checkpoint
 from noether.checkpoints.own_settings import own_settings, say_of_settings
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
-from noether.common.errors import RequestError
 from noether.common.flags import one_of
 from noether.config.schema import RunConfig
-from noether.core.data.build import prepare_data
 from noether.launch.detect.process_facts import NOTHING_KNOWN
 from noether.launch.planning.plan import plan_run
 from noether.launch.processes.context import RunInfo
@@ -35,26 +33,6 @@ class ChosenModel:
     code: Collection[str]
     checkpoint: CheckpointFolder
     weights: str
-
-
-@dataclass(frozen=True)
-class EvaluateRequest:
-    """What is evaluated."""
-
-    chosen: ChosenModel
-    data: Path | None
-    split: str
-    as_json: bool
-    vtk: bool
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """What is exported, and where to."""
-
-    chosen: ChosenModel
-    out: Path
-    program: bool
 
 
 @dataclass(frozen=True)
@@ -85,56 +63,6 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     _say_changes(folder, chosen, config)
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
     return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
-
-
-def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluates a split and prints the metrics; those of the test split are kept, and the report shows them.
-
-    Raises:
-        RequestError: no such split.
-    """
-    one_of("split", split, ("test", "validation", "train"))
-    chosen = choose_model(wanted)
-    config = chosen.config
-    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
-    request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
-    return run_here(config, "noether.training.evaluation.evaluate_worker", request)
-
-
-def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
-    """Exports a run's model, on the CPU.
-
-    Raises:
-        RequestError: `out` is a folder with other things in it, or it holds an earlier export and `overwrite` was not
-            asked for.
-    """
-    target = Path(out).expanduser()
-    _check_export_folder(wanted.run, target, overwrite)
-    chosen = choose_model(wanted)
-    chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
-    request = ExportRequest(chosen, target, program)
-    return run_here(chosen.config, "noether.physics.export.export.export_worker", request)
-
-
-def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / "model.json").is_file():
-        raise RequestError(
-            "not-an-export",
-            f"{target} exists and is not an export",
-            seen="files of another kind",
-            expected="a new folder, or one with an earlier export",
-            fix=f"noether export {run} {target}-export",
-        )
-    if not overwrite:
-        raise RequestError(
-            "export-exists",
-            f"{target} already holds an export",
-            seen=f"{target / 'model.json'}",
-            expected="a new folder, or --overwrite to replace the export that is there",
-            fix=f"noether export {run} {target} --overwrite",
-        )
 
 
 def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunConfig) -> None:

@@ -11,8 +11,9 @@ from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
 from noether.common.numbers import size_text
+from noether.common.refused_disk import refusals_told
 from noether.common.whole_file import UNFENCED
-from noether.runs.folder import RunFolder, existing_run, refusals_told
+from noether.runs.folder import RunFolder, existing_run
 
 
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:

@@ -85,7 +85,8 @@ def evaluate(
         split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
     """
-    from noether.checkpoints.chosen_model import WantedModel, evaluate_here
+    from noether.checkpoints.chosen_model import WantedModel
+    from noether.training.evaluate_command import evaluate_here
 
     return evaluate_here(WantedModel(run, checkpoint, weights, trust), split, as_json=json, vtk=vtk)
 
@@ -147,7 +148,8 @@ def export(
         weights_only: leave out the program, for models that torch.export cannot write
         overwrite: replace an export that is already in the folder
     """
-    from noether.checkpoints.chosen_model import WantedModel, export_here
+    from noether.checkpoints.chosen_model import WantedModel
+    from noether.physics.export.command import export_here
 
     wanted = WantedModel(run, checkpoint, weights, trust)
     return export_here(wanted, out, program=not weights_only, overwrite=overwrite)

@@ -10,6 +10,8 @@ from typing import Any
 NONE = "–"
 """Stands where there is no number: a ratio to 0, or a model that predicts NaN."""
 DIGITS = 4
+LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
+"""Metres of one unit of length."""
 
 
 def finite(value: Any, otherwise: Any = None) -> Any:

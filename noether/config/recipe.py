@@ -1,61 +1,25 @@
-"""Chooses batch and length of a run from the prepared cases it learns from, where its settings say `auto`.
+"""Batch and length of a run whose settings leave them to the data, by `auto`.
 
-Both follow from the data and the model alone, so that they are the same on every machine. The numbers are for five
-minutes of two cores with `mlp`; docs/own-data.md says what they were measured on.
+Both follow from the data and the model alone, so that they are the same on every machine.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
-from pathlib import Path
 from typing import Any
 
-from noether.common.plain_file import read_plain
+from noether.registry import hook
 
 AUTO, CHOSEN = "auto", ("effective_batch_size", "max_updates")
-LARGEST_BATCH = {"mlp": 16}
-OTHER_BATCH = 8
-# An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
-SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
-WHY_THIS_WIDTH = "the smallest error in equal time of the widths 64, 128 and 256, with 63 cases and with 416"
-"""Of `mlp`, whatever the data: docs/own-data.md has the figures."""
-EPOCHS, FEWEST_UPDATES = 100, 1000
-"""Of the other models, whose updates are larger: each sees a case so many times."""
-
-
-@dataclass(frozen=True)
-class CasesToLearn:
-    """What a recipe follows from: cases to train on, and sets of points with fields."""
-
-    training: int = 100
-    sets: int = 1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Batch and length, and why."""
+    """Batch and length, and why. of_the_data: whether `plan` says why; of other data than cases nothing is known."""
 
     effective_batch_size: int
     max_updates: int
     reason: str
-
-
-def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
-    """Chooses for a model (`model.kind`) and cases, or usual ones where none are known; `batch`: one that is given.
-
-    The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
-    """
-    cases, largest = known or CasesToLearn(), LARGEST_BATCH.get(model, OTHER_BATCH)
-    batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
-    sets = f"{cases.sets} set{'' if cases.sets == 1 else 's'}"
-    about = f"{'for' if known else 'as for'} {cases.training:,} training cases of {sets} of points"
-    if model in LARGEST_BATCH:
-        seconds = UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest
-        updates = round(SECONDS / seconds, -2)
-        return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes of two cores")
-    updates = max(FEWEST_UPDATES, ceil(EPOCHS * cases.training / batch))
-    return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")
+    of_the_data: bool = True
 
 
 def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None]:
@@ -66,7 +30,10 @@ def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None
     names = left_to_recipe(settings)
     if not names:
         return settings, None
-    recipe = _recipe_for(settings)
+    dataset, model, trainer = (_section(settings, name) for name in ("dataset", "model", "trainer"))
+    given = trainer.get("effective_batch_size")
+    batch = given if isinstance(given, int) and given > 0 else None
+    recipe: Recipe = hook("recipe")(dataset, settings.get("dataset_root"), str(model.get("kind")), batch)
     chosen = {name: getattr(recipe, name) for name in names}
     return {**settings, "trainer": {**settings["trainer"], **chosen}}, recipe
 
@@ -77,27 +44,6 @@ def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in CHOSEN if trainer.get(name) == AUTO]
 
 
-def _recipe_for(settings: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe for a run's settings; of other data than prepared cases it knows nothing."""
-    dataset, model, trainer = (_section(settings, name) for name in ("dataset", "model", "trainer"))
-    root, cases = settings.get("dataset_root"), None
-    if dataset.get("kind") == "cases" and isinstance(root, str | Path):
-        cases = _read_cases(root, dataset.get("validation_fraction", 0.1))
-    given = trainer.get("effective_batch_size")
-    return choose_recipe(cases, str(model.get("kind")), given if isinstance(given, int) and given > 0 else None)
-
-
 def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = settings.get(name)
     return section if isinstance(section, Mapping) else {}
-
-
-def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
-    """Reads `dataset.json`. None where it is not one: the check of the data, which comes next, says what is wrong."""
-    try:
-        content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
-        splits = content["splits"]
-        training = len(splits["train"]) - (0 if splits.get("validation") else round(len(splits["train"]) * held_out))
-        return CasesToLearn(training, max(1, len({field["set"] for field in content["fields"].values()})))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None

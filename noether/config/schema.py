@@ -8,17 +8,16 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from noether.common.errors import RequestError
-from noether.config.dataset import DatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 from noether.config.distributed import DistributedConfig
-from noether.config.model import ABUPTConfig, ModelConfig, UPTConfig
+from noether.config.kinds import DatasetConfig, ModelConfig, TaskConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.recipe import Recipe
 from noether.config.section import Section
 from noether.config.setting_error import SettingError
 from noether.config.slurm import SlurmConfig
-from noether.config.task import TaskConfig
 from noether.config.tracker import TrackerConfig
 from noether.config.trainer import TrainerConfig
+from noether.registry import settings_of
 
 # Options of components that the user has written, and lines that are copied into the script unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
@@ -79,7 +78,7 @@ class RunConfig(Section):
         0, ge=0, description="Loader processes per rank; memory-mapped data is read fastest with 0."
     )
     dataset: DatasetConfig
-    model: ModelConfig = UPTConfig()
+    model: ModelConfig = settings_of("model")["upt"]()
     task: TaskConfig
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
@@ -157,19 +156,9 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _enough_points_for_the_supernodes(self) -> "RunConfig":
-        known = (EllipsoidDatasetConfig, ShapeNetCarDatasetConfig)
-        if isinstance(self.model, (UPTConfig, ABUPTConfig)) and isinstance(self.dataset, known):
-            points = self.dataset.geometry_points or self.dataset.surface_points
-            if self.model.supernodes is not None and self.model.supernodes > points:
-                raise SettingError(
-                    "too-few-geometry-points",
-                    "model.supernodes",
-                    f" is more than the {points} geometry points",
-                    value=self.model.supernodes,
-                    expected="at most as many supernodes as geometry points",
-                    fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
-                )
+    def _parts_go_together(self) -> "RunConfig":
+        for name in SECTIONS_OF_A_TRAINED_MODEL:
+            getattr(self, name).check_beside(self)
         return self
 
     @model_validator(mode="before")

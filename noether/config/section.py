@@ -1,9 +1,9 @@
 """Base classes for the sections of the configuration."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from noether.common.suggest import did_you_mean, nearest
 from noether.config.setting_error import SettingError
@@ -30,6 +30,33 @@ class ComponentSection(Section):
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments for the component's constructor."""
         return self.model_dump(exclude={"kind"})
+
+    def check_beside(self, config: Any) -> None:
+        """Refuse what does not go together with other sections of a RunConfig. SettingError; default: nothing."""
+
+    def reasons(self) -> dict[str, str]:
+        """Return why settings are as they are, by what `plan` calls them. Default: nothing is said."""
+        return {}
+
+
+class DatasetSection(ComponentSection):
+    """Settings of a data set: which samples to train on, and how many points of each."""
+
+    validation_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Share of the training split that is held out for choosing the best weights."
+    )
+    points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Number of points drawn anew for every update, by the prefix of their keys (surface, volume); "
+        "prefixes not listed use all their points. Evaluation uses all points.",
+    )
+    geometry_points: int | None = Field(
+        None, gt=0, description="Number of surface points that the model sees as the shape; null: all, or 512 for mlp."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments for the data set's constructor."""
+        return self.model_dump(exclude={"kind", "validation_fraction", "points_per_update", "geometry_points"})
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

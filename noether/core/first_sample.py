@@ -12,7 +12,6 @@ from noether.core.data.order import SampleKey
 from noether.core.precision import Precision, evaluation_mode
 from noether.core.problem import Problem
 from noether.core.tasks.base import Predictions, Task
-from noether.physics.models.points import PointModel
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
@@ -160,7 +159,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
             expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
             fix=f"model.input={takes} {_output_line(problem.task, batch)}",
         )
-    if isinstance(error, ValueError) and isinstance(problem.model, PointModel):
+    if isinstance(error, ValueError) and hasattr(problem.model, "needs"):
         return RequestError(
             "model-cannot-take-samples",
             f"{type(problem.model).__name__} cannot take these samples",

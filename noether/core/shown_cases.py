@@ -14,9 +14,7 @@ from noether.core.data.loader import Batch
 from noether.core.data.padding import mask_of
 from noether.core.evaluate import SplitMetrics
 from noether.core.tasks.angles import in_units
-from noether.core.tasks.base import Predictions, Task
-from noether.physics.fields.field_errors import by_channel
-from noether.physics.predict.vtk_output import field_arrays, write_fields
+from noether.core.tasks.base import Predictions, Task, by_channel
 from noether.runs.report.chosen_cases import Label
 
 ERRORS_PER_SAMPLE = 2048
@@ -94,12 +92,12 @@ def write_cases(
             points = batch[field.points][0]
             prediction, truth = in_units(field, physical[name][0], by_channel(batch[name][0]))
             every = 1 if most_points is None else ceil(len(points) / most_points)
-            arrays[f"{prefix}/points"] = _array(points[::every])
-            arrays[f"{prefix}/truth"] = _array(truth[::every])
-            arrays[f"{prefix}/prediction"] = _array(prediction[::every])
+            arrays[f"{prefix}/points"] = to_array(points[::every])
+            arrays[f"{prefix}/truth"] = to_array(truth[::every])
+            arrays[f"{prefix}/prediction"] = to_array(prediction[::every])
             normals = field.points.replace("_points", "_normals")
             if normals in batch:
-                arrays[f"{prefix}/normals"] = _array(batch[normals][0][::every])
+                arrays[f"{prefix}/normals"] = to_array(batch[normals][0][::every])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.
@@ -107,29 +105,6 @@ def write_cases(
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 
 
-def write_case_files(
-    folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
-) -> list[str]:
-    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; returns the paths.
-
-    Args:
-        folder, task: where to, and what names the fields and their points.
-        shown, faces: the cases, and the faces of the surface points of each, where they are known.
-        names: names of all samples, by position.
-    """
-    written = []
-    for (label, place, position, physical, batch), own_faces in zip(shown, faces, strict=True):
-        stem = f"{label if place == 1 else f'{label}-{place}'}_{names[position]}"
-        for points in dict.fromkeys(field.points for field in task.fields.values()):
-            arrays: dict[str, np.ndarray] = {}
-            for name in (name for name, field in task.fields.items() if field.points == points):
-                both = in_units(task.fields[name], physical[name][0], by_channel(batch[name][0]))
-                arrays |= field_arrays(name, *(np.squeeze(_array(one)) for one in both))
-            path = folder / f"{stem}_{points.removesuffix('_points')}.vtu"
-            write_fields(path, _array(batch[points][0]), own_faces if points.startswith("surface") else None, arrays)
-            written.append(str(path))
-    return written
-
-
-def _array(tensor: Tensor) -> np.ndarray:
+def to_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor's numbers in float32, on the CPU."""
     return tensor.detach().float().cpu().numpy()

@@ -263,8 +263,8 @@ def _like(pattern: str) -> Callable[[str], object]:
 
 _COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
     sockets-per-node cores-per-socket threads-per-core"""
-# Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its manual says:
-# `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
+# Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its
+# manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
 _FORMS: Mapping[str, _Form] = {
     name: form

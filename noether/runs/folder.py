@@ -1,18 +1,16 @@
 """The files of a run folder, and how an earlier run is found. No torch here."""
 
-import errno
-import os
 import re
 import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.errors import RequestError
+from noether.common.refused_disk import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.common.suggest import nearest
 
 UPDATE = "update-"
@@ -20,8 +18,6 @@ CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")
 """The name of a checkpoint: the updates it was written after. One that is half-written, or a copy, has another."""
 REPLACED = ".replaced-"
 """Between the name of a run that was started over and the number of its earlier folder."""
-ELSEWHERE = "output_path=FOLDER"
-"""What a start writes where the disk refuses its run."""
 
 
 class _Inside:
@@ -92,42 +88,6 @@ class RunFolder:
     def as_copy(self, command: str, copy: str = "COPY") -> str:
         """Returns the line that has a command of noether write to a copy, where the run can only be read."""
         return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} {copy}"
-
-
-class DiskRefusal(RequestError):
-    """The disk refuses a write that the run needs."""
-
-
-DISK_ERRNOS = frozenset(
-    (
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EBUSY, errno.ENODEV),
-        *(errno.ENXIO, errno.ENOTCONN, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.ETIMEDOUT, errno.EHOSTDOWN),
-        *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
-    )
-)
-"""What a disk or its server answers that cannot serve now: no mistake of the program's, whatever it was doing."""
-
-
-@contextmanager
-def refusals_told(
-    folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
-) -> Iterator[None]:
-    """Turns an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
-    try:
-        yield
-    except OSError as error:
-        named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
-        if errnos is not None and (named or error.errno not in errnos):
-            raise  # Of another disk, such as the data's.
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise DiskRefusal(
-            "disk-refused",
-            f"cannot write to {folder}",
-            seen=f"{error.strerror} ({error.filename or folder})",
-            expected="a writable folder" + (", on a disk with room" if is_full else ""),
-            fix=f"make room, or {elsewhere}" if is_full else elsewhere,
-            mount="" if is_full else str(folder.absolute().parent),
-        ) from None
 
 
 def new_run_id() -> str:

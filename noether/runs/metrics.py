@@ -145,6 +145,8 @@ OF_THE_LOOP = (
     Metric("host_memory_mib", unit="MiB", label="memory of the host"),
 )
 """What the loop logs of every run."""
+SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
+"""What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
 FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 """The measures of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
 _DESCRIBED = TypeAdapter(list[Metric])

@@ -9,6 +9,9 @@ from noether.runs.records import Row, last_evaluation, mapping, parse_record, re
 VERSION = 2
 """Of result.json. Version 1 had no number; it held errors twice, as `figures` and as `fields`."""
 
+CALIBRATION_VERSION = 2
+"""Of evaluation/intervals-….json."""
+
 
 def read_result(path: Path, warn: Any = lambda text: None) -> dict[str, Any]:
     """Returns what a result.json says, as this version has it; {} where there is none, or where it is damaged."""
@@ -32,3 +35,11 @@ def as_now(result: dict[str, Any]) -> dict[str, Any]:
         return result
     other = ("figures", "fields", "scalars", "baselines", "baseline_scalars")
     return {**{key: value for key, value in result.items() if key not in other}, "metrics": result["figures"]}
+
+
+def parse_calibration(path: Path) -> dict[str, Any]:
+    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
+    record = parse_record(path)
+    if record.get("version") != CALIBRATION_VERSION:
+        raise ValueError(f"version {record.get('version')}, where this noether reads {CALIBRATION_VERSION}")
+    return record

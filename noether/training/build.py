@@ -26,11 +26,12 @@ from noether.core.models.recompute import recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
 from noether.launch.group.group import Group
-from noether.launch.planning.batches import BatchPlan, RunLength, plan_length
+from noether.launch.planning.batches import BatchPlan
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.conditions import data_changes
 from noether.training.optimizers import build_optimizer
 from noether.training.rehearsal import largest_micro_batch
+from noether.training.run_length import RunLength, plan_length
 from noether.training.schedules import Schedule, build_schedule
 
 

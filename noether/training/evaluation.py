@@ -8,12 +8,12 @@ import numpy as np
 from torch import nn
 from torch.utils.data import Subset
 
-from noether.checkpoints.chosen_model import EvaluateRequest
 from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode, RequestError
+from noether.common.refused_disk import refusals_told
 from noether.common.strict_json import strict_json
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.core.data.about import about_data, sample_name
@@ -22,16 +22,18 @@ from noether.core.evaluate import Evaluator, SplitMetrics
 from noether.core.models.build import count_parameters
 from noether.core.precision import choose_precision
 from noether.core.problem import build_problem, check_held_out
-from noether.core.shown_cases import ShownCase, point_errors, write_case_files, write_cases
+from noether.core.shown_cases import ShownCase, point_errors, write_cases
 from noether.core.tasks.base import Predictions, SampleMetrics
 from noether.launch.group.group import joined_group
 from noether.launch.processes.context import WorkerContext
-from noether.runs.folder import RunFolder, refusals_told
+from noether.registry import hook
+from noether.runs.folder import RunFolder
 from noether.runs.metrics import described_by
 from noether.runs.records import mean_rate, number, read_metrics, read_record, write_record
 from noether.runs.report.chosen_cases import choose_cases
 from noether.runs.report.tables import result_tables
 from noether.runs.results import VERSION
+from noether.training.evaluate_command import EvaluateRequest
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,11 @@ class RunEvaluation:
             **task.results(sample_metrics, metrics),
         }
         if task.baselines and task.fields:
-            from noether.physics.fields.baselines import score_baselines  # with SciPy, at the end and on rank 0 alone
-
             # The nearest shape is looked for among what was trained on, for whatever split is scored.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.train_indices
-            result["baselines"] = score_baselines(
+            # With SciPy, at the end and on rank 0 alone.
+            result["baselines"] = hook("baselines")(
                 task, *train, scored, updates=result["updates"], among_itself=split == "train"
             )
         if task.fields:
@@ -130,7 +131,7 @@ class RunEvaluation:
             return {}
         faces_of = getattr(dataset, "faces", None)
         faces = [faces_of(indices[case.position]) if callable(faces_of) else None for case in shown]
-        return {"files": write_case_files(self.folder.evaluation / f"{split}-vtk", task, shown, names, faces)}
+        return {"files": hook("case files")(self.folder.evaluation / f"{split}-vtk", task, shown, names, faces)}
 
 
 def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from noether.checkpoints.format import selected_checkpoint
 from noether.checkpoints.state import load_weights, model_tensors
 from noether.common.console import Console
 from noether.common.errors import NoetherError
+from noether.common.refused_disk import DiskRefusal, refusals_told
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.launch.group.group import LONGEST_FINISH_S
 from noether.launch.group.stop import AgreedStop, StopAgreed
-from noether.runs.folder import DiskRefusal, RunFolder, refusals_told
+from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics, write_record
 from noether.runs.report.tables import result_tables
 from noether.runs.resuming import continue_line

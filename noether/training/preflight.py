@@ -13,11 +13,9 @@ from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.stamped_file import StampedFile
-from noether.config.dataset import CustomDatasetConfig
-from noether.config.model import CustomModelConfig
+from noether.config.kinds import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
-from noether.config.task import CustomTaskConfig
 from noether.core.components import Component
 from noether.core.data.build import check_data
 from noether.launch.detect.placement import Placement

@@ -6,7 +6,7 @@ from math import cos, isfinite, pi
 from noether.common.errors import RequestError
 from noether.config.optimizer import CosineConfig, CustomScheduleConfig, OneCycleConfig, ScheduleConfig, StepConfig
 from noether.core.components import Component
-from noether.launch.planning.batches import RunLength
+from noether.training.run_length import RunLength
 
 Schedule = Callable[[int], float]
 """update (0-based) → learning rate."""

@@ -12,6 +12,7 @@ from noether.checkpoints.pruning import remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
+from noether.common.refused_disk import refusals_told
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
@@ -24,7 +25,7 @@ from noether.launch.planning.plan import RunPlan, plan_run, render_plan, run_inf
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
 from noether.runs.attempts import record_outcome, record_stop
-from noether.runs.folder import RunFolder, refusals_told
+from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, attempts_so_far, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record

@@ -8,6 +8,7 @@ from noether.checkpoints.state import state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode
+from noether.common.refused_disk import DISK_ERRNOS, refusals_told
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.launch.group.deadline import ASSUMED_BYTES_PER_S, Deadline
@@ -15,7 +16,6 @@ from noether.launch.group.group import Group, joined_group
 from noether.launch.group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
 from noether.runs.attempts import record_meeting, record_outcome, record_stop
-from noether.runs.folder import DISK_ERRNOS, refusals_told
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own

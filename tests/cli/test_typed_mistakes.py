@@ -231,8 +231,8 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "typed_package" / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for place in ("start", "shape_request"):
-        monkeypatch.setattr(f"noether.physics.predict.{place}.run_here", lambda *request: 0)
+    for place in ("training.evaluate_command", "physics.export.command", "physics.predict.shape_request"):
+        monkeypatch.setattr(f"noether.{place}.run_here", lambda *request: 0)
     monkeypatch.setattr("noether.runs.report.page.write_report", lambda folder: folder.report)
     return tmp_path
 

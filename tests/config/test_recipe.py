@@ -6,8 +6,8 @@ import pytest
 
 from noether.config.compose import load_config
 from noether.config.origins import settings_with_origins
-from noether.config.recipe import choose_recipe
 from noether.launch.planning.plan import plan_run
+from noether.physics.cases.recipe import choose_recipe
 
 
 def prepared(folder, training: int, validation: int = 0, sets: tuple[str, ...] = ("volume",)) -> str:

@@ -9,7 +9,7 @@ from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.interval import Interval
-from noether.launch.planning.batches import RunLength
+from noether.training.run_length import RunLength
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 300.0), ("", 300.0), (" 90 ", 90.0), ("1e3", 1000.0)], ids=str)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from noether.config.task import FieldConfig
+from noether.config.fields import FieldConfig
 from noether.core.shown_cases import ShownCase, write_cases
 from noether.runs.metrics import Metric
 from noether.runs.report.run import read_evaluation

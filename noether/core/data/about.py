@@ -28,19 +28,6 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def axes_words(space: Mapping[str, Any]) -> str:
-    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say."""
-    named = {}
-    for what, words in (("up", "up"), ("wind", "along the wind")):
-        direction = [float(value) for value in space.get(what, ())]
-        main = max(range(len(direction)), key=lambda axis: abs(direction[axis]), default=None)
-        if main is not None:
-            named[main] = words if direction[main] > 0 else f"{words}, backwards"
-    if len(named) == 2:
-        named[({0, 1, 2} - set(named)).pop()] = "across"
-    return ", ".join(f"{'xyz'[axis]} {words}" for axis, words in sorted(named.items()))
-
-
 def sample_name(dataset: Any, index: int) -> str:
     """Returns what a data set calls a sample; its number where it has no names."""
     name = getattr(dataset, "name", None)

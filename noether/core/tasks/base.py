@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from noether.common.errors import RequestError
-from noether.config.task import FieldConfig
+from noether.config.fields import FieldConfig
 from noether.core.data.layout import Layout
 from noether.core.data.loader import Batch
 from noether.runs.metrics import Metric
@@ -189,3 +189,8 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
             )
         if (seen := tuple(predictions[name].shape)) != expected:
             raise wrong("prediction-shape", f"the model's {name} has the wrong shape", str(seen), str(expected))
+
+
+def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
+    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
+    return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values

@@ -4,11 +4,9 @@ from typing import Any
 
 from noether.core.components import Component
 from noether.core.tasks.base import Task
+from noether.registry import code_of
 
-REGISTRY = {
-    "classification": "noether.core.tasks.classification.ClassificationTask",
-    "fields": "noether.physics.fields.fields.FieldsTask",
-}
+REGISTRY = code_of("task")
 """The tasks that come with noether, by the short name that `task.kind` takes."""
 
 

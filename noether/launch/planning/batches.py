@@ -2,14 +2,8 @@
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
 
 from noether.common.errors import RequestError
-from noether.config.interval import Interval
-
-if TYPE_CHECKING:
-    from noether.config.trainer import TrainerConfig
-    from noether.core.data.order import GlobalOrder
 
 
 @dataclass(frozen=True)
@@ -63,52 +57,3 @@ def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_si
             fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
         )
     return BatchPlan(effective_batch_size, per_rank, per_rank, 1).with_room_for(max_batch_size or per_rank)
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """The length of a run: updates per epoch and in total."""
-
-    updates_per_epoch: int
-    total_updates: int
-    effective_batch_size: int
-
-    def count_updates(self, interval: Interval) -> int:
-        """Converts an interval into updates of this run, at least 1 (`%` may give 0); samples to the nearest update."""
-        if interval.unit == "%":
-            return round(interval.count / 100 * self.total_updates)
-        if interval.unit == "epochs":
-            return int(interval.count) * self.updates_per_epoch
-        if interval.unit == "samples":
-            return max(1, round(interval.count / self.effective_batch_size))
-        return int(interval.count)
-
-    @property
-    def epochs(self) -> float:
-        """The length in epochs."""
-        return self.total_updates / self.updates_per_epoch
-
-
-def plan_length(order: "GlobalOrder", trainer: "TrainerConfig") -> RunLength:
-    """Converts the length that the settings give (epochs, updates or samples) into updates.
-
-    Raises:
-        RequestError: the training split is smaller than one effective batch.
-    """
-    effective_batch_size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
-    if not updates_per_epoch:
-        raise RequestError(
-            "too-few-samples",
-            "the training split is smaller than one effective batch",
-            seen=f"{order.samples} training samples, trainer.effective_batch_size={effective_batch_size}",
-            expected="at least one whole batch per epoch",
-            fix=f"trainer.effective_batch_size={max(order.samples, 1)}      (or less)",
-        )
-    if trainer.max_updates is not None:
-        total = trainer.max_updates
-    elif trainer.max_samples is not None:
-        total = max(1, trainer.max_samples // effective_batch_size)
-    else:
-        assert trainer.max_epochs is not None  # The settings give exactly one of the three.
-        total = trainer.max_epochs * updates_per_epoch
-    return RunLength(updates_per_epoch, total, effective_batch_size)

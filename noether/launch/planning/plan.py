@@ -12,8 +12,6 @@ from rich.text import Text
 
 from noether import __version__
 from noether.config.distributed import DistributedConfig, with_environment
-from noether.config.model import MLPConfig
-from noether.config.recipe import WHY_THIS_WIDTH
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.launch.detect.devices import GpuDriver
@@ -144,10 +142,9 @@ def plan_run(
             reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     reasons["batch"] = reason
     recipe = config.recipe
-    if config.dataset.kind == "cases" and recipe is not None and recipe.max_updates == trainer.max_updates:
+    if recipe is not None and recipe.of_the_data and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
-        if isinstance(config.model, MLPConfig) and config.model.dim == MLPConfig().dim:
-            reasons["model"] = f"mlp, {config.model.dim} wide: {WHY_THIS_WIDTH}"
+        reasons |= config.model.reasons()
     if placement.workers[0].device.kind == "cuda" and trainer.precision == "float32":
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.errors import signal_code
+from noether.common.refused_disk import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo
@@ -27,7 +28,6 @@ from noether.launch.processes.worker import (
     worker_environment,
     write_error_file,
 )
-from noether.runs.folder import refusals_told
 
 
 def run_placement(

@@ -19,6 +19,7 @@ from typing import Any
 
 from noether.common.errors import RequestError
 from noether.common.processes import ProcessId, descendants, process_table
+from noether.common.refused_disk import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo, WorkerContext
@@ -27,7 +28,6 @@ from noether.launch.processes.openmp import openmp_defaults
 from noether.launch.processes.ports import RunPorts
 from noether.launch.processes.rank_state import new_counters
 from noether.launch.processes.worker import changed_environment, error_file, worker_environment, worker_main
-from noether.runs.folder import refusals_told
 
 # By name: importing it here would import torch into the parent process.
 PRELOAD = "noether.launch.processes.preload"

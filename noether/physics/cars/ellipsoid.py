@@ -29,7 +29,7 @@ from noether.physics.cars.ellipsoid_car import (
 if TYPE_CHECKING:
     import torch
 
-    from noether.config.dataset import EllipsoidDatasetConfig
+    from noether.physics.settings import EllipsoidDatasetConfig
 
 SPLITS = ("train", "test")
 FORMAT_VERSION = 1  # raise it when the same seed gives other numbers

@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from noether.common.errors import RequestError
-from noether.config.dataset import SHAPENET_CAR_SURFACE_POINTS
 from noether.physics.cases.mesh_files import MeshFile, read_array, read_mesh
 from noether.physics.cases.surface_mesh import frontal_area, oriented, point_areas, pressure_force
+from noether.physics.settings import SHAPENET_CAR_SURFACE_POINTS
 
 SURFACE, VOLUME, PRESSURE = RAW_FILES = ("quadpress_smpl.vtk", "hexvelo_smpl.vtk", "press.npy")
 RAW_SURFACE_POINTS = 3682

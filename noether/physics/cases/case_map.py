@@ -11,14 +11,13 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from noether.common.errors import RequestError
+from noether.common.numbers import LENGTHS
 from noether.common.suggest import nearest
 from noether.config.section import Section
 from noether.core.tasks.angles import Period
 from noether.physics.cases.tensors import Invariant, TensorOrder, as_components, as_matrices
 
 MAPS = resources.files("noether.physics.cases") / "maps"
-LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
-"""Metres of one unit of length."""
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
 """Names that a set's own arrays have, and that its fields may not."""

@@ -15,7 +15,6 @@ from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
 from noether.common.numbers import first_of
 from noether.common.strict_json import strict_json
-from noether.config.dataset import ShapeNetCarDatasetConfig
 from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.core.data.build import data_source, open_splits
@@ -29,6 +28,7 @@ from noether.physics.cases.metadata import DATASET_FILE
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
 from noether.physics.cases.unpack import is_archive, unpacked
+from noether.physics.settings import ShapeNetCarDatasetConfig
 
 SHAPENET_CAR = "shapenet_car"
 SHOWN = 20  # names or reasons of a list

@@ -9,7 +9,8 @@ from typing import get_args
 
 import numpy as np
 
-from noether.physics.cases.case_map import LENGTHS, RESERVED, SetKind, unfit_for_forces
+from noether.common.numbers import LENGTHS
+from noether.physics.cases.case_map import RESERVED, SetKind, unfit_for_forces
 from noether.physics.cases.draft_numbers import draft_numbers, keys, numbers_of
 from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.physics.cases.tensors import TensorOrder

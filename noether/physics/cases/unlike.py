@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noether.common.errors import RequestError
-from noether.physics.cases.case_map import LENGTHS
+from noether.common.numbers import LENGTHS
 
 FEWEST, FEWEST_LENGTHS = 8, 5  # cases of which some can be unlike the others
 UNLIKE, FLOOR = 12, 0.04

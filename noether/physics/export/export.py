@@ -15,21 +15,21 @@ from safetensors.torch import save
 from torch import Tensor
 
 from noether import __version__
-from noether.checkpoints.chosen_model import ExportRequest
 from noether.checkpoints.state import model_tensors
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, RequestError
 from noether.common.whole_file import UNFENCED
-from noether.core.data.about import axes_words
 from noether.core.data.layout import CASE
 from noether.core.data.packed import digest_of, write_digest
 from noether.core.data.points import KNOWN
 from noether.core.tasks.angles import as_pair
 from noether.launch.group.group import joined_group
 from noether.launch.processes.context import WorkerContext
+from noether.physics.export.command import ExportRequest
 from noether.physics.export.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
 from noether.physics.predict.shape_input import Shape
 from noether.physics.predict.trained import TrainedModel, load_trained, shape_batch
+from noether.runs.report.phrases import axes_words
 
 COUNTS = (64, 1000, 3586)
 """Numbers of points at which the program is held against the model, and of samples in a batch."""

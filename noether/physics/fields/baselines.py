@@ -12,8 +12,7 @@ from torch import Tensor
 
 from noether.core.data.loader import Dataset
 from noether.core.data.points import GEOMETRY, Sample
-from noether.core.tasks.base import SampleMetrics, Task
-from noether.physics.fields.field_errors import by_channel
+from noether.core.tasks.base import SampleMetrics, Task, by_channel
 from noether.physics.fields.plain_network import UPDATES, PlainNetwork, scaled_parameters
 
 COARSE_POINTS = 128

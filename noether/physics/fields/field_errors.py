@@ -103,11 +103,6 @@ def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> st
     return str(own[channel])
 
 
-def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
-    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
-    return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
-
-
 def with_channel(values: Tensor) -> Tensor:
     """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
     return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)

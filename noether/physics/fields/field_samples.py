@@ -7,9 +7,10 @@ from torch import Tensor
 
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.config.task import FieldConfig, ParameterConfig
+from noether.config.fields import FieldConfig
 from noether.core.data.checks import OF_A_POINT, set_rows
 from noether.core.data.layout import CASE
+from noether.physics.settings import ParameterConfig
 
 Sample = Mapping[str, Tensor]
 Given = Mapping[str, Any] | None

@@ -8,20 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noether.config.task import FieldConfig, ForceCoefficientConfig, ParameterConfig
+from noether.config.fields import FieldConfig
 from noether.core.data.layout import CASE, Layout, in_order
 from noether.core.data.loader import Batch
 from noether.core.data.moments import Moments
 from noether.core.data.padding import mask_of, mean_of_points
 from noether.core.data.points import ANCHOR
-from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, check_predictions
-from noether.physics.fields.field_errors import (
-    by_channel,
-    component_name,
-    field_metrics,
-    summarise_errors,
-    with_channel,
-)
+from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, by_channel, check_predictions
+from noether.physics.fields.field_errors import component_name, field_metrics, summarise_errors, with_channel
 from noether.physics.fields.field_samples import check_columns, check_keys, check_names, components_of, describe
 from noether.physics.fields.field_statistics import (
     SCALINGS,
@@ -37,6 +31,7 @@ from noether.physics.fields.field_statistics import (
 from noether.physics.fields.force_loss import ForceLoss
 from noether.physics.fields.physical_metrics import details, errors, named, numbers
 from noether.physics.fields.scalars import measure_scalars, scalar_facts, scalar_metrics
+from noether.physics.settings import ForceCoefficientConfig, ParameterConfig
 from noether.runs.metrics import Metric
 
 POSITION_SCALE = 1000.0

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from noether.common.errors import RequestError
-from noether.config.task import ForceCoefficientConfig
 from noether.core.data.moments import Moments
-from noether.physics.fields.field_errors import by_channel
+from noether.core.tasks.base import by_channel
 from noether.physics.fields.forces import mean_force
+from noether.physics.settings import ForceCoefficientConfig
 
 Scalars = Mapping[str, ForceCoefficientConfig]
 PHYSICAL = "physical_"

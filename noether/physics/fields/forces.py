@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from noether.config.task import ForceCoefficientConfig
+from noether.physics.settings import ForceCoefficientConfig
 
 Batch = Mapping[str, Tensor]
 

@@ -7,9 +7,8 @@ import torch
 from noether.core.data.loader import Batch
 from noether.core.data.padding import mask_of
 from noether.core.tasks.angles import in_units
-from noether.core.tasks.base import Predictions, SampleMetrics
+from noether.core.tasks.base import Predictions, SampleMetrics, by_channel
 from noether.physics.fields.field_errors import (
-    by_channel,
     component_name,
     field_errors,
     squared_sums,

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from noether.core.data.points import Sample
-from noether.core.tasks.base import Task
-from noether.physics.fields.field_errors import by_channel
+from noether.core.tasks.base import Task, by_channel
 from noether.physics.fields.fields import POSITION_SCALE
 
 UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128

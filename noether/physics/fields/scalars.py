@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.config.task import ForceCoefficientConfig
-from noether.runs.metrics import Metric
+from noether.physics.settings import ForceCoefficientConfig
+from noether.runs.metrics import SCALAR_PARTS, Metric
 
 if TYPE_CHECKING:
     from noether.physics.fields.fields import FieldsTask
@@ -23,8 +23,6 @@ MEASURES = {
 """What is computed of a number; a unit is that of the number."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
 """The measures that are there, without a value, of a number that is not known of every sample."""
-SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
-"""What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
 
 
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:

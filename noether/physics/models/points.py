@@ -16,7 +16,7 @@ from noether.core.data.points import ANCHOR
 from noether.physics.models.layers.blocks import initialise_linear
 from noether.physics.models.layers.conditioning import ParameterEmbedding
 from noether.physics.models.layers.positions import rotary_table, sincos_embedding
-from noether.config.model import check_heads
+from noether.physics.settings import check_heads
 
 Batch = dict[str, Tensor]
 

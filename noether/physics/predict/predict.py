@@ -12,7 +12,6 @@ import torch
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import percent_text
-from noether.core.data.about import axes_words
 from noether.core.tasks.angles import as_nearest
 from noether.launch.group.group import joined_group
 from noether.launch.processes.context import WorkerContext
@@ -39,6 +38,7 @@ from noether.physics.uncertainty.intervals import (
     likeness_words,
     predict_together,
 )
+from noether.runs.report.phrases import axes_words
 from noether.runs.report.tables import reference_words
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from noether.common.errors import RequestError
+from noether.common.numbers import LENGTHS
 from noether.core.data.order import fixed_rows
 from noether.core.tasks.angles import Period, as_angle
-from noether.physics.cases.case_map import LENGTHS, turned
+from noether.physics.cases.case_map import turned
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.cases.mesh_source import FACES, POINTS, ShapePart, read_mesh_apart
 from noether.physics.cases.surface_mesh import (

@@ -1,6 +1,6 @@
 """Fields at points or on a mesh → a file that ParaView, and `predict --mesh`, open: .vtu, .vtk or .vtp."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,9 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
+from noether.core.shown_cases import ShownCase, to_array
+from noether.core.tasks.angles import in_units
+from noether.core.tasks.base import Task, by_channel
 from noether.physics.cases.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista, read_array
 from noether.physics.cases.mesh_source import FACES, ShapePart, whole_mesh
 
@@ -51,6 +54,30 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
     for name, array in arrays.items():
         mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
     _save(mesh, path)
+
+
+def write_case_files(
+    folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
+) -> list[str]:
+    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; returns the paths.
+
+    Args:
+        folder, task: where to, and what names the fields and their points.
+        shown, faces: the cases, and the faces of the surface points of each, where they are known.
+        names: names of all samples, by position.
+    """
+    written = []
+    for (label, place, position, physical, batch), own_faces in zip(shown, faces, strict=True):
+        stem = f"{label if place == 1 else f'{label}-{place}'}_{names[position]}"
+        for points in dict.fromkeys(field.points for field in task.fields.values()):
+            arrays: dict[str, np.ndarray] = {}
+            for name in (name for name, field in task.fields.items() if field.points == points):
+                both = in_units(task.fields[name], physical[name][0], by_channel(batch[name][0]))
+                arrays |= field_arrays(name, *(np.squeeze(to_array(one)) for one in both))
+            path = folder / f"{stem}_{points.removesuffix('_points')}.vtu"
+            write_fields(path, to_array(batch[points][0]), own_faces if points.startswith("surface") else None, arrays)
+            written.append(str(path))
+    return written
 
 
 def write_on_shape(

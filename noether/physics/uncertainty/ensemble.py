@@ -19,7 +19,7 @@ from noether.core.data.order import SampleKey
 from noether.core.data.padding import mask_of
 from noether.core.data.points import PointSampler
 from noether.core.problem import check_held_out, held_out, point_draw
-from noether.physics.fields.field_errors import by_channel
+from noether.core.tasks.base import by_channel
 from noether.physics.fields.physical_metrics import numbers
 from noether.physics.models.points import PointModel
 from noether.physics.predict.shape_input import Shape
@@ -31,8 +31,9 @@ from noether.physics.uncertainty.conformal import (
     highest_level,
     kept_scores,
 )
-from noether.physics.uncertainty.members import VERSION, differing
+from noether.physics.uncertainty.members import differing
 from noether.physics.uncertainty.shape_distance import distances, fit_distance
+from noether.runs.results import CALIBRATION_VERSION
 
 SCALED_BY = 64
 """Training cases whose errors are the scale beside which a spread counts."""
@@ -118,7 +119,7 @@ def calibrate(
             "covered": np.mean(shares, axis=0).tolist(),
         }
     return {
-        "version": VERSION,
+        "version": CALIBRATION_VERSION,
         "members": [str(one.folder.path) for one in chosen],
         "levels": LEVELS.tolist(),
         "cases": {"validation": len(validation), "test": len(test)},

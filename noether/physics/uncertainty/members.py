@@ -9,8 +9,7 @@ from noether.checkpoints.chosen_model import ChosenModel
 from noether.common.errors import RequestError
 from noether.runs.folder import is_run
 from noether.runs.records import parse_record
-
-VERSION = 2
+from noether.runs.results import parse_calibration
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
@@ -55,14 +54,6 @@ def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
         return parse_calibration(record_path(chosen))
     except (OSError, ValueError):
         return None
-
-
-def parse_calibration(path: Path) -> dict[str, Any]:
-    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
-    record = parse_record(path)
-    if record.get("version") != VERSION:
-        raise ValueError(f"version {record.get('version')}, where this noether reads {VERSION}")
-    return record
 
 
 def check_members(chosen: Sequence[ChosenModel]) -> None:

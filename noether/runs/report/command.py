@@ -1,7 +1,8 @@
 """`noether report`: writes the page of a run again."""
 
 from noether.common.errors import ExitCode
-from noether.runs.folder import existing_run, refusals_told
+from noether.common.refused_disk import refusals_told
+from noether.runs.folder import existing_run
 
 
 def report_here(run: str) -> int:

@@ -7,8 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from noether.common.numbers import counted, finite
-from noether.physics.fields.scalars import SCALAR_PARTS
-from noether.runs.metrics import FIELD_ERRORS
+from noether.runs.metrics import FIELD_ERRORS, SCALAR_PARTS
 from noether.runs.report.charts import error_histogram, parity, sample_errors
 from noether.runs.report.chosen_cases import median_sample
 from noether.runs.report.elements import Chart, absent, charts, fill

@@ -13,14 +13,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.numbers import finite
 from noether.common.plain_file import open_plain, read_plain
-from noether.physics.uncertainty.members import parse_calibration
 from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import Row, mapping, parse_record, read_metrics
 from noether.runs.report.history import History
 from noether.runs.report.numbers import Array
-from noether.runs.results import parse_result
+from noether.runs.results import parse_calibration, parse_result
 
 
 class _Span(BaseModel):

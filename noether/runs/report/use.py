@@ -7,14 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from noether.common.numbers import DIGITS, listed
+from noether.common.numbers import DIGITS, LENGTHS, listed
 from noether.config.sweep import override_value
-from noether.core.data.about import axes_words
-from noether.physics.cases.case_map import LENGTHS
 from noether.runs.records import mapping
 from noether.runs.report.elements import fill
 from noether.runs.report.numbers import percent, short_number, value_text
-from noether.runs.report.phrases import in_words
+from noether.runs.report.phrases import axes_words, in_words
 from noether.runs.report.run import ReportedRun
 
 

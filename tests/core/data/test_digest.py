@@ -9,10 +9,10 @@ import pytest
 from packed_files import write_packed
 
 from noether.common.errors import RequestError
-from noether.config.dataset import EllipsoidDatasetConfig
 from noether.core.data import packed
 from noether.core.data.packed import check_digest, digest_path
 from noether.physics.cars import ellipsoid
+from noether.physics.settings import EllipsoidDatasetConfig
 from tests.refusal import refusal
 
 CARS = EllipsoidDatasetConfig(train_shapes=2, test_shapes=2, surface_points=8, volume_points=8, seed=3)

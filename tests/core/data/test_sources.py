@@ -1,26 +1,43 @@
-"""Every data set that a configuration can name has a line in the one table that says how it is had."""
+"""Every part that comes with noether has a line in the registry, a YAML of its own, and code that is there."""
+
+from pathlib import Path
 
 import pytest
 
-from noether.config import dataset as sections
-from noether.config import model
+import noether
+from noether.common.dotted_path import load_object
 from noether.config.compose import load_config
-from noether.core.data.build import OWN_DATA, SOURCES, data_source
-from noether.core.models import build as models
+from noether.config.groups import configs_folder
+from noether.core.data.build import OWN_DATA, DataSource, data_source
+from noether.registry import HOOKS, PARTS, code_of, hook, settings_of
 
 
-def test_the_table_has_the_kinds_of_the_configuration():
-    assert set(SOURCES) == set(sections.KNOWN)
-    assert set(models.REGISTRY) == set(model.KNOWN)
+@pytest.mark.parametrize(("section", "kind"), [(section, kind) for section, kinds in PARTS.items() for kind in kinds])
+def test_each_kind_has_settings_code_and_a_yaml(section, kind):
+    assert settings_of(section)[kind].model_fields["kind"].default == kind
+    assert callable(code := load_object(kind, f"{section}.kind", code_of(section))) or isinstance(code, DataSource)
+    assert section == "task" or (configs_folder() / section / f"{kind}.yaml").is_file()
 
 
-@pytest.mark.parametrize("kind", sections.KNOWN)
-def test_each_kind_has_a_yaml_and_its_own_source(kind):
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_physics_does_for_the_rest_is_there(name):
+    assert callable(hook(name))
+
+
+@pytest.mark.parametrize("kind", PARTS["dataset"])
+def test_each_kind_has_its_own_source(kind):
     config = load_config([f"dataset={kind}", *(["+experiment/mnist=convnet"] if kind == "mnist" else [])])
-    assert config.dataset.kind == kind
-    assert data_source(config) is SOURCES[kind]
+    assert data_source(config) is load_object(kind, "dataset.kind", code_of("dataset"))
 
 
 def test_a_dotted_path_is_the_users_own():
     config = load_config(["dataset.kind=my_package.Cars"])
     assert data_source(config) is OWN_DATA
+
+
+def test_nothing_but_the_registry_and_the_commands_names_physics():
+    """import-linter sees imports; what is imported by its name stands in texts."""
+    package = Path(noether.__file__).parent
+    outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("physics", "cli")]
+    named = {str(path.relative_to(package)) for path in outside if "noether.physics" in path.read_text()}
+    assert named == {"__init__.py", "registry.py"}

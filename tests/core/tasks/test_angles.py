@@ -8,7 +8,7 @@ import pytest
 import pyvista
 import torch
 
-from noether.config.task import FieldConfig
+from noether.config.fields import FieldConfig
 from noether.core.tasks.angles import as_angle, as_nearest, as_pair, in_units
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases

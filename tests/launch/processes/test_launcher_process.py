@@ -157,7 +157,8 @@ def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Pat
 def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> None:
     """The terminal sends it to every process of the group: a server that is starting printed a traceback and ended."""
     code = (
-        "import os, signal, time; from multiprocessing import forkserver; from noether.launch.processes import spawner\n"
+        "import os, signal, time; from multiprocessing import forkserver\n"
+        "from noether.launch.processes import spawner\n"
         "spawner.PRELOAD = 'light_preload'; spawner.warm_up(); pid = forkserver._forkserver._forkserver_pid\n"
         "for number in (signal.SIGINT, signal.SIGUSR1): os.kill(pid, number)\n"
         "while not os.path.exists('there'): time.sleep(0.05)\n"

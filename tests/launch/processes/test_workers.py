@@ -90,7 +90,10 @@ def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, mon
 
 def test_the_preload_leaves_one_thread() -> None:
     """Asked before the first fork: OpenBLAS ends its threads at a fork, which would hide them."""
-    code = "import gc, os, noether.launch.processes.preload; print(len(os.listdir('/proc/self/task')), gc.get_freeze_count() > 0)"
+    code = (
+        "import gc, os, noether.launch.processes.preload\n"
+        "print(len(os.listdir('/proc/self/task')), gc.get_freeze_count() > 0)"
+    )
     environment = {**os.environ, **server_environment({}, os.getpid())}
     out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert out.stdout.split() == ["1", "True"], out.stderr

@@ -16,12 +16,12 @@ from scipy.spatial import cKDTree
 
 import noether
 from noether.common.errors import RequestError
-from noether.config.dataset import EllipsoidDatasetConfig
 from noether.core.data import surviving_pool
 from noether.core.data.packed import open_packed
 from noether.physics.cars import ellipsoid, ellipsoid_car, potential_flow
 from noether.physics.cars.ellipsoid import EllipsoidDataset
 from noether.physics.cars.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
+from noether.physics.settings import EllipsoidDatasetConfig
 from tests.refusal import refusal
 
 CAR = EllipsoidCar(half_length=2.1, height=0.9, half_width=0.8, yaw=0.2)
@@ -287,7 +287,7 @@ def test_neither_making_nor_checking_imports_torch(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from noether.config.dataset import EllipsoidDatasetConfig
+from noether.physics.settings import EllipsoidDatasetConfig
 from noether.physics.cars import ellipsoid
 folder = Path({str(tmp_path)!r})
 ellipsoid.prepare(folder, EllipsoidDatasetConfig(**{SETTINGS}))
@@ -301,7 +301,7 @@ print("torch" in sys.modules)
 PREPARER = """
 import sys, time
 from pathlib import Path
-from noether.config.dataset import EllipsoidDatasetConfig
+from noether.physics.settings import EllipsoidDatasetConfig
 from noether.physics.cars import ellipsoid
 folder, go, workers, train = sys.argv[1:]
 print("ready", flush=True)

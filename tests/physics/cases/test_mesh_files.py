@@ -96,7 +96,7 @@ def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_shape_whose_reader_ends_its_process_is_refused(tmp_path: Path) -> None:
-    content = bytearray(gzip.decompress((Path(__file__).parent / "cases" / "steps.cgns.gz").read_bytes()))
+    content = bytearray(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
     content[4312] = 87  # The library of CGNS then calls exit().
     (tmp_path / "shape.cgns").write_bytes(content)
     with refusal("mesh-unreadable") as refused:

@@ -3,8 +3,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from noether.config.task import FieldConfig, ParameterConfig
+from noether.config.fields import FieldConfig
 from noether.physics.fields.scalars import measure_scalar, r_squared, spearman
+from noether.physics.settings import ParameterConfig
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.report.chosen_cases import choose_cases
 

@@ -17,9 +17,9 @@ import torch
 from noether import load_run
 from noether.checkpoints.named import named_weights
 from noether.common.errors import RequestError
-from noether.config.task import ParameterConfig
 from noether.physics.export.export import _argument
 from noether.physics.export.exported import ExportedModel, load_exported
+from noether.physics.settings import ParameterConfig
 from tests.refusal import refusal
 
 SMALL_RUNS = Path(__file__).with_name("small_runs")

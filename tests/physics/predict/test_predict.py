@@ -14,12 +14,12 @@ from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
 from noether.common.errors import RequestError
+from noether.common.numbers import LENGTHS
 from noether.config.compose import load_config
 from noether.core.data.about import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.core.models.build import build_model
 from noether.core.precision import Precision
 from noether.physics.cars.ellipsoid_car import EllipsoidCar
-from noether.physics.cases.case_map import LENGTHS
 from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.mesh_source import FACES, ShapePart, read_part
 from noether.physics.cases.surface_mesh import Holes, area_vectors, find_holes, triangles

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from noether.config.task import ForceCoefficientConfig
 from noether.physics.fields.field_errors import field_metrics
 from noether.physics.fields.scalars import scalar_facts
+from noether.physics.settings import ForceCoefficientConfig
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.report.tables import reference_words, result_tables, scalar_lines
 

@@ -1,0 +1,65 @@
+"""Chooses batch and length of a run from the prepared cases it learns from.
+
+The numbers are for five minutes of two cores with `mlp`; docs/own-data.md says what they were measured on.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from noether.common.plain_file import read_plain
+from noether.config.recipe import Recipe
+
+LARGEST_BATCH = {"mlp": 16}
+OTHER_BATCH = 8
+# An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
+SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
+EPOCHS, FEWEST_UPDATES = 100, 1000
+"""Of the other models, whose updates are larger: each sees a case so many times."""
+
+
+@dataclass(frozen=True)
+class CasesToLearn:
+    """What a recipe follows from: cases to train on, and sets of points with fields."""
+
+    training: int = 100
+    sets: int = 1
+
+
+def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
+    """Chooses for a model (`model.kind`) and cases, or usual ones where none are known; `batch`: one that is given.
+
+    The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
+    """
+    cases, largest = known or CasesToLearn(), LARGEST_BATCH.get(model, OTHER_BATCH)
+    batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
+    sets = f"{cases.sets} set{'' if cases.sets == 1 else 's'}"
+    about = f"{'for' if known else 'as for'} {cases.training:,} training cases of {sets} of points"
+    if model in LARGEST_BATCH:
+        seconds = UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest
+        updates = round(SECONDS / seconds, -2)
+        return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes of two cores")
+    updates = max(FEWEST_UPDATES, ceil(EPOCHS * cases.training / batch))
+    return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")
+
+
+def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | None) -> Recipe:
+    """Return the recipe for a run's `dataset` section, `dataset_root` and `model.kind`; batch: one that is given."""
+    if dataset.get("kind") != "cases":
+        return replace(choose_recipe(None, model, batch), of_the_data=False)
+    known = _read_cases(root, dataset.get("validation_fraction", 0.1)) if isinstance(root, str | Path) else None
+    return choose_recipe(known, model, batch)
+
+
+def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
+    """Reads `dataset.json`. None where it is not one: the check of the data, which comes next, says what is wrong."""
+    try:
+        content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
+        splits = content["splits"]
+        training = len(splits["train"]) - (0 if splits.get("validation") else round(len(splits["train"]) * held_out))
+        return CasesToLearn(training, max(1, len({field["set"] for field in content["fields"].values()})))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,52 @@
+"""Carries out `noether export`: chooses the model and starts one worker. No torch here."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from noether.checkpoints.chosen_model import ChosenModel, WantedModel, choose_model, run_here
+from noether.common.errors import RequestError
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is exported, and where to."""
+
+    chosen: ChosenModel
+    out: Path
+    program: bool
+
+
+def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
+    """Exports a run's model, on the CPU.
+
+    Raises:
+        RequestError: `out` is a folder with other things in it, or it holds an earlier export and `overwrite` was not
+            asked for.
+    """
+    target = Path(out).expanduser()
+    _check_export_folder(wanted.run, target, overwrite)
+    chosen = choose_model(wanted)
+    chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
+    request = ExportRequest(chosen, target, program)
+    return run_here(chosen.config, "noether.physics.export.export.export_worker", request)
+
+
+def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not (target / "model.json").is_file():
+        raise RequestError(
+            "not-an-export",
+            f"{target} exists and is not an export",
+            seen="files of another kind",
+            expected="a new folder, or one with an earlier export",
+            fix=f"noether export {run} {target}-export",
+        )
+    if not overwrite:
+        raise RequestError(
+            "export-exists",
+            f"{target} already holds an export",
+            seen=f"{target / 'model.json'}",
+            expected="a new folder, or --overwrite to replace the export that is there",
+            fix=f"noether export {run} {target} --overwrite",
+        )
