@@ -1,6 +1,6 @@
-"""The parts that come with noether, a line each: the kinds of data, models and tasks, and what physics adds elsewhere.
+"""The kinds that come with noether, a line each: data, models and tasks, and what physics adds elsewhere.
 
-A part of one's own goes the same way: its setting names it by a dotted path (`my_package.MyModel`) in place of a kind.
+A kind of one's own goes the same way: its setting names it by a dotted path (`my_package.MyModel`) in place of a kind.
 Modules are named, not imported, so that no torch is loaded where only the settings are read.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from noether.common.dotted_path import load_object
 
 
-class Part(NamedTuple):
+class Kind(NamedTuple):
     """One kind: the section of its settings and its code (a DataSource, a model, a task), by their names in a wing."""
 
     wing: str
@@ -20,27 +20,27 @@ class Part(NamedTuple):
 
 CORE, PHYSICS = "noether.core", "noether.physics"
 
-PARTS: Mapping[str, Mapping[str, Part]] = {
+KINDS: Mapping[str, Mapping[str, Kind]] = {
     "dataset": {
-        "ellipsoid": Part(PHYSICS, "EllipsoidDatasetConfig", "sources.ELLIPSOID"),
-        "shapenet_car": Part(PHYSICS, "ShapeNetCarDatasetConfig", "sources.SHAPENET_CAR"),
-        "cases": Part(PHYSICS, "CasesDatasetConfig", "sources.CASES"),
-        "mnist": Part(CORE, "MnistDatasetConfig", "data.digits.MNIST"),
+        "ellipsoid": Kind(PHYSICS, "EllipsoidDatasetConfig", "sources.ELLIPSOID"),
+        "shapenet_car": Kind(PHYSICS, "ShapeNetCarDatasetConfig", "sources.SHAPENET_CAR"),
+        "cases": Kind(PHYSICS, "CasesDatasetConfig", "sources.CASES"),
+        "mnist": Kind(CORE, "MnistDatasetConfig", "data.digits.MNIST"),
     },
     "model": {
-        "mlp": Part(PHYSICS, "MLPConfig", "models.mlp.PointwiseMLP"),
-        "upt": Part(PHYSICS, "UPTConfig", "models.upt.UPT"),
-        "ab_upt": Part(PHYSICS, "ABUPTConfig", "models.ab_upt.ABUPT"),
-        "transformer": Part(PHYSICS, "TransformerConfig", "models.transformer.Transformer"),
-        "transolver": Part(PHYSICS, "TransolverConfig", "models.transolver.Transolver"),
-        "convnet": Part(CORE, "ConvNetConfig", "models.convnet.ConvNet"),
+        "mlp": Kind(PHYSICS, "MLPConfig", "models.mlp.PointwiseMLP"),
+        "upt": Kind(PHYSICS, "UPTConfig", "models.upt.UPT"),
+        "ab_upt": Kind(PHYSICS, "ABUPTConfig", "models.ab_upt.ABUPT"),
+        "transformer": Kind(PHYSICS, "TransformerConfig", "models.transformer.Transformer"),
+        "transolver": Kind(PHYSICS, "TransolverConfig", "models.transolver.Transolver"),
+        "convnet": Kind(CORE, "ConvNetConfig", "models.convnet.ConvNet"),
     },
     "task": {
-        "fields": Part(PHYSICS, "FieldsTaskConfig", "fields.fields.FieldsTask"),
-        "classification": Part(CORE, "ClassificationTaskConfig", "tasks.classification.ClassificationTask"),
+        "fields": Kind(PHYSICS, "FieldsTaskConfig", "fields.fields.FieldsTask"),
+        "classification": Kind(CORE, "ClassificationTaskConfig", "tasks.classification.ClassificationTask"),
     },
 }
-"""{section: {kind: part}}, in the order in which they are listed to users."""
+"""{section: {kind: what it is}}, in the order in which they are listed to users."""
 
 HOOKS: Mapping[str, str] = {
     "recipe": f"{PHYSICS}.cases.recipe.recipe_for",
@@ -52,12 +52,12 @@ HOOKS: Mapping[str, str] = {
 
 def code_of(section: str) -> dict[str, str]:
     """Return the dotted path of each kind's code."""
-    return {kind: f"{part.wing}.{part.code}" for kind, part in PARTS[section].items()}
+    return {kind: f"{own.wing}.{own.code}" for kind, own in KINDS[section].items()}
 
 
 def settings_of(section: str) -> dict[str, Any]:
     """Return the section of the settings of each kind, a class."""
-    paths = {kind: f"{part.wing}.settings.{part.settings}" for kind, part in PARTS[section].items()}
+    paths = {kind: f"{own.wing}.settings.{own.settings}" for kind, own in KINDS[section].items()}
     return {kind: load_object(kind, f"{section}.kind", paths) for kind in paths}
 
 

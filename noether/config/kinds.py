@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from pydantic import ConfigDict, Field, Tag
 
 from noether.config.section import ComponentSection, DatasetSection, chosen_by_kind, dotted_path_or
-from noether.registry import PARTS, settings_of
+from noether.registry import KINDS, settings_of
 
 
 class CustomDatasetConfig(DatasetSection):
     """The user's own data set: all other keys are passed to its constructor, together with `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or(*PARTS["dataset"])]
+    kind: Annotated[str, dotted_path_or(*KINDS["dataset"])]
 
 
 class CustomModelConfig(ComponentSection):
     """The user's own model: all other keys are passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or(*PARTS["model"])]
+    kind: Annotated[str, dotted_path_or(*KINDS["model"])]
     input: str | tuple[str, ...] | None = Field(
         None,
         description="Key or keys of the batch that are passed to the model as tensors; null: the whole batch, a dict.",
@@ -40,13 +40,13 @@ class CustomTaskConfig(ComponentSection):
     """The user's own task: all other keys are passed to its constructor."""
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or(*PARTS["task"])]
+    kind: Annotated[str, dotted_path_or(*KINDS["task"])]
 
 
 def one_of(section: str, custom: type[ComponentSection]) -> Any:
     """Return the union of a section's kinds, and of `custom` for a dotted path, chosen by `kind`."""
     tagged = [Annotated[kind, Tag(name)] for name, kind in {**settings_of(section), "custom": custom}.items()]
-    return Annotated[reduce(or_, tagged), chosen_by_kind(*PARTS[section])]
+    return Annotated[reduce(or_, tagged), chosen_by_kind(*KINDS[section])]
 
 
 if TYPE_CHECKING:

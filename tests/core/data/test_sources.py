@@ -9,10 +9,10 @@ from noether.common.dotted_path import load_object
 from noether.config.compose import load_config
 from noether.config.groups import configs_folder
 from noether.core.data.build import OWN_DATA, DataSource, data_source
-from noether.registry import HOOKS, PARTS, code_of, hook, settings_of
+from noether.registry import HOOKS, KINDS, code_of, hook, settings_of
 
 
-@pytest.mark.parametrize(("section", "kind"), [(section, kind) for section, kinds in PARTS.items() for kind in kinds])
+@pytest.mark.parametrize(("section", "kind"), [(section, kind) for section, kinds in KINDS.items() for kind in kinds])
 def test_each_kind_has_settings_code_and_a_yaml(section, kind):
     assert settings_of(section)[kind].model_fields["kind"].default == kind
     assert callable(code := load_object(kind, f"{section}.kind", code_of(section))) or isinstance(code, DataSource)
@@ -24,7 +24,7 @@ def test_what_physics_does_for_the_rest_is_there(name):
     assert callable(hook(name))
 
 
-@pytest.mark.parametrize("kind", PARTS["dataset"])
+@pytest.mark.parametrize("kind", KINDS["dataset"])
 def test_each_kind_has_its_own_source(kind):
     config = load_config([f"dataset={kind}", *(["+experiment/mnist=convnet"] if kind == "mnist" else [])])
     assert data_source(config) is load_object(kind, "dataset.kind", code_of("dataset"))
