@@ -26,7 +26,7 @@ from noether.checkpoints.writer import CheckpointWriter
 from noether.core.data.loader import Batch
 from noether.core.tasks.base import Predictions, SampleMetrics, Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 

@@ -41,12 +41,12 @@ from noether.launch.detect.devices import DeviceInventory
 from noether.launch.detect.launch_context import LaunchContext
 from noether.launch.detect.local import local_placement
 from noether.launch.detect.placement import Device, DeviceKind, LaunchRequest
-from noether.launch.group.group import Group, joined_group
 from noether.launch.planning.batches import plan_batches
+from noether.launch.process_group.group import Group, joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement
-from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import build_run
+from noether.training.flops import matmul_ceiling
 from noether.training.update import Updater
 
 MODELS = ("upt", "ab_upt", "transformer", "transolver", "transolver_all_points")

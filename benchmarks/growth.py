@@ -57,8 +57,8 @@ def median_time(what: Callable[[], object]) -> float:
 def stop_in_agreement(context: WorkerContext, folder: str) -> int:
     import torch
 
-    from noether.launch.group.group import joined_group
-    from noether.launch.group.stop import AgreedStop
+    from noether.launch.process_group.group import joined_group
+    from noether.launch.process_group.stop import AgreedStop
 
     torch.set_num_threads(1)
     stop, arrived = AgreedStop(), time.time()
@@ -89,7 +89,7 @@ def stop_in_agreement(context: WorkerContext, folder: str) -> int:
 
 
 def lose_one(context: WorkerContext, folder: str) -> int:
-    from noether.launch.group.group import joined_group
+    from noether.launch.process_group.group import joined_group
 
     with joined_group(context) as group:
         group.barrier()

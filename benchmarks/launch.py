@@ -65,8 +65,8 @@ def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
 def noether_worker(context: "WorkerContext", marks: str) -> int:
     import torch
 
-    from noether.launch.group.group import joined_group
-    from noether.launch.group.torch_internals import LightAdamW, LightDDP
+    from noether.launch.process_group.group import joined_group
+    from noether.launch.process_group.torch_internals import LightAdamW, LightDDP
 
     torch.set_num_threads(1)
     with joined_group(context):

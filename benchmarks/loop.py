@@ -38,9 +38,9 @@ from noether.core.data.build import prepare_data
 from noether.core.data.loader import Batch
 from noether.core.tasks.base import Predictions, Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.control import ControlChannel
-from noether.launch.group.group import Group
 from noether.launch.planning.batches import plan_batches
+from noether.launch.process_group.control import ControlChannel
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.runs.tracking.console import ConsoleTracker

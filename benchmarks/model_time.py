@@ -32,13 +32,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
 from noether.launch.planning.batches import plan_batches
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.physics.models.layers import slices
-from noether.training.arithmetic import matmul_ceiling
 from noether.training.build import Run, build_run
+from noether.training.flops import matmul_ceiling
 from noether.training.update import Updater
 
 MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}

@@ -35,8 +35,8 @@ from noether.core.data.order import GlobalOrder, RankOrder
 from noether.core.evaluate import Evaluator
 from noether.core.models.build import count_parameters
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
 from noether.launch.planning.batches import plan_batches
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.openmp import openmp_defaults
 from noether.training.build import build_run

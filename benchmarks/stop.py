@@ -27,9 +27,9 @@ def worker(context: WorkerContext, asked: tuple[int, str]) -> int:
     import torch
     from record import finish, row
 
-    from noether.launch.group.deadline import Deadline
-    from noether.launch.group.group import joined_group
-    from noether.launch.group.stop import AgreedStop
+    from noether.launch.process_group.deadline import Deadline
+    from noether.launch.process_group.group import joined_group
+    from noether.launch.process_group.stop import AgreedStop
 
     torch.set_num_threads(1)
     (rounds, out), stop = asked, AgreedStop()

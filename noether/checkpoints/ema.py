@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from noether.launch.group.torch_internals import foreach
+from noether.launch.process_group.torch_internals import foreach
 
 
 class EmaWeights:

@@ -9,8 +9,8 @@ from noether.checkpoints.snapshot import Snapshot, StagingBuffer
 from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
 from noether.checkpoints.writer import LONGEST_WAIT_S, CheckpointWriter, Written
 from noether.common.errors import NoetherError
-from noether.launch.group.deadline import Deadline
-from noether.launch.group.group import LONGEST_FINISH_S, Group
+from noether.launch.process_group.deadline import Deadline
+from noether.launch.process_group.group import LONGEST_FINISH_S, Group
 from noether.runs.metrics import Metric
 
 

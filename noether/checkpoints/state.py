@@ -18,7 +18,7 @@ from noether.common.errors import RequestError
 from noether.core.data.loader import seed_everything
 from noether.core.models.build import TensorModel
 from noether.core.tasks.base import Task
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
 from noether.runs.resuming import continue_line

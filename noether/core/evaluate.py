@@ -17,7 +17,7 @@ from noether.core.memory import smaller_when_full
 from noether.core.precision import Precision, evaluation_mode
 from noether.core.problem import Problem
 from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 
 SplitMetrics = dict[str, np.ndarray]
 """Metrics of each sample of a split, (S,) by name, in the order of the samples."""

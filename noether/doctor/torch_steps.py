@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from noether.launch.detect.placement import Endpoint
-from noether.launch.group.stores import choose_interface, exchange_listener, join_store
+from noether.launch.process_group.stores import choose_interface, exchange_listener, join_store
 from noether.launch.processes.rank_state import MeetingPoint
 
 SMALL_BYTES = 4 << 10

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from noether.launch.group.deadline import seconds_left
+from noether.launch.process_group.deadline import seconds_left
 from noether.lint.finding import Finding
 from noether.lint.job import Job
 from noether.lint.options import signal_request

@@ -25,8 +25,8 @@ from noether.core.models.build import count_parameters
 from noether.core.models.recompute import recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
-from noether.launch.group.group import Group
 from noether.launch.planning.batches import BatchPlan
+from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.conditions import data_changes
 from noether.training.optimizers import build_optimizer

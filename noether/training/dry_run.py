@@ -10,8 +10,8 @@ from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode
 from noether.common.numbers import duration_text
-from noether.launch.group.group import Group, joined_group
-from noether.launch.group.stop import AgreedStop
+from noether.launch.process_group.group import Group, joined_group
+from noether.launch.process_group.stop import AgreedStop
 from noether.launch.processes.context import WorkerContext
 from noether.training.build import Run, build_run, go_on_from
 from noether.training.callbacks import load_callbacks

@@ -24,7 +24,7 @@ from noether.core.precision import choose_precision
 from noether.core.problem import build_problem, check_held_out
 from noether.core.shown_cases import ShownCase, point_errors, write_cases
 from noether.core.tasks.base import Predictions, SampleMetrics
-from noether.launch.group.group import joined_group
+from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.registry import hook
 from noether.runs.folder import RunFolder

@@ -10,14 +10,14 @@ from noether.common.console import Console
 from noether.common.errors import NoetherError
 from noether.common.refused_disk import DiskRefusal, refusals_told
 from noether.common.whole_file import UNFENCED, Publisher
-from noether.launch.group.group import LONGEST_FINISH_S
-from noether.launch.group.stop import AgreedStop, StopAgreed
+from noether.launch.process_group.group import LONGEST_FINISH_S
+from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics, write_record
 from noether.runs.report.tables import result_tables
 from noether.runs.resuming import continue_line
-from noether.training.arithmetic import measure_arithmetic
 from noether.training.evaluation import RunEvaluation, about_weights
+from noether.training.flops import measure_arithmetic
 from noether.training.open_run import OpenRun
 
 

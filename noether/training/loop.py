@@ -10,7 +10,7 @@ from noether.config.interval import Interval
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import RankOrder
 from noether.core.tasks.base import Task
-from noether.launch.group.stop import AgreedStop, StopAgreed
+from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.runs.tracking.metrics_file import UNCOUNTED
 from noether.runs.tracking.tracker import Trackers
 from noether.training.build import Run

@@ -9,7 +9,7 @@ from noether.checkpoints.saver import Saver
 from noether.checkpoints.writer import CheckpointWriter
 from noether.common.console import Console
 from noether.common.refused_disk import refusals_told
-from noether.launch.group.deadline import Deadline
+from noether.launch.process_group.deadline import Deadline
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
 from noether.runs.provenance import provenance

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
-from noether.launch.group.torch_internals import LightAdamW, LightSGD, WithoutCompiler, foreach
+from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, WithoutCompiler, foreach
 from noether.training.own_optimizer import build_own
 
 

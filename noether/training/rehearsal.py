@@ -16,7 +16,7 @@ from noether.core.memory import is_full, smaller_when_full
 from noether.core.precision import Precision
 from noether.core.problem import Problem
 from noether.core.tasks.base import Task
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 
 NCCL_BYTES = 512 * 2**20
 """Room for NCCL's channels and connections, which it allocates at the first collective call."""

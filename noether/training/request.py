@@ -6,8 +6,8 @@ from pathlib import Path
 from noether.checkpoints.resume import ResumeTarget
 from noether.common.stamped_file import StampedFile
 from noether.config.schema import RunConfig
-from noether.launch.group.deadline import Deadline
 from noether.launch.planning.plan import RunPlan
+from noether.launch.process_group.deadline import Deadline
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from noether.common.errors import ExitCode
 from noether.common.refused_disk import DISK_ERRNOS, refusals_told
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
-from noether.launch.group.deadline import ASSUMED_BYTES_PER_S, Deadline
-from noether.launch.group.group import Group, joined_group
-from noether.launch.group.stop import AgreedStop, describe_stop
+from noether.launch.process_group.deadline import ASSUMED_BYTES_PER_S, Deadline
+from noether.launch.process_group.group import Group, joined_group
+from noether.launch.process_group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
 from noether.runs.attempts import record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record

@@ -16,8 +16,8 @@ from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.core.data.loader import Batch
 from noether.core.precision import Precision
-from noether.launch.group.group import Group
-from noether.launch.group.torch_internals import LightDDP
+from noether.launch.process_group.group import Group
+from noether.launch.process_group.torch_internals import LightDDP
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.training.time_use import TRAINING, Clock, Part, TimeTable
 
 

@@ -12,7 +12,7 @@ from noether.core.data.about import about_data, sample_name
 from noether.core.data.checks import sample_label
 from noether.core.evaluate import Evaluator, SplitMetrics
 from noether.core.shown_cases import ShownCase, write_cases
-from noether.launch.group.stop import AgreedStop
+from noether.launch.process_group.stop import AgreedStop
 from noether.runs.report.chosen_cases import median_sample
 from noether.training.open_run import OpenRun
 

@@ -18,7 +18,7 @@ from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter
 from noether.core.tasks.base import Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 from tests.saved import META

@@ -13,7 +13,7 @@ from noether.core.evaluate import Evaluator, _in_order, predict
 from noether.core.precision import Precision
 from noether.core.problem import Problem
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.models.transformer import Transformer

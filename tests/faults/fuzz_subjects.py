@@ -193,7 +193,7 @@ class Checkpoints(Subject):
         from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
         from noether.config.optimizer import AdamWConfig
         from noether.launch.detect.placement import Device, Endpoint, Worker
-        from noether.launch.group.group import Group
+        from noether.launch.process_group.group import Group
         from noether.launch.processes.context import WorkerContext
         from noether.physics.fields.fields import FieldsTask
         from noether.training.optimizers import build_optimizer

@@ -15,7 +15,7 @@ from noether.core.evaluate import predict
 from noether.core.precision import choose_precision, evaluation_mode
 from noether.core.problem import build_problem
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.training.optimizers import build_optimizer
 from noether.training.update import Updater

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from noether.common.numbers import number_text
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
 from noether.training.update_metrics import EpochMetrics, UpdateMetrics

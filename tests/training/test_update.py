@@ -11,7 +11,7 @@ from noether.config.trainer import TrainerConfig
 from noether.core.precision import Precision
 from noether.core.tasks.base import Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.group.group import Group
+from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError
 from noether.training.update import Updater

@@ -23,7 +23,7 @@ from noether.core.data.layout import CASE
 from noether.core.data.packed import digest_of, write_digest
 from noether.core.data.points import KNOWN
 from noether.core.tasks.angles import as_pair
-from noether.launch.group.group import joined_group
+from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.export.command import ExportRequest
 from noether.physics.export.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported

@@ -13,7 +13,7 @@ from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import percent_text
 from noether.core.tasks.angles import as_nearest
-from noether.launch.group.group import joined_group
+from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.fields.field_errors import field_errors

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from noether.common.console import Console
 from noether.common.errors import ExitCode
-from noether.launch.group.group import joined_group
+from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.predict.predict import open_shape
 from noether.physics.predict.sensitivity import Sensitivity, sensitivity, stretches

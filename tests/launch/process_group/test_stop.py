@@ -15,8 +15,8 @@ from noether.launch.detect.devices import DeviceInventory
 from noether.launch.detect.launch_context import LaunchContext
 from noether.launch.detect.local import local_placement
 from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Worker
-from noether.launch.group.group import Group
-from noether.launch.group.stop import (
+from noether.launch.process_group.group import Group
+from noether.launch.process_group.stop import (
     SECOND_INTERRUPT_S,
     STOP_SIGNALS,
     AgreedStop,

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from noether.launch.group.name_lookups import DEFAULT, _setting
+from noether.launch.process_group.name_lookups import DEFAULT, _setting
 
 LOOK_UP = """
 import socket, sys
-from noether.launch.group.name_lookups import without_dns
+from noether.launch.process_group.name_lookups import without_dns
 def known(name):
     try:
         return bool(socket.getaddrinfo(name, 1))

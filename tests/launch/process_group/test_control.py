@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from noether.common.errors import RanksLate
-from noether.launch.group.control import ControlChannel, ForgedMessage
+from noether.launch.process_group.control import ControlChannel, ForgedMessage
 
 WORLD = 5
 

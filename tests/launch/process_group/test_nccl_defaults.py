@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.launch.group.group import back_ends, nccl_defaults
+from noether.launch.process_group.group import back_ends, nccl_defaults
 
 FR, OLD = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
 TRACE = "/run/logs/nccl-trace-rank-"

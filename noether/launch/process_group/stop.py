@@ -8,8 +8,8 @@ from types import FrameType
 
 from noether.common.errors import InterruptedStartError
 from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS
-from noether.launch.group.deadline import Deadline
-from noether.launch.group.group import Group
+from noether.launch.process_group.deadline import Deadline
+from noether.launch.process_group.group import Group
 
 TIME_LIMIT = 1000
 """Where a signal's number stands otherwise: the deadline is near."""

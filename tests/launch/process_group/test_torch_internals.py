@@ -11,7 +11,7 @@ import inspect
 plain = inspect.unwrap
 inspect.unwrap = lambda method, **stop: plain(method, **stop) if stop else method
 del dist.distributed_c10d._set_pg_timeout
-from noether.launch.group import torch_internals
+from noether.launch.process_group import torch_internals
 torch_internals._TOGETHER = "_no_name_of_torch_"  # The compiler itself needs those there are.
 answers = torch_internals._Answers
 torch_internals._Answers = lambda module, **known: answers(module=module)
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 {lacking}
 from noether.config.optimizer import AdamWConfig, LionConfig, MuonConfig, SGDConfig
-from noether.launch.group.torch_internals import LightDDP, limit_collectives
+from noether.launch.process_group.torch_internals import LightDDP, limit_collectives
 from noether.training.optimizers import build_optimizer
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from noether.launch.group.torch_internals import flop_counter
+from noether.launch.process_group.torch_internals import flop_counter
 
 
 def test_the_count_is_that_of_torchs_own_counter() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from noether.launch.group.torch_internals import flop_counter
+from noether.launch.process_group.torch_internals import flop_counter
 from noether.training.build import Run
 from noether.training.rehearsal import loss_of, rehearsal_batch, restored_afterwards
 

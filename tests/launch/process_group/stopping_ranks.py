@@ -6,8 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-from noether.launch.group.group import joined_group
-from noether.launch.group.stop import AgreedStop, StopAgreed
+from noether.launch.process_group.group import joined_group
+from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.launch.processes.context import WorkerContext
 
 

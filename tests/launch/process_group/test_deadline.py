@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from noether.launch.group.deadline import MARGIN_S, Deadline, find_deadline, seconds_left
-from noether.launch.group.stop import TIME_LIMIT, AgreedStop, describe_stop
+from noether.launch.process_group.deadline import MARGIN_S, Deadline, find_deadline, seconds_left
+from noether.launch.process_group.stop import TIME_LIMIT, AgreedStop, describe_stop
 
 NOW = time.monotonic()
 EPOCH = round(time.time())
