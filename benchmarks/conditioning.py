@@ -23,10 +23,9 @@ from noether.config.compose import compose_settings, validate
 from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_data
 from noether.core.models.build import count_parameters
-from noether.physics.models.geometry import count_supernodes
 from noether.physics.models.layers.blocks import PerceiverBlock
 from noether.physics.models.layers.positions import rotary_table
-from noether.physics.models.points import Latent, mean_token
+from noether.physics.models.points import Latent, count_supernodes, mean_token
 from noether.physics.models.upt import UPT
 
 CARS = ("task.parameters={car: {}}",)

@@ -36,7 +36,7 @@ from noether.launch.planning.batches import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.freed_memory import keep_freed_memory
-from noether.physics.models.layers import slices
+from noether.physics.models import transolver
 from noether.training.build import Run, build_run
 from noether.training.flops import matmul_ceiling
 from noether.training.update import Updater
@@ -96,8 +96,8 @@ def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
     """Returns the largest difference of the predictions in float64, relative to the largest prediction."""
     given = {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
     given = run.problem.task.prepare(given)
-    added = getattr(theirs, "added_to_slices", slices.EPSILON)
-    with torch.no_grad(), mock.patch.object(slices, "EPSILON", added):
+    added = getattr(theirs, "added_to_slices", transolver.EPSILON)
+    with torch.no_grad(), mock.patch.object(transolver, "EPSILON", added):
         ours, other = deepcopy(run.state.model).double()(given), deepcopy(theirs).double()(given)
     return max(float((ours[key] - other[key]).abs().max() / ours[key].abs().max()) for key in other)
 

@@ -109,12 +109,13 @@ def predict(
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
     from noether.checkpoints.chosen_model import WantedModel
-    from noether.physics.predict.shape_request import TypedShape, predict_here
+    from noether.physics.predict.shape_request import predict_here, typed_shape
     from noether.physics.uncertainty.members import named_runs
 
-    typed = TypedShape(mesh, out, scale, axes, chunk, set)
     wanted = [WantedModel(one, checkpoint, weights, trust) for one in named_runs((run, *runs))]
-    return predict_here(wanted, typed, volume=volume, truth=truth, interval=interval)
+    command = f"noether predict {' '.join(one.run for one in wanted)}"
+    shape = typed_shape(mesh, out, scale, axes, chunk, set, command=command)
+    return predict_here(wanted, shape, volume=volume, truth=truth, interval=interval)
 
 
 def sensitivity(
@@ -131,10 +132,10 @@ def sensitivity(
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
     """
     from noether.checkpoints.chosen_model import WantedModel
-    from noether.physics.predict.shape_request import TypedShape, sensitivity_here
+    from noether.physics.predict.shape_request import sensitivity_here, typed_shape
 
-    typed = TypedShape(mesh, out, scale, axes, chunk, set)
-    return sensitivity_here(WantedModel(run, checkpoint, weights, trust), typed, of)
+    shape = typed_shape(mesh, out, scale, axes, chunk, set, command=f"noether sensitivity {run}")
+    return sensitivity_here(WantedModel(run, checkpoint, weights, trust), shape, of)
 
 
 def export(

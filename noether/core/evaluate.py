@@ -58,12 +58,9 @@ class Evaluator:
         Each rank evaluates every world_size-th sample; nothing is dropped. The metrics are gathered by sample and
         returned in order, so that their sums do not depend on the number of ranks.
 
-        Args:
-            model, dataset, indices: the weights, and the samples of the data set.
-            metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
-
-        Returns:
-            On rank 0 the metrics of each sample; on the others an empty dict.
+        model, dataset, indices: the weights, and the samples of the data set.
+        metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
+        On rank 0 the metrics of each sample are returned; on the others an empty dict.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
         own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
@@ -110,8 +107,7 @@ def predict_batch(
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
     """Returns a model's predictions, at so many points at a time where a chunk size is given.
 
-    Raises:
-        RequestError: the model cannot be asked in chunks.
+    RequestError: the model cannot be asked in chunks.
     """
     in_chunks: Any = getattr(model, "forward_in_chunks", None)
     if chunk_size is not None and in_chunks is None:

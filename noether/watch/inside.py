@@ -1,14 +1,18 @@
-"""Files of a run's folder, opened for reading only where they really lie inside it. No torch here.
+"""Files of a run's folder, opened only where they really lie inside it, and the ends of its logs. No torch here.
 
 A run may be a stranger's: a link in its folder, or a folder that is one, must not show a file of the reader's own.
 """
 
+import codecs
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from noether.common.plain_file import NotPlainFile, is_plain, open_plain
+from noether.common.shown import shown_log
+from noether.runs.folder import RunFolder
 
 T = TypeVar("T")
 
@@ -63,3 +67,30 @@ class KeptReadings:
 
 def _lies_in(root: Path, path: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
+
+
+TAIL = 2**16
+"""Bytes of a log that a page begins with, and the most it is given at once."""
+
+
+def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
+    """Returns what stands in a log from `start` on: `text`, `from` and `next`, in bytes.
+
+    Without a start, or where the file is shorter than it or has grown by more than TAIL since, the text is the file's
+    end, from the beginning of a line on. A character that is not whole yet is left for the next time.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with opened_inside(folder.path, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = start if start is not None and size - TAIL <= start <= size else max(0, size - TAIL)
+        file.seek(begin)
+        content = file.read(TAIL)
+    if begin and begin != start:
+        cut = content.find(b"\n") + 1
+        begin, content = begin + cut, content[cut:]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(content)
+    unfinished = len(decoder.getstate()[0])
+    return {"text": shown_log(text), "from": begin, "next": begin + len(content) - unfinished}

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from noether.common.numbers import finite
 from noether.runs.folder import RunFolder
+from noether.runs.report.elements import heading, in_words
 from noether.runs.report.numbers import percent
-from noether.runs.report.phrases import heading, in_words
 from noether.runs.report.run import ReportedRun, read_evaluation
 from noether.watch.inside import KeptReadings, is_inside, opened_inside
 
@@ -133,7 +133,7 @@ class Pictures:
 def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:
     from scipy.spatial import QhullError
 
-    from noether.runs.report.field_picture import field_picture
+    from noether.runs.report.cases import field_picture
 
     _, values, scale = field.columns(case)[column]
     try:

@@ -25,9 +25,8 @@ from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, last
 from noether.runs.report.history import Evaluation, History
 from noether.runs.results import as_now, newest_metrics
 from noether.watch.followed_rows import FollowedRows, last_rows
-from noether.watch.inside import KeptReadings, changed, is_inside
+from noether.watch.inside import KeptReadings, changed, is_inside, log_part
 from noether.watch.liveness import Liveness, read_liveness
-from noether.watch.logs import log_part
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
 

@@ -20,15 +20,6 @@ from noether.physics.models.transformer import Transformer
 from tests.refusal import refusal
 
 
-def test_chunks_predict_what_one_pass_predicts() -> None:
-    torch.manual_seed(0)
-    model = Transformer(dim=24, heads=2, depth=2).double()
-    batch = {name: 1000 * torch.rand(1, 9, 3, dtype=torch.float64) for name in ("surface_points", "volume_points")}
-    whole, chunks = predict(model, batch, None), predict(model, batch, 4)
-    for name, value in whole.items():
-        torch.testing.assert_close(chunks[name], value, rtol=0, atol=1e-12)
-
-
 def test_a_model_without_chunks_names_the_setting() -> None:
     with refusal("no-prediction-in-chunks") as caught:
         predict(nn.Linear(2, 2), {}, 100)

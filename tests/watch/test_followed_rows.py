@@ -63,16 +63,14 @@ def test_a_line_that_is_half_written_is_read_once_it_is_whole(file: Path) -> Non
     assert followed.damaged == 0
 
 
-def replaced(file: Path) -> None:
+def replaced(file: Path, first: int = 1, last: int = 6) -> None:
     new = file.with_name("new")
-    new.write_text(rows(1, 6))
+    new.write_text(rows(first, last))
     new.replace(file)
 
 
 def replaced_by_longer(file: Path) -> None:
-    new = file.with_name("new")
-    new.write_text(rows(101, 141))
-    new.replace(file)
+    replaced(file, 101, 141)
 
 
 def truncated(file: Path) -> None:
@@ -84,22 +82,15 @@ def rewritten_in_place(file: Path) -> None:
         same.write(rows(101, 141))
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (replaced, list(range(1, 6))),
-        (replaced_by_longer, list(range(101, 141))),
-        (truncated, list(range(1, 6))),
-        (rewritten_in_place, list(range(101, 141))),
-    ],
-)
-def test_a_file_that_is_another_one_now_is_read_anew(file: Path, change, expected: list[int]) -> None:
+@pytest.mark.parametrize("change", [replaced, replaced_by_longer, truncated, rewritten_in_place])
+def test_a_file_that_is_another_one_now_is_read_anew(file: Path, change) -> None:
     followed = FollowedRows(file.parent, file)
     followed.read()
     change(file)
     found, anew = followed.read()
     assert anew
-    assert [row["update"] for row in found] == expected
+    expected = range(1, 6) if change in (replaced, truncated) else range(101, 141)
+    assert [row["update"] for row in found] == list(expected)
     assert followed.generation == 1
 
 

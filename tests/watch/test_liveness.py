@@ -40,40 +40,23 @@ def age(folder: RunFolder, seconds: float) -> None:
         os.utime(path, (NOW - seconds, NOW - seconds))
 
 
-def on_this_host(folder: RunFolder) -> None:
-    start(folder, socket.gethostname(), pid=os.getpid())
+HERE = socket.gethostname()
+STATES = {
+    "on-this-host": ({"host": HERE, "pid": os.getpid()}, 5000, "running", "pid"),
+    "elsewhere": ({"host": "node7"}, 5, "running", "node7"),
+    "elsewhere-and-silent": ({"host": "node7"}, LEAST_PATIENCE_S + 5, "silent", "node7"),
+    "elsewhere-failed": ({"host": "node7", "exit_code": 1}, 5, "failed", "exit code 1"),
+    "died-here": ({"host": HERE}, 5, "lost", "without a word"),
+    "submitted": (None, 5, "waiting", "job 17"),
+}
 
 
-def elsewhere(folder: RunFolder) -> None:
-    start(folder, "node7")
-
-
-def elsewhere_failed(folder: RunFolder) -> None:
-    start(folder, "node7", exit_code=1)
-
-
-def died_here(folder: RunFolder) -> None:
-    start(folder, socket.gethostname())
-
-
-def submitted(folder: RunFolder) -> None:
-    write_record(folder.job, {"job": "17"})
-
-
-@pytest.mark.parametrize(
-    ("make", "silent_for", "state", "word"),
-    [
-        (on_this_host, 5000, "running", "pid"),
-        (elsewhere, 5, "running", "node7"),
-        (elsewhere, LEAST_PATIENCE_S + 5, "silent", "node7"),
-        (elsewhere_failed, 5, "failed", "exit code 1"),
-        (died_here, 5, "lost", "without a word"),
-        (submitted, 5, "waiting", "job 17"),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_the_state_of_a_run(folder: RunFolder, make, silent_for: float, state: str, word: str) -> None:
-    make(folder)
+@pytest.mark.parametrize(("started", "silent_for", "state", "word"), STATES.values(), ids=STATES)
+def test_the_state_of_a_run(folder: RunFolder, started, silent_for: float, state: str, word: str) -> None:
+    if started:
+        start(folder, **started)
+    else:
+        write_record(folder.job, {"job": "17"})
     age(folder, silent_for)
     seen = read_liveness(folder, [], NOW)
     assert seen.state == state
@@ -81,7 +64,7 @@ def test_the_state_of_a_run(folder: RunFolder, make, silent_for: float, state: s
 
 
 def test_a_log_that_grows_is_a_sign_of_life(folder: RunFolder) -> None:
-    elsewhere(folder)
+    start(folder, "node7")
     age(folder, 500)
     (folder.logs / "rank-3.log").write_text("still here\n")
     assert read_liveness(folder, [], NOW).state == "running"
@@ -90,7 +73,7 @@ def test_a_log_that_grows_is_a_sign_of_life(folder: RunFolder) -> None:
 def test_a_run_that_writes_seldom_is_given_more_time(folder: RunFolder) -> None:
     rows = [{"kind": "training", "update": k, "time": 100.0 * k} for k in range(5)]
     assert patience_s(rows) == 500
-    elsewhere(folder)
+    start(folder, "node7")
     age(folder, 300)
     assert read_liveness(folder, rows, NOW).state == "running"
     assert read_liveness(folder, [], NOW).state == "silent"
@@ -114,7 +97,7 @@ def report(kind: str, exit_code: int, follows: str = "") -> WorkerReport:
     ],
 )
 def test_the_rank_that_failed_is_the_one_whose_report_says_so(folder: RunFolder, log, said, state: str) -> None:
-    elsewhere_failed(folder)
+    start(folder, "node7", exit_code=1)
     (folder.logs / "rank-1.log").write_text(log)
     if said:
         write_error_file(said, folder.logs)

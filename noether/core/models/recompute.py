@@ -37,8 +37,7 @@ def recomputed(method: Method) -> Method:
 def recompute_blocks(model: nn.Module) -> int:
     """Has every block of a model recompute its activations; returns how many there are.
 
-    Raises:
-        RequestError: the model has no such block.
+    RequestError: the model has no such block.
     """
     blocks = [module for module in model.modules() if isinstance(module, Recomputable)]
     if not blocks:

@@ -29,7 +29,7 @@ from noether.physics.export.command import ExportRequest
 from noether.physics.export.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
 from noether.physics.predict.shape_input import Shape
 from noether.physics.predict.trained import TrainedModel, load_trained, shape_batch
-from noether.runs.report.phrases import axes_words
+from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
 """Numbers of points at which the program is held against the model, and of samples in a batch."""
@@ -78,22 +78,20 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 
 
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
-    """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C)."""
+    """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C).
+
+    Those are the inputs that the outputs depend on: the others get no gradient.
+    """
     example = example_inputs(trained, COUNTS[1], BATCHES[1])
     physical = PhysicalModel(trained.model, trained.task, tuple(example), tuple(trained.task.outputs)).eval()
-    read = _read_by(physical, example)
-    physical.inputs = tuple(read)
-    return physical, read
-
-
-def _read_by(physical: PhysicalModel, example: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs that the outputs depend on: the others get no gradient."""
     given = {name: value.clone().requires_grad_() for name, value in example.items()}
     with torch.enable_grad():
         total = sum(value.sum() for value in physical(*given.values()))
         assert isinstance(total, Tensor)
         gradients = torch.autograd.grad(total, list(given.values()), allow_unused=True)
-    return {name: example[name] for name, gradient in zip(given, gradients, strict=True) if gradient is not None}
+    read = {name: example[name] for name, gradient in zip(given, gradients, strict=True) if gradient is not None}
+    physical.inputs = tuple(read)
+    return physical, read
 
 
 def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[str, Tensor]:
@@ -129,13 +127,9 @@ def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
 
 
 def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Compares a loaded program with the model at three numbers of points and of samples.
+    """Returns the largest difference of a loaded program and the model at three numbers of points and of samples.
 
-    Returns:
-        The largest difference, in standard deviations of the field's channel.
-
-    Raises:
-        NoetherError: it is above TOLERANCE.
+    It is in standard deviations of the field's channel. NoetherError: it is above TOLERANCE.
     """
     worst = 0.0
     for count, samples in zip(COUNTS, BATCHES, strict=True):
@@ -163,6 +157,8 @@ def _write_weights(
     (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
     write_digest(folder / WEIGHTS, digest_of(folder / WEIGHTS))
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
+    sets = {name: [] if own.points == CASE else [own.points.removesuffix("_points")]
+            for name, own in trained.task.outputs.items()}  # fmt: skip
     about: dict[str, Any] = {
         "format": FORMAT,
         "noether": __version__,
@@ -178,8 +174,8 @@ def _write_weights(
         "axes": axes_words(trained.task.space),
         "arguments": [_argument(trained, name, value) for name, value in example.items()],
         "results": [
-            {"name": name, "shape": _result_shape(trained, name), "unit": trained.task.outputs[name].unit}
-            for name in physical.outputs
+            {"name": name, "shape": ["batch", *sets[name], trained.task.channels(name)], "unit": own.unit}
+            for name, own in trained.task.outputs.items()
         ],
     }
     (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n")
@@ -208,12 +204,6 @@ def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
     sets = () if name in trained.task.parameters else trained.axes
     prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
     return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []
-
-
-def _result_shape(trained: TrainedModel, name: str) -> list[str | int]:
-    points = trained.task.outputs[name].points
-    own: list[str | int] = [] if points == CASE else [points.removesuffix("_points")]
-    return ["batch", *own, trained.task.channels(name)]
 
 
 def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor]) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from noether.common.errors import RequestError
-from noether.core.data.moments import Moments
 
 DOMAIN_MARGIN = 0.01
 """Share of the box of the training split by which a domain that is found from it is wider on every side."""
@@ -71,12 +70,6 @@ class Scaling:
     def _copied(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         log_scale = None if self.log_scale is None else like.new_tensor(self.log_scale)
         return like.new_tensor(self.mean), like.new_tensor(self.std), log_scale
-
-
-def standard_scaling(moments: Moments, log_scale: np.ndarray | None) -> Scaling:
-    """Returns the scaling that makes values standard; a constant channel is not scaled."""
-    spread = moments.spread
-    return Scaling(moments.mean.tolist(), spread.tolist(), None if log_scale is None else log_scale.tolist())
 
 
 def without_noise(scaling: Scaling) -> Scaling:

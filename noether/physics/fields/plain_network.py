@@ -22,11 +22,10 @@ CHUNK = 65_536
 class PlainNetwork:
     """Predicts every field by one MLP for each set of points, and outputs of the case by a ridge of their squares.
 
-    Args:
-        samples: the training samples. They have parameters, which tell one case from another.
-        task: its fields, scaling and parameters.
-        updates: of each network, of 16 cases and 64 points of each.
-        seed: of the weights and draws. The global generator is left as it is.
+    samples: the training samples. They have parameters, which tell one case from another.
+    task: its fields, scaling and parameters.
+    updates: of each network, of 16 cases and 64 points of each.
+    seed: of the weights and draws. The global generator is left as it is.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
@@ -49,8 +48,9 @@ class PlainNetwork:
         scaled: dict[str, Tensor] = {}
         parameters = scaled_parameters(sample, self._task).float()
         for points, names in self._sets.items():
-            positions = self._positions(sample, points)
-            parts = [self._networks[points](_joined(chunk, parameters)) for chunk in positions.split(CHUNK)]
+            positions = _unit(self._task.prepare({points: sample[points][None]})[points][0])
+            read = torch.cat((positions, parameters.expand(len(positions), -1)), dim=-1)
+            parts = [self._networks[points](chunk) for chunk in read.split(CHUNK)]
             widths = [self._widths[name] for name in names]
             scaled |= dict(zip(names, torch.cat(parts).split(widths, dim=-1), strict=True))
         if self._ridge is not None:
@@ -101,10 +101,6 @@ class PlainNetwork:
         fitted: Tensor = torch.linalg.solve(terms.T @ terms + damping, terms.T @ outputs.float())
         return fitted
 
-    def _positions(self, sample: Sample, points: str) -> Tensor:
-        """Positions (N, 3) as -1..1 of the domain."""
-        return _unit(self._task.prepare({points: sample[points][None]})[points][0])
-
 
 def scaled_parameters(sample: Sample, task: Task) -> Tensor:
     """The scaled parameters (P,) of a case."""
@@ -115,10 +111,6 @@ def scaled_parameters(sample: Sample, task: Task) -> Tensor:
 def _unit(scaled: Tensor) -> Tensor:
     """Scaled positions as -1..1 of the domain."""
     return (scaled * (2 / POSITION_SCALE) - 1).float()
-
-
-def _joined(positions: Tensor, parameters: Tensor) -> Tensor:
-    return torch.cat((positions, parameters.expand(len(positions), -1)), dim=-1)
 
 
 def _squares(parameters: Tensor) -> Tensor:

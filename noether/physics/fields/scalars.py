@@ -79,15 +79,13 @@ def measure_scalar(
 ) -> tuple[Measures, str]:
     """Measures how well a number is predicted over the samples of a split.
 
-    Args:
-        prediction: (S,) the number of the predicted fields.
-        truth: (S,) its true value.
-        integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points;
-            None where the truth is that integral, so that nothing is known of its error.
+    prediction: (S,) the number of the predicted fields.
+    truth: (S,) its true value.
+    integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points; None where
+    the truth is that integral, so that nothing is known of its error.
 
-    Returns:
-        r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral); and why some
-        are undefined, which then are None, "" where none is.
+    Returned are r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral); and why
+    some are undefined, which then are None, "" where none is.
     """
     if lost := int((~np.isfinite(prediction)).sum()):
         note = f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"

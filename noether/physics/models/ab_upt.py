@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
 from noether.core.data.padding import mask_of
-from noether.physics.models.geometry import GeometryModel
-from noether.physics.models.layers.attention import KeysValues
-from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
+from noether.physics.models.layers.blocks import MLP, KeysValues, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.physics.models.layers.norms import publish_norms
 from noether.physics.models.points import (
     AnchoredModel,
+    GeometryModel,
     Latent,
     blocks_of,
     in_full_precision,
@@ -98,13 +97,9 @@ class ABUPT(AnchoredModel, GeometryModel):
     def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
         """What queries read, and the fields at the anchors themselves.
 
-        Args:
-            context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as
-                `surface_points` (B, As, 3) and `volume_points` (B, Av, 3), each with its mask where some are
-                padding.
-
-        Raises:
-            ValueError: one of them is absent, or there are fewer geometry points than supernodes.
+        context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as `surface_points` (B,
+        As, 3) and `volume_points` (B, Av, 3), each with its mask where some are padding.
+        ValueError: one of them is absent, or there are fewer geometry points than supernodes.
         """
         if absent := [name for name in ("geometry_points", *self.layout.outputs) if name not in context]:
             raise ValueError(

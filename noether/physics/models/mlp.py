@@ -73,12 +73,9 @@ class PointwiseMLP(PointModel):
     def encode(self, batch: Batch) -> Latent:
         """What tells the case from others.
 
-        Args:
-            batch: the layout's parameters; where the shape is read, `geometry_points` (B, Ng, 3), and `geometry_mask`
-                (B, Ng) where some are padding.
-
-        Raises:
-            ValueError: what the model reads is not in the batch.
+        batch: the layout's parameters; where the shape is read, `geometry_points` (B, Ng, 3), and `geometry_mask` (B,
+        Ng) where some are padding.
+        ValueError: what the model reads is not in the batch.
         """
         known, pooled = [], []
         if self.parameter_embedding is not None:

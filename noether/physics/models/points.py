@@ -13,9 +13,9 @@ from noether.common.errors import RequestError
 from noether.core.data.layout import Layout
 from noether.core.data.padding import mask_of
 from noether.core.data.points import ANCHOR
-from noether.physics.models.layers.blocks import initialise_linear
-from noether.physics.models.layers.conditioning import ParameterEmbedding
+from noether.physics.models.layers.blocks import ParameterEmbedding, initialise_linear
 from noether.physics.models.layers.positions import rotary_table, sincos_embedding
+from noether.physics.models.layers.supernodes import SupernodePooling
 from noether.physics.settings import check_heads
 
 Batch = dict[str, Tensor]
@@ -39,22 +39,18 @@ class PointModel(nn.Module):
     """Predicts the fields of its layout at query points, and outputs of the whole case.
 
     `encode` computes a latent, and `decode` predicts at queries from it. Each prediction is independent of the other
-    queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled
-    isotropically to about 0..1000. A batch may hold samples of differing numbers of points, padded:
-    `<set>_mask` (B, N) is True where a point is real, and absent where all are. Predictions at padding mean
-    nothing.
+    queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled isotropically to
+    about 0..1000. A batch may hold samples of differing numbers of points, padded: `<set>_mask` (B, N) is True where a
+    point is real, and absent where all are. Predictions at padding mean nothing.
 
-    Args:
-        layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made,
-            so that the published models keep their sizes.
-        dim: channels of a token.
-        heads: attention heads.
-        rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
-        counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
-
-    Raises:
-        RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to
-            change. A run's configuration has been through the same rules before.
+    layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made, so
+    that the published models keep their sizes.
+    dim: channels of a token.
+    heads: attention heads.
+    rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
+    counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
+    RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to change.
+    A run's configuration has been through the same rules before.
     """
 
     reads_masks = True
@@ -94,12 +90,9 @@ class PointModel(nn.Module):
     def forward(self, batch: Batch) -> Batch:
         """Predict the fields at the query points, and the outputs of the case.
 
-        Returns:
-            Each field (B, N, C) of the sets of points that the batch has, each output of the case (B, C), in
-            whatever unit the targets are given in, normally standardised.
-
-        Raises:
-            ValueError: what the model needs is not in the batch.
+        Each field (B, N, C) of the sets of points that the batch has, each output of the case (B, C), in whatever unit
+        the targets are given in, normally standardised.
+        ValueError: what the model needs is not in the batch.
         """
         latent = self.encode(batch)
         fields = self.decode(latent, batch) if self.layout.outputs else {}
@@ -322,3 +315,68 @@ def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
     own = {key: value for key, value in batch.items() if key.startswith(prefix) and value.shape[:2] == size}
     for start in range(0, size[1], chunk_size):
         yield {key: value[:, start : start + chunk_size] for key, value in own.items()}
+
+
+class GeometryModel(PointModel):
+    """A model that reads the shape itself: points of the geometry, pooled into supernodes.
+
+    layout, dim, heads: as of PointModel.
+    supernodes: how many geometry points become supernodes: the *first* so many, which is a random choice because data
+    sets give geometry points in random order. None: all of them.
+    radius: a supernode gathers the geometry points within it, in the unit of the scaled positions.
+    max_neighbours: and only the nearest so many.
+    depths: numbers of blocks, by the option's name.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        dim: int,
+        heads: int,
+        *,
+        supernodes: int | None,
+        radius: float,
+        max_neighbours: int,
+        depths: Mapping[str, int],
+    ) -> None:
+        if radius <= 0:
+            raise RequestError(
+                "radius-not-positive",
+                "model.radius is not positive",
+                seen=f"model.radius={radius}",
+                expected="a length in the unit of the scaled positions, which span about 0..1000",
+                fix="model.radius=9.0",
+            )
+        super().__init__(
+            layout, dim, heads, rotary=True, supernodes=supernodes, max_neighbours=max_neighbours, **depths
+        )
+        self.supernodes = supernodes
+        self.pooling = SupernodePooling(dim, radius, max_neighbours)
+
+    @classmethod
+    def needs(cls, layout: Layout) -> tuple[str, ...]:
+        """The points that show the shape: of the geometry itself, else of the surface."""
+        return ("geometry_points",)
+
+    def _encode_geometry(
+        self, batch: Batch, blocks: nn.ModuleList, condition: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The supernodes' tokens (B, supernodes, dim) after some blocks, their rotary table and mask."""
+        points, mask = self._in_position_precision(batch["geometry_points"]), batch.get("geometry_mask")
+        supernodes = count_supernodes(self.supernodes, points.shape[1])
+        tokens = self._in_parameter_precision(self.pooling(points, self._embed(points), supernodes, mask))
+        table = rotary_table(points[:, :supernodes], self.head_dim)
+        mask = None if mask is None else mask[:, :supernodes]
+        for block in blocks:
+            tokens = block(tokens, table, mask, condition)
+        return tokens, table, mask
+
+
+def count_supernodes(wanted: int | None, available: int) -> int:
+    """The number of supernodes to take from so many geometry points. ValueError: there are fewer."""
+    if wanted is not None and available < wanted:
+        raise ValueError(
+            f"{wanted} supernodes cannot be taken from {available} geometry points: "
+            f"set model.supernodes to {available} at most, or dataset.geometry_points to {wanted} or more"
+        )
+    return available if wanted is None else wanted

@@ -7,10 +7,9 @@ Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its Shap
 from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.physics.models.geometry import GeometryModel
 from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
 from noether.physics.models.layers.norms import publish_norms
-from noether.physics.models.points import Latent, blocks_of, in_full_precision, mean_token, split_fields
+from noether.physics.models.points import GeometryModel, Latent, blocks_of, in_full_precision, mean_token, split_fields
 
 
 class UPT(GeometryModel):
@@ -65,12 +64,9 @@ class UPT(GeometryModel):
     def encode(self, batch: dict[str, Tensor]) -> Latent:
         """The geometry as what each decoder block attends to.
 
-        Args:
-            batch: `geometry_points` (B, Ng, 3), and `geometry_mask` (B, Ng) where some are padding; the layout's
-                parameters. Nothing else of it is read.
-
-        Raises:
-            ValueError: fewer geometry points than supernodes, or no parameters.
+        batch: `geometry_points` (B, Ng, 3), and `geometry_mask` (B, Ng) where some are padding; the layout's
+        parameters. Nothing else of it is read.
+        ValueError: fewer geometry points than supernodes, or no parameters.
         """
         condition = self._condition(batch)
         tokens, table, mask = self._encode_geometry(batch, self.encoder, condition)

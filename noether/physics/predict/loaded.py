@@ -13,14 +13,12 @@ from noether.common.console import Console
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_data
-from noether.physics.predict.predict import OpenedShape, shape_warnings
+from noether.physics.predict.predict import open_shape
 from noether.physics.predict.sensitivity import sensitivity
-from noether.physics.predict.shape_input import Axes, FileAxes, Shape, checked_points, read_shape
+from noether.physics.predict.shape_input import Axes
 from noether.physics.predict.shape_request import interval_level
-from noether.physics.predict.trained import TrainedModel, load_trained, outside_training
-from noether.physics.predict.values import lacking_words, output_text
-from noether.physics.uncertainty.ensemble import Ensemble
-from noether.physics.uncertainty.intervals import calibrated, predict_together
+from noether.physics.predict.trained import TrainedModel, lacking_words, load_trained, output_text, outside_training
+from noether.physics.uncertainty.ensemble import Ensemble, calibrated, predict_together
 from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
 from noether.runs.records import read_metrics
 from noether.runs.results import read_result
@@ -140,20 +138,19 @@ class LoadedRun:
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
-        asked = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
-        opened, unlike = self._open(shape, scale, axes, {name: np.asarray(at) for name, at in asked.items()})
-        files = opened.files
+        others = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
+        opened = open_shape(self.trained, shape, others, axes=axes, scale=scale)
         level = interval_level(None if interval is None else str(interval), len(self._members))
         calibration = None if level is None else (self.calibrated, level)
         words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
         found = predict_together(*words, calibration=calibration)
-        answer: dict[str, Any] = {**files.back(found.fields), "points": opened.given.points}
+        answer: dict[str, Any] = {**opened.files.back(found.fields), "points": opened.given.points}
         answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
         lacks = lacking_words(self.trained.task, opened.shape, found.fields, parameters)
-        answer["outside"] = [*outside_training(self.trained, parameters), *unlike, *lacks]
+        answer["outside"] = [*outside_training(self.trained, parameters), *opened.warnings, *lacks]
         if calibration is not None:
             for name in (name for name in self.trained.task.fields if name in found.fields):
-                answer |= found.arrays(name, answer[name], files)
+                answer |= found.arrays(name, answer[name], opened.files)
             reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
             middle = found.scalars
             answer["intervals"] = {name: (middle[name] - half, middle[name] + half) for name, half in reach.items()}
@@ -181,7 +178,7 @@ class LoadedRun:
             shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
             `parameters`, the gradient by each, (C,).
         """
-        opened, _ = self._open(shape, scale, axes, {})
+        opened = open_shape(self.trained, shape, {}, axes=axes, scale=scale)
         found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)
         return {
             "value": found.value,
@@ -191,23 +188,3 @@ class LoadedRun:
             "outwards": found.outwards,
             "parameters": found.parameters,
         }
-
-    def _open(
-        self, shape: Any, scale: float | None, axes: Axes, others: Mapping[str, np.ndarray]
-    ) -> tuple[OpenedShape, list[str]]:
-        """Returns a shape in the model's axes, and what of it is unlike those of training; as `open_shape`."""
-        files = FileAxes.of(self.trained.task.space, axes, self.trained.task.periods)
-        metres = files.metres if scale is None else scale
-        opened = OpenedShape.of(files, _as_shape(shape, metres, self.trained), others)
-        source = Path(shape) if isinstance(shape, str | Path) else Path("the shape")
-        sources = dict.fromkeys((self.trained.shape_set, *others), source)
-        taken_as = metres if isinstance(shape, str | Path) else 1.0  # Arrays are in m.
-        return opened, shape_warnings(opened, sources, self.trained, taken_as)
-
-
-def _as_shape(shape: Any, scale: float, trained: TrainedModel) -> Shape:
-    if isinstance(shape, str | Path):
-        return read_shape(Path(shape).expanduser(), scale, trained.part_of(trained.shape_set))
-    if isinstance(shape, tuple):
-        return Shape.of_mesh(np.asarray(shape[0], np.float64), np.asarray(shape[1], np.int64))
-    return Shape.of_points(checked_points(shape, "the array"))

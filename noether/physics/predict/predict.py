@@ -1,7 +1,7 @@
 """Predicts fields on a user's own shape, at any resolution and with bounded memory, and writes VTK files."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,30 @@ from noether.physics.predict.shape_input import (
     FileAxes,
     Shape,
     check_range,
+    checked_points,
     open_surface_warnings,
     read_points,
     read_shape,
 )
-from noether.physics.predict.shape_request import PredictRequest, ShapeRequest
-from noether.physics.predict.trained import TrainedModel, load_trained, outside_training
-from noether.physics.predict.values import case_numbers, lacking_words, output_text, reference_areas
+from noether.physics.predict.shape_request import PredictRequest
+from noether.physics.predict.trained import (
+    TrainedModel,
+    case_numbers,
+    lacking_words,
+    load_trained,
+    output_text,
+    outside_training,
+    reference_areas,
+)
 from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
-from noether.physics.uncertainty.intervals import (
+from noether.physics.uncertainty.ensemble import (
     Prediction,
     calibrated,
     interval_table,
     likeness_words,
     predict_together,
 )
-from noether.runs.report.phrases import axes_words
+from noether.runs.report.elements import axes_words
 from noether.runs.report.tables import reference_words
 
 
@@ -48,7 +56,10 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     with joined_group(context) as group:
         members = tuple(load_trained(one, group.device) for one in request.members)
         trained, asked, level = members[0], request.shape, request.level
-        opened = open_shape(asked, trained, console, {} if request.volume is None else {"volume": request.volume})
+        others = {} if request.volume is None else {"volume_points": request.volume}
+        opened = open_shape(trained, asked.mesh, others, axes=asked.axes, scale=asked.scale, say=console.say)
+        for words in opened.warnings:
+            console.warn(words)
         truth = _truth(request, opened.given, trained, console)
         for words in outside_training(trained, asked.parameters):
             console.warn(words)
@@ -79,60 +90,79 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
 
 @dataclass(frozen=True)
 class OpenedShape:
-    """A user's shape as it was given, in m, and in the model's axes, with further sets of points."""
+    """A user's shape as it was given, in m, and in the model's axes, with further sets of points.
+
+    metres: of one unit of its files; warnings: in words, what of it is unlike the shapes of training.
+    """
 
     files: FileAxes
+    metres: float
     given: Shape
     shape: Shape
     given_others: Mapping[str, np.ndarray]
     others: Mapping[str, np.ndarray]
-
-    @classmethod
-    def of(cls, files: FileAxes, given: Shape, others: Mapping[str, np.ndarray]) -> "OpenedShape":
-        """Turns a shape and further sets of points, in m, into the model's axes."""
-        return cls(files, given, files.shape(given), others, {name: files.points(own) for name, own in others.items()})
+    warnings: Sequence[str]
 
 
 def open_shape(
-    asked: ShapeRequest, trained: TrainedModel, console: Console, sets: Mapping[str, Path] | None = None
+    trained: TrainedModel,
+    asked: Any,
+    others: Mapping[str, Any],
+    *,
+    axes: str,
+    scale: float | None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> OpenedShape:
-    """Reads a shape, and says how it is read and what of it is unlike the training split's.
+    """Reads a shape, and holds it against those of the training split.
 
-    sets: files of further sets of points, by the set's name.
-
-    Raises:
-        RequestError: a file cannot be read, or is nothing like what was trained on.
+    trained: the model.
+    asked: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
+    others: further sets of points by name: files, or (M, 3) in m each.
+    axes, scale: of the files, as of `LoadedRun.predict`.
+    say: is told how a file is read.
+    RequestError: a file cannot be read, or is nothing like what was trained on.
     """
-    files = FileAxes.of(trained.task.space, asked.axes, trained.task.periods)
-    scale = asked.metres(files.metres)
-    given = read_shape(asked.mesh, scale, trained.part_of(trained.shape_set))
-    paths = {f"{name}_points": path for name, path in (sets or {}).items()}
-    others = {name: read_points(path, scale, trained.part_of(name)) for name, path in paths.items()}
-    opened = OpenedShape.of(files, given, others)
+    task, own = trained.task, trained.shape_set
+    files = FileAxes.of(task.space, axes, task.periods)
+    metres = files.metres if scale is None else scale
+    source, read = Path("the shape"), isinstance(asked, str | Path)
+    if read:
+        source = Path(asked)
+        given = read_shape(source.expanduser(), metres, trained.part_of(own))
+    elif isinstance(asked, tuple):
+        given = Shape.of_mesh(np.asarray(asked[0], np.float64), np.asarray(asked[1], np.int64))
+    else:
+        given = Shape.of_points(checked_points(asked, "the array"))
+    given_others = {
+        key: read_points(points, metres, trained.part_of(key)) if isinstance(points, Path) else np.asarray(points)
+        for key, points in others.items()
+    }
     said = []
     if files.words:
-        words = f"{files.words}; --axes model: {axes_words(trained.task.space)}"
-        said.append(f"axes of the files that were trained on ({words})")
-    if asked.scale is None and scale != 1:
-        said.append(f"{scale:g} m per unit, as there (--scale says otherwise)")
+        said.append(f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})")
+    if scale is None and metres != 1:
+        said.append(f"{metres:g} m per unit, as there (--scale says otherwise)")
     if said:
-        console.say(f"{asked.mesh}: {', '.join(said)}")
-    for words in shape_warnings(opened, {trained.shape_set: asked.mesh, **paths}, trained, scale):
-        console.warn(words)
-    return opened
+        say(f"{source}: {', '.join(said)}")
+    shape, turned = files.shape(given), {key: files.points(points) for key, points in given_others.items()}
+    named = {own: source} | {key: points if isinstance(points, Path) else source for key, points in others.items()}
+    warnings = _shape_warnings(trained, shape, turned, named, metres if read else 1.0)  # Arrays are in m.
+    return OpenedShape(files, metres, given, shape, given_others, turned, warnings)
 
 
-def shape_warnings(opened: OpenedShape, sources: Mapping[str, Path], trained: TrainedModel, scale: float) -> list[str]:
+def _shape_warnings(
+    trained: TrainedModel, shape: Shape, others: Mapping[str, np.ndarray], sources: Mapping[str, Path], scale: float
+) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
 
     sources: what each set of points is called in words.
     """
-    warnings, shape, axes = [], opened.shape, axes_words(trained.task.space)
+    warnings: list[str] = []
+    axes, mesh = axes_words(trained.task.space), sources[trained.shape_set]
     boxes = {key: (np.array(seen["low"]), np.array(seen["high"])) for key, seen in trained.task.seen.points.items()}
-    for key, points in {trained.shape_set: shape.points, **opened.others}.items():
+    for key, points in {trained.shape_set: shape.points, **others}.items():
         if key in boxes:
             warnings += check_range(sources[key], points, *boxes[key], axes, scale=scale)
-    mesh = sources[trained.shape_set]
     warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
     if is_thin and trained.part_of(trained.shape_set).at == "faces":
@@ -217,7 +247,7 @@ def _write(
         if arrays and key == trained.shape_set:
             write_on_shape(path, mesh, shape, arrays, trained.part_of(key))
         elif arrays:
-            write_fields(path, points / request.shape.metres(opened.files.metres), None, arrays)
+            write_fields(path, points / opened.metres, None, arrays)
         if arrays:
             lines.append(f"{path}: {len(points):,} points, {', '.join(arrays)}")
     return lines

@@ -6,18 +6,35 @@ from shlex import quote
 
 import numpy as np
 import torch
+from rich.table import Table
 from scipy.sparse import coo_matrix, diags
 from scipy.sparse.linalg import spsolve
 from torch import Tensor
 
-from noether.common.errors import RequestError
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
 from noether.common.suggest import nearest
 from noether.core.data.loader import to_device
 from noether.core.evaluate import predict
+from noether.launch.process_group.group import joined_group
+from noether.launch.processes.context import WorkerContext
 from noether.physics.cases.surface_mesh import triangles
+from noether.physics.predict.predict import open_shape
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
-from noether.physics.predict.trained import TrainedModel, parameter_tensors, shape_tensors, whole_sample
-from noether.physics.predict.values import case_numbers, integrate, lacking
+from noether.physics.predict.shape_request import SensitivityRequest
+from noether.physics.predict.trained import (
+    TrainedModel,
+    case_numbers,
+    integrate,
+    lacking,
+    load_trained,
+    outside_training,
+    parameter_tensors,
+    shape_tensors,
+    whole_sample,
+)
+from noether.physics.predict.vtk_output import write_on_shape
+from noether.runs.metrics import Metric
 
 OVER_POINTS = ("mean", "max")
 
@@ -49,14 +66,11 @@ def sensitivity(
     distances to the surface. What is chosen by them is held: the triangles in which these places lie, nearest
     points, and neighbours within a radius, in all of which a model is piecewise constant. So is the reference area.
 
-    Args:
-        trained, shape: the model, and the shape in its axes.
-        of: a coefficient or an output of the case; "mean FIELD" or "max FIELD" of a field at the shape's points, of
-            vectors their magnitude; the mean is over the area where there are faces. "": the only one of the case.
-        parameters, chunk_size: of the case; points predicted at once.
-
-    Raises:
-        RequestError: there is no such output, or what the model reads is missing.
+    trained, shape: the model, and the shape in its axes.
+    of: a coefficient or an output of the case; "mean FIELD" or "max FIELD" of a field at the shape's points, of vectors
+    their magnitude; the mean is over the area where there are faces. "": the only one of the case.
+    parameters, chunk_size: of the case; points predicted at once.
+    RequestError: there is no such output, or what the model reads is missing.
     """
     task, own = trained.task, trained.shape_set.removesuffix("points")
     shown, numbers = shown_by(shape, trained.points_learned), case_numbers(task, shape, parameters)
@@ -181,3 +195,41 @@ def _over_points(over: str, values: Tensor, areas: Tensor | None) -> Tensor:
     if over == "max":
         return sizes.max()
     return sizes.mean() if areas is None else (sizes * areas).sum() / areas.sum()
+
+
+def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> int:
+    """Differentiates on one device, writes the file and says what changes the output."""
+    console, asked = Console(None, speaks=True), request.shape
+    with joined_group(context) as group:
+        trained = load_trained(request.chosen, group.device)
+        opened = open_shape(trained, asked.mesh, {}, axes=asked.axes, scale=asked.scale, say=console.say)
+        for words in (*opened.warnings, *outside_training(trained, asked.parameters)):
+            console.warn(words)
+        found = sensitivity(trained, opened.shape, request.of, asked.parameters, asked.chunk_size)
+    gradient = opened.files.back({"": found.points})[""]
+    arrays = {"sensitivity": gradient}
+    if found.outwards is not None:
+        arrays["sensitivity_outwards"] = found.outwards
+    given = opened.given
+    write_on_shape(asked.out, asked.mesh, given, arrays, trained.part_of(trained.shape_set))
+    console.say(f"{found.of}: {Metric(found.of, found.unit).text(found.value)}")
+    up = opened.files.rotation.T @ np.asarray(trained.task.space.get("up", np.zeros(3)), np.float64)
+    moved = float(np.einsum("nx,nx->", found.points, opened.shape.normals))
+    console.say(changes_table(trained, found, stretches(gradient, given.points, up), moved))
+    console.say(f"{asked.out}: {len(given.points):,} points, {', '.join(arrays)}")
+    return ExitCode.DONE
+
+
+def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str, float], moved: float) -> Table:
+    """Returns what the output gains, linearly: by a 1 % longer shape, by a thicker one, and by each parameter."""
+    table = Table("change", f"gain, {found.unit}" if found.unit else "gain", box=None, padding=(0, 3, 0, 0))
+    for axis, gain in stretched.items():
+        table.add_row(f"1 % longer along {axis}", f"{gain / 100:+.4g}")
+    if found.outwards is not None:
+        table.add_row("the whole surface 1 mm outwards", f"{moved / 1000:+.4g}")
+    for name, gradient in found.parameters.items():
+        unit = trained.task.parameters[name].unit
+        for channel, gain in enumerate(gradient):
+            label = f"{name}[{channel}]" if len(gradient) > 1 else name
+            table.add_row(f"{label} + 1 {unit}".rstrip(), f"{gain:+.4g}")
+    return table

@@ -94,8 +94,7 @@ class FileAxes:
     def of(cls, space: Mapping[str, Any], axes: str, periods: Mapping[str, Period]) -> "FileAxes":
         """The axes of the files that the data set has described in its `space`, or the model's own.
 
-        Raises:
-            ValueError: `axes` is neither.
+        ValueError: `axes` is neither.
         """
         if axes not in get_args(Axes):
             raise ValueError(f"axes are {' or '.join(get_args(Axes))}, not {axes!r}")
@@ -132,8 +131,7 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
     `part` at "faces": its surface; points that no face uses are left out. At "points" or "cells": the nodes of a solid,
     or the centres of its cells, as points without faces.
 
-    Raises:
-        RequestError: the file cannot be read, or holds no points.
+    RequestError: the file cannot be read, or holds no points.
     """
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
@@ -185,9 +183,7 @@ def check_range(
     axes: what each axis is, for the refusals.
     scale: what the points have been multiplied with.
 
-    Raises:
-        RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is
-            in mm.
+    RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is in mm.
     """
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())

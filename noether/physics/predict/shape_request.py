@@ -17,18 +17,6 @@ from noether.physics.uncertainty.members import check_members, read_calibration
 
 
 @dataclass(frozen=True)
-class TypedShape:
-    """The flags of a shape, as they are typed."""
-
-    mesh: str
-    out: str
-    scale: str | None
-    axes: str
-    chunk: str
-    parameters: str
-
-
-@dataclass(frozen=True)
 class ShapeRequest:
     """A user's shape, and the file to write of it. scale: None: the unit of training's files."""
 
@@ -38,10 +26,6 @@ class ShapeRequest:
     axes: str
     chunk_size: int
     parameters: dict[str, float | list[float]]
-
-    def metres(self, of_training: float) -> float:
-        """Metres of one unit of the mesh, where the files of training have so many."""
-        return of_training if self.scale is None else self.scale
 
 
 @dataclass(frozen=True)
@@ -69,14 +53,12 @@ class SensitivityRequest:
 
 
 def predict_here(
-    wanted: Sequence[WantedModel], typed: TypedShape, *, volume: str | None, truth: str | None, interval: str | None
+    wanted: Sequence[WantedModel], shape: ShapeRequest, *, volume: str | None, truth: str | None, interval: str | None
 ) -> int:
     """Predicts the fields of one or more runs on a user's shape.
 
-    Raises:
-        RequestError: there is no such file, or the shape is nothing like what was trained on.
+    RequestError: there is no such file, or the shape is nothing like what was trained on.
     """
-    shape = _shape(typed, f"noether predict {' '.join(one.run for one in wanted)}")
     files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
     level = interval_level(interval, len(wanted))
     members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
@@ -87,10 +69,10 @@ def predict_here(
     return run_here(config, "noether.physics.predict.predict.predict_worker", request)
 
 
-def sensitivity_here(wanted: WantedModel, typed: TypedShape, of: str) -> int:
+def sensitivity_here(wanted: WantedModel, shape: ShapeRequest, of: str) -> int:
     """Says what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
-    request = SensitivityRequest(_shape(typed, f"noether sensitivity {wanted.run}"), of, choose_model(wanted))
-    return run_here(request.chosen.config, "noether.physics.predict.sensitivity_files.sensitivity_worker", request)
+    request = SensitivityRequest(shape, of, choose_model(wanted))
+    return run_here(request.chosen.config, "noether.physics.predict.sensitivity.sensitivity_worker", request)
 
 
 def interval_level(interval: str | None, runs: int) -> int | None:
@@ -100,18 +82,21 @@ def interval_level(interval: str | None, runs: int) -> int | None:
     return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
 
 
-def _shape(typed: TypedShape, command: str) -> ShapeRequest:
-    if not typed.mesh:
+def typed_shape(
+    mesh: str, out: str, scale: str | None, axes: str, chunk: str, parameters: str, *, command: str
+) -> ShapeRequest:
+    """Reads the flags of a shape, as they are typed. RequestError: one is wrong, or `command` has no --mesh."""
+    if not mesh:
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
-    check_suffix(Path(typed.out))
+    check_suffix(Path(out))
     return ShapeRequest(
-        mesh=_file("mesh", typed.mesh),
-        out=Path(typed.out).expanduser(),
-        scale=_scale(typed.scale),
-        axes=one_of("axes", typed.axes, ("files", "model")),
-        chunk_size=number_of("chunk", typed.chunk, int, 1, 10**9, "leave --chunk out"),
-        parameters=_parameters(typed.parameters),
+        mesh=_file("mesh", mesh),
+        out=Path(out).expanduser(),
+        scale=_scale(scale),
+        axes=one_of("axes", axes, ("files", "model")),
+        chunk_size=number_of("chunk", chunk, int, 1, 10**9, "leave --chunk out"),
+        parameters=_parameters(parameters),
     )
 
 

@@ -1,7 +1,8 @@
-"""A trained model and the task that scales its fields, loaded from a checkpoint to predict on a new shape."""
+"""A trained model and the task that scales its fields, from a checkpoint: fields and coefficients of a new shape."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
+from noether.core.data.about import FRONTAL_WITHOUT_YAW
 from noether.core.data.layout import Layout
 from noether.core.data.loader import Batch, to_device
 from noether.core.data.order import SampleKey, fixed_rows
@@ -27,8 +29,10 @@ from noether.core.tasks.build import build_task
 from noether.physics.cases.mesh_source import ShapePart
 from noether.physics.fields.field_statistics import Span
 from noether.physics.fields.fields import FieldsTask
+from noether.physics.fields.forces import force_coefficient
 from noether.physics.models.points import PointModel
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
+from noether.runs.metrics import Metric
 
 VOLUME_ANCHORS = 4096
 
@@ -80,8 +84,7 @@ class TrainedModel:
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     """Builds a run's model and loads a checkpoint's weights and scaling.
 
-    Raises:
-        RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
+    RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
     """
     config, checkpoint = chosen.config, chosen.checkpoint
     with code_granted(chosen.code):
@@ -121,13 +124,10 @@ def shape_batch(
     The geometry, and the anchors of models whose points attend to points, come from as many points as a training
     sample has; the queries are all the shape's points, and those of the other sets that are given.
 
-    Args:
-        trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
-        others: further sets of points by name, such as `volume_points`, (N, 3) each.
-        parameters: of the case, each one number or several.
-
-    Raises:
-        RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
+    trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
+    others: further sets of points by name, such as `volume_points`, (N, 3) each.
+    parameters: of the case, each one number or several.
+    RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
     """
     thinned = as_trained(shape, shown_by(shape, trained.points_learned))
     context, queries = (shape_tensors(trained, own) for own in (thinned, shape))
@@ -160,11 +160,10 @@ def whole_sample(
 ) -> Sample:
     """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
 
-    Args:
-        trained: the model.
-        context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
-        given: further sets of points, (N, 3) each.
-        parameters: of the case.
+    trained: the model.
+    context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
+    given: further sets of points, (N, 3) each.
+    parameters: of the case.
     """
     points = context[trained.shape_set]
     needs_anchors = hasattr(trained.model, "attend")
@@ -185,8 +184,7 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
 
     Outputs of the case are arrays () or (C,).
 
-    Raises:
-        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+    RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
     """
     in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
     asked = [name for name, field in trained.task.fields.items() if field.points in batch]
@@ -331,3 +329,82 @@ def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
     distance = torch.linalg.vector_norm(away, dim=-1)
     direction = away / distance.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)
     return {name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction}
+
+
+def scalar_values(
+    trained: TrainedModel, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
+) -> dict[str, float]:
+    """The outputs of the case by their labels, and for meshes the force coefficients of the predicted fields."""
+    task = trained.task
+    found: dict[str, float] = {}
+    for name in task.case_fields:
+        found |= {label: float(v) for label, v in zip(task.case_labels(name), np.atleast_1d(fields[name]), strict=True)}
+    if shape.faces is None:
+        return found
+    surface = {"points": shape.points, "normals": shape.normals, "areas": shape.areas}
+    tensors = {name: torch.from_numpy(value) for name, value in {**fields, **surface}.items()}
+    numbers = case_numbers(task, shape, parameters)
+    return found | {
+        name: float(integrate(task, name, tensors, numbers))
+        for name, absent in lacking(task, fields, numbers).items()
+        if not absent
+    }
+
+
+def output_text(task: FieldsTask, label: str, value: float) -> str:
+    """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+    units = {name: field.unit for name, field in task.fields.items()}
+    units |= {own: field.unit for name, field in task.case_fields.items() for own in task.case_labels(name)}
+    return Metric(label, units.get(label, "")).text(value)
+
+
+def case_numbers(task: FieldsTask, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
+
+    Those that are given; else of a mesh a reference area by the rule of the data set; else what every case of the
+    training split had.
+    """
+    found = {key: span["low"][0] for key, span in task.seen.numbers.items() if span["low"] == span["high"]}
+    for key, rule in reference_areas(task, shape, given).items():
+        wind, up = task.space.get("wind", (0.0, 0.0, 1.0)), np.asarray(task.space.get("up", (0.0, 1.0, 0.0)))
+        found[key] = shape.frontal_area(shape.lengthwise(up) if rule == FRONTAL_WITHOUT_YAW else tuple(wind))
+    return {**found, **given}
+
+
+def reference_areas(task: FieldsTask, shape: Shape, given: Collection[str]) -> dict[str, str]:
+    """Returns the reference areas that follow from a shape, by the data set's rule for each: none of points alone."""
+    rules = {} if shape.faces is None else task.reference_areas
+    return {key: rule for key, rule in rules.items() if key in task.numbers and key not in given}
+
+
+def lacking(task: FieldsTask, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
+    """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
+    have = {*fields, *numbers}
+    needed = {name: (own.pressure, own.shear, *own.numbers) for name, own in task.scalars.items()}
+    return {name: [key for key in keys if key and key not in have] for name, keys in needed.items()}
+
+
+def lacking_words(task: FieldsTask, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
+    """Says which scalars of a mesh are not integrated, and what would be needed."""
+    if shape.faces is None:
+        return []
+    absent = lacking(task, fields, case_numbers(task, shape, given))
+    return [
+        f"{name.replace('_', ' ')} is not integrated, for which {', '.join(keys)} must be known"
+        + (f": --set {keys[0]}=NUMBER" if keys[0] in task.numbers else "")
+        for name, keys in absent.items()
+        if keys
+    ]
+
+
+def integrate(task: FieldsTask, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
+    """Returns a force coefficient (1,) of the fields on a surface.
+
+    surface: fields, points, normals and areas (N,) or (N, C), of float64; numbers: of the case.
+    """
+    scalar = task.scalars[name]
+    batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
+    batch |= {scalar.points: surface["points"][None], scalar.normals: surface["normals"][None]}
+    batch |= {scalar.areas: surface["areas"][None]}
+    shear = None if scalar.shear is None else surface[scalar.shear][None]
+    return force_coefficient(surface[scalar.pressure][None, :, None], batch, scalar, shear)

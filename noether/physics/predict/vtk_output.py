@@ -39,8 +39,7 @@ def check_suffix(path: Path) -> None:
 def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
 
-    Raises:
-        RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
+    RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
     """
     check_suffix(path)
     pyvista = import_pyvista()
@@ -87,14 +86,11 @@ def write_on_shape(
 
     Of a .npy file its points are written.
 
-    Args:
-        path: what is written.
-        source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
-        arrays: by name, (N,) or (N, C), a row for each of the shape.
-        part: what of the source the shape is; at "cells" its arrays are, too.
-
-    Raises:
-        RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
+    path: what is written.
+    source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
+    arrays: by name, (N,) or (N, C), a row for each of the shape.
+    part: what of the source the shape is; at "cells" its arrays are, too.
+    RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
     """
     if source.suffix == ".npy":
         return write_fields(path, read_array(source)[shape.rows], shape.faces, arrays)

@@ -1,4 +1,4 @@
-"""Split-conformal intervals of cases with many points: quantiles of scores, and the share that they cover.
+"""Split-conformal intervals of cases with many points, and how unlike the training shapes a shape is.
 
 The points of a case are not exchangeable, cases are. A number of a case has the ordinary split-conformal quantile. For
 fields all cases' scores are pooled, each case weighing the same (Dunn, Wasserman & Ramdas 2018, arXiv 1809.07441), and
@@ -7,7 +7,8 @@ holds on average, without a guarantee. A guarantee (Lee, Barber & Willett 2023, 
 new case is missed as a whole: with 14 cases, intervals of 90 % would cover 96.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,3 +61,28 @@ def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.nda
 def highest_level(cases: int) -> int:
     """Returns the highest of LEVELS, in percent, that so many cases calibrate; 0: none."""
     return 100 * cases // (cases + 1)
+
+
+COMPONENTS = 96
+"""Principal components of the latents at most. The small ones tell a shape outside the ranges best."""
+SHAPES_A_COMPONENT = 4
+"""Training shapes at least, from which the deviation along a component is known."""
+
+
+def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns what a distance is measured by: the mean (d,) of latents (n, d) of training shapes, and axes (k, d).
+
+    The axes are the principal components, each divided by the standard deviation along it.
+    """
+    mean = latents.mean(axis=0)
+    _, singular, axes = np.linalg.svd(latents - mean, full_matrices=False)
+    deviation = singular / np.sqrt(max(1, len(latents) - 1))
+    varies = int((deviation > 1e-6 * max(deviation[0], np.finfo(np.float32).tiny)).sum())
+    kept = max(1, min(varies, COMPONENTS, len(latents) // SHAPES_A_COMPONENT))
+    return {"mean": mean, "axes": axes[:kept] / np.maximum(deviation[:kept, None], np.finfo(np.float32).tiny)}
+
+
+def distances(fitted: Mapping[str, Any], latents: np.ndarray) -> np.ndarray:
+    """Returns the distances (n,) of latents (n, d) from the training shapes."""
+    away = (latents - np.asarray(fitted["mean"])) @ np.asarray(fitted["axes"]).T
+    return np.asarray(np.linalg.norm(away, axis=1))

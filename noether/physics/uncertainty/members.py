@@ -63,7 +63,10 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
     def described(one: ChosenModel) -> dict[str, Any]:
         config = one.config.model_dump(mode="json")
         dataset = {key: value for key, value in config["dataset"].items() if key not in DRAWN}
-        return {"data": one.checkpoint.meta()["data"], "dataset": dataset, "task": _outputs_of(config["task"])}
+        task = {key: config["task"].get(key) for key in ("kind", "scalars")}
+        fields = (config["task"].get("fields") or {}).items()
+        task["fields"] = {name: {**field, "weight": None} for name, field in fields}
+        return {"data": one.checkpoint.meta()["data"], "dataset": dataset, "task": task}
 
     known = described(first)
     for one in chosen[1:]:
@@ -80,12 +83,6 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
 
 DRAWN = ("points_per_update", "geometry_points")
 """Settings of a data set that say which points a model is given, not which cases there are."""
-
-
-def _outputs_of(task: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: task.get(key) for key in ("kind", "scalars")} | {
-        "fields": {name: {**field, "weight": None} for name, field in (task.get("fields") or {}).items()}
-    }
 
 
 def differing(first: Any, second: Any) -> str:

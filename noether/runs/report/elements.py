@@ -1,6 +1,6 @@
-"""Fills the templates of the page, which escape what they show and write numbers and names by filters."""
+"""Fills the templates of the page, which escape what they show; names and numbers are written by filters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,24 @@ from noether.runs.report.numbers import (
     shown_score,
     value_text,
 )
-from noether.runs.report.phrases import full_stop, heading, in_words
 from noether.runs.report.run import ReportedRun
+
+
+def in_words(name: str) -> str:
+    """A name from a configuration or a file, as words."""
+    return name.replace("_", " ")
+
+
+def heading(name: str) -> str:
+    """A name as a heading."""
+    words = in_words(name)
+    return words[:1].upper() + words[1:]
+
+
+def full_stop(text: str) -> str:
+    """A text as a sentence: a capital at the start, one full stop at the end."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -63,3 +79,16 @@ def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
     """A paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
     trouble = run.troubles.get(file)
     return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))
+
+
+def axes_words(space: Mapping[str, Any]) -> str:
+    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say."""
+    named = {}
+    for what, words in (("up", "up"), ("wind", "along the wind")):
+        direction = [float(value) for value in space.get(what, ())]
+        main = max(range(len(direction)), key=lambda axis: abs(direction[axis]), default=None)
+        if main is not None:
+            named[main] = words if direction[main] > 0 else f"{words}, backwards"
+    if len(named) == 2:
+        named[({0, 1, 2} - set(named)).pop()] = "across"
+    return ", ".join(f"{'xyz'[axis]} {words}" for axis, words in sorted(named.items()))

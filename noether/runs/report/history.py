@@ -217,9 +217,8 @@ def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
     its buckets stay as they are until their size doubles. NaN stays a gap where a whole bucket is NaN. The last value
     is always there.
 
-    Args:
-        x, y: (n,); x rises.
-        buckets: at least 1; a curve of at most twice as many values is returned as it is.
+    x, y: (n,); x rises.
+    buckets: at least 1; a curve of at most twice as many values is returned as it is.
     """
     places = _extremes(y, buckets)
     return x[places], y[places]
@@ -250,9 +249,8 @@ def _bucket_size(n: int, buckets: int) -> int:
 def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
     """Returns the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
 
-    Args:
-        x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
-        buckets: blocks at most, about.
+    x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
+    buckets: blocks at most, about.
     """
     n = len(x)
     if n <= buckets:

@@ -15,14 +15,19 @@ from noether.common.whole_file import UNFENCED, Publisher, write_whole
 from noether.runs.folder import RunFolder
 from noether.runs.report.cases import cases_section
 from noether.runs.report.elements import fill
-from noether.runs.report.intervals import intervals_section
 from noether.runs.report.palette import COLOURS
-from noether.runs.report.provenance import configuration_section, environment_section, plan_section
 from noether.runs.report.results import classes_section, distributions_section, errors_section, scalars_section
 from noether.runs.report.run import ReportedRun, read_run
-from noether.runs.report.summary import summary_header, summary_tiles
-from noether.runs.report.training import time_section, training_section
-from noether.runs.report.use import use_section
+from noether.runs.report.training import (
+    configuration_section,
+    environment_section,
+    plan_section,
+    summary_header,
+    summary_tiles,
+    time_section,
+    training_section,
+)
+from noether.runs.report.use import intervals_section, use_section
 
 Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
 OF_THE_TASK: Sections = {

@@ -60,23 +60,20 @@ class _Covered(BaseModel):
     covered: list[float]
 
 
-class _HeldOut(BaseModel):
-    validation: int
-    test: int
-
-
 class _Calibration(BaseModel):
     """An evaluation/intervals-….json, as far as the page follows it."""
 
     members: list[str]
     levels: list[int]
-    cases: _HeldOut
+    cases: dict[str, int]
     outputs: dict[str, _Covered]
 
     @model_validator(mode="after")
-    def _one_share_each(self) -> "_Calibration":
+    def _complete(self) -> "_Calibration":
         if any(len(own.covered) != len(self.levels) for own in self.outputs.values()):
             raise ValueError("a share for each level")
+        if not {"validation", "test"} <= self.cases.keys():
+            raise ValueError("cases of both splits")
         return self
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from torch import nn
 
-from noether.common.dotted_path import code_granted, load_object
+from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.core.models.build import build_model, count_parameters
 from tests.refusal import refusal
@@ -143,11 +143,6 @@ def test_requests_that_cannot_be_met_name_the_line_to_change(user_folder, kind, 
 def test_errors_of_the_users_own_code_keep_their_traceback(user_folder, kind):
     with pytest.raises(ZeroDivisionError):
         build_model(f"user_package.{kind}")
-
-
-def test_setting_is_the_one_that_was_read():
-    with pytest.raises(RequestError, match=r"dataset\.kind=nowhere\.Cars"), code_granted(["nowhere.Cars"]):
-        load_object("nowhere.Cars", setting="dataset.kind")
 
 
 def test_count_parameters_counts_frozen_ones_and_shared_ones_once():

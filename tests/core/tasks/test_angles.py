@@ -18,7 +18,7 @@ from noether.physics.cases.survey import survey_folder
 from noether.physics.cases.vocabulary import period_of
 from noether.physics.export.exported import load_exported
 from noether.physics.predict.shape_input import FileAxes
-from noether.physics.uncertainty.intervals import Prediction
+from noether.physics.uncertainty.ensemble import Prediction
 from tests.refusal import refusal
 
 NAMES = {

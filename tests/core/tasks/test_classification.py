@@ -42,9 +42,9 @@ def test_label_smoothing_is_in_the_training_loss_alone() -> None:
     assert "loss" not in Metrics.of(*ClassificationTask(3).describe_metrics())
 
 
-def test_logits_in_half_precision_are_scored_in_single() -> None:
-    half = {"logits": LOGITS.bfloat16()}
-    assert ClassificationTask(3).loss(half, BATCH).dtype == torch.float32
+def test_logits_in_half_precision_are_scored_in_single_and_right_samples_counted() -> None:
+    assert ClassificationTask(3).loss({"logits": LOGITS.bfloat16()}, BATCH).dtype == torch.float32
+    assert ClassificationTask(3).counts(PREDICTIONS, BATCH)["accuracy"] == 2
 
 
 WRONG = {
@@ -67,7 +67,3 @@ def test_a_wrong_label_of_the_training_split_is_found_before_training() -> None:
     with pytest.raises(RequestError) as refusal:
         ClassificationTask(3).fit([{"label": torch.tensor(1)}, {"label": torch.tensor(3)}])
     assert "classes 3 to 3" in str(refusal.value)
-
-
-def test_right_samples_are_counted() -> None:
-    assert ClassificationTask(3).counts(PREDICTIONS, BATCH)["accuracy"] == 2

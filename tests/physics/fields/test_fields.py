@@ -26,15 +26,12 @@ FIELDS = {
 
 def make_samples(count: int = 6) -> list[dict[str, torch.Tensor]]:
     rng = torch.Generator().manual_seed(3)
-    return [
-        {
-            "surface_points": torch.rand(11, 3, generator=rng),
-            "surface_pressure": 1e5 + 3 * torch.randn(11, generator=rng),
-            "volume_points": torch.rand(7, 3, generator=rng),
-            "volume_velocity": torch.randn(7, 3, generator=rng) * torch.tensor([1.0, 2.0, 5.0]) + 17,
-        }
-        for _ in range(count)
-    ]
+    return [{
+        "surface_points": torch.rand(11, 3, generator=rng),
+        "surface_pressure": 1e5 + 3 * torch.randn(11, generator=rng),
+        "volume_points": torch.rand(7, 3, generator=rng),
+        "volume_velocity": torch.randn(7, 3, generator=rng) * torch.tensor([1.0, 2.0, 5.0]) + 17,
+    } for _ in range(count)]  # fmt: skip
 
 
 def make_task(**more) -> FieldsTask:
@@ -56,11 +53,14 @@ def test_statistics_are_those_of_all_points_together() -> None:
         np.testing.assert_allclose(std, np.atleast_1d(batch[key].numpy().std(axis=axes)), rtol=1e-9)
 
 
-def test_a_mean_predictor_costs_one_per_unit_of_weight() -> None:
+def test_a_mean_predictor_costs_one_per_unit_of_weight_and_the_truth_nothing() -> None:
     task, batch = make_task(), stack(make_samples())
     prepared = task.prepare(batch)
     nothing = {name: torch.zeros_like(prepared[name]) for name in FIELDS}
     assert float(task.loss(nothing, prepared)) == pytest.approx(1.5, rel=1e-9)
+    metrics = task.metrics({name: prepared[name] for name in FIELDS}, batch)
+    assert float(metrics["loss"].max()) == 0
+    assert [float(metrics[f"{name}/max"].max()) for name in FIELDS] == pytest.approx([0, 0], abs=1e-9)
 
 
 class OwnMetrics(FieldsTask):
@@ -81,15 +81,6 @@ def test_an_evaluation_brings_predictions_to_physical_units_once(monkeypatch) ->
     physical = task.to_physical(predictions)
     assert len(made) == len(FIELDS)
     torch.testing.assert_close(physical["volume_velocity"], batch["volume_velocity"])
-
-
-def test_the_truth_as_prediction_scores_exactly_zero() -> None:
-    task, batch = make_task(), stack(make_samples())
-    prepared = task.prepare(batch)
-    metrics = task.metrics({name: prepared[name] for name in FIELDS}, batch)
-    assert float(metrics["loss"].max()) == 0
-    for name in FIELDS:
-        assert float(metrics[f"{name}/max"].max()) == pytest.approx(0, abs=1e-9)
 
 
 def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
@@ -211,23 +202,11 @@ def test_after_the_first_batch_an_update_copies_no_statistics(scaling) -> None:
     json.dumps(task.state())
 
 
-def test_the_state_goes_through_json() -> None:
-    task, other = make_task(), FieldsTask(FIELDS, domain_low=-4.5, domain_length=10.5)
-    other.load_state(json.loads(json.dumps(task.state())))
-    assert other.statistics == task.statistics
-
-
 def test_errors_of_a_field_by_hand() -> None:
     truth = torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
     prediction = torch.tensor([[[3.0, 0.0], [1.0, 2.0]]])
     errors = {name: float(value[0]) for name, value in field_errors(prediction, truth).items()}
     assert errors == pytest.approx({"relative_l2": 5**0.5 / 5, "mse": 5 / 4, "mae": 3 / 4, "max": 2.0})
-
-
-def test_relative_l2_is_the_mean_of_ratios_not_the_ratio_of_means() -> None:
-    truth = torch.tensor([[[1.0]], [[100.0]]])
-    prediction = torch.tensor([[[2.0]], [[100.0]]])
-    assert float(field_errors(prediction, truth)["relative_l2"].mean()) == pytest.approx(0.5)
 
 
 LIFT = {"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "reference_area": "area"}}
@@ -244,7 +223,9 @@ def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split()
     for task in tasks:
         task.examine(samples[0], {})
         task.fit(samples)
+    statistics = tasks[1].statistics
     tasks[1].load_state(json.loads(json.dumps(tasks[1].state())))
+    assert tasks[1].statistics == statistics
     assert tasks[1].seen.numbers == {"area": {"low": [1.0], "high": [1.0]}}
     batch = stack(samples)
     plain, weighed = (task.loss({k: v for k, v in task.prepare(batch).items() if k in FIELDS}, task.prepare(batch))

@@ -60,16 +60,8 @@ def train(ask, tmp_path: Path):
     (tmp_path / "open.yaml").write_text(HEAD + "task: {kind: fields}\n")
 
     def run(*overrides: str, hp: str = "all", expect: int = 0):
-        done = ask(
-            "train",
-            "--hp",
-            str(tmp_path / f"{hp}.yaml"),
-            f"output_path={tmp_path}",
-            "run_id=run",
-            *DATA,
-            *SHORT,
-            *overrides,
-        )
+        words = ("--hp", str(tmp_path / f"{hp}.yaml"), f"output_path={tmp_path}", "run_id=run", *DATA, *SHORT)
+        done = ask("train", *words, *overrides)
         assert done.code == expect, done.out + done.err
         return done
 

@@ -5,6 +5,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from noether.core.models.build import build_model
+from noether.physics.cars.ellipsoid_car import EllipsoidCar, make_sample
+from noether.physics.fields.fields import FieldsTask
 
 ATTENTION = {"dim": 24, "heads": 2}
 POOLING = {"radius": 150.0, "max_neighbours": 6}
@@ -83,23 +85,16 @@ class DtypesMade(TorchDispatchMode):
         return result
 
 
-def flow_past_a_sphere(count):
-    """Exact potential flow along +z past a sphere of radius 150 at (500, 500, 500), U = 1, standardised."""
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.nn.functional.normalize(torch.randn(3, count, 3, generator=generator), dim=-1)
-    geometry, surface = 150 * direction[0], 150 * direction[1]
-    distance = 150 * (1.2 + 2 * torch.rand(count, 1, generator=generator))
-    volume = distance * direction[2]
-    # Cp = 1 − 9/4 sin²θ;  u = U + (a³/2r³)(U − 3 (U·r̂) r̂)
-    pressure = 1 - 2.25 * (1 - direction[1][:, 2:] ** 2)
-    along = torch.tensor([0.0, 0.0, 1.0])
-    velocity = along + (150 / distance) ** 3 / 2 * (along - 3 * direction[2][:, 2:] * direction[2])
-    batch = {"geometry_points": geometry, "surface_points": surface, "volume_points": volume}
-    batch = {name: (value + 500).unsqueeze(0) for name, value in batch.items()}
-    batch |= {"surface_normals": direction[1].unsqueeze(0), "volume_normals": direction[2].unsqueeze(0)}
-    batch["volume_sdf"] = (distance.squeeze(-1) / 150 - 1).unsqueeze(0)
-    targets = {"surface_pressure": pressure, "volume_velocity": velocity - along}
-    return batch, {name: (value / value.std()).unsqueeze(0) for name, value in targets.items()}
+def exact_flow(count):
+    """The built-in flow about a car as a prepared batch of one, and its standardised fields."""
+    sample = make_sample(EllipsoidCar(2.0, 1.2, 0.9), count, count, 0)
+    task = FieldsTask(
+        {"surface_pressure": {"points": "surface_points"}, "volume_velocity": {"points": "volume_points"}}
+    )
+    sample = {key: torch.from_numpy(value).float() for key, value in sample.items()}
+    task.fit([sample])
+    batch = task.prepare({"geometry_points": sample["surface_points"][None], **{k: v[None] for k, v in sample.items()}})
+    return batch, {name: batch.pop(name) for name in task.fields}
 
 
 def relative_l2(prediction, target):

@@ -8,11 +8,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from noether.physics.models.layers import positions
-from noether.physics.models.layers.attention import CrossAttention, SelfAttention
-from noether.physics.models.layers.blocks import PerceiverBlock, TransformerBlock, initialise_linear
+from noether.physics.models.layers import positions, supernodes
+from noether.physics.models.layers.blocks import (
+    CrossAttention,
+    PerceiverBlock,
+    SelfAttention,
+    TransformerBlock,
+    initialise_linear,
+)
 from noether.physics.models.layers.positions import rotary_table, rotate, sincos_embedding
-from noether.physics.models.layers.supernodes import SupernodePooling, _distances_by_axes, radius_neighbours
+from noether.physics.models.layers.supernodes import (
+    SupernodePooling,
+    _distances_by_axes,
+    radius_neighbours,
+    summed_activation,
+)
 
 
 def random(*shape, scale=1.0, seed=0):
@@ -42,23 +52,14 @@ def test_sincos_embedding_is_sine_then_cosine_per_axis_then_zeros(dim, axes, pad
         torch.testing.assert_close(embedded, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("given", "returned"),
-    [
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("given", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", [sincos_embedding, rotary_table], ids=["sincos", "rope"])
-def test_positions_are_never_computed_in_half_precision(make, given, returned):
+def test_positions_are_never_computed_in_half_precision(make, given):
     points = random(2, 4, 3, scale=1000).to(given)
     outside = make(points, 24)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = make(points, 24)
-    assert outside.dtype == inside.dtype == returned
+    assert outside.dtype == inside.dtype == torch.promote_types(given, torch.float32)
     assert torch.equal(outside, inside)
 
 
@@ -124,21 +125,18 @@ def torch_attention(dim, heads):
     return reference
 
 
-def torch_and_self_attention():
-    """Both with the same weights."""
+def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padding():
     reference, ours = torch_attention(24, 3), SelfAttention(24, 3).double()
     ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
     ours.output.load_state_dict(reference.out_proj.state_dict())
-    return reference, ours
-
-
-def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padding():
-    reference, ours = torch_and_self_attention()
     x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
     torch.testing.assert_close(ours(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
     expected = reference(x, x, x, key_padding_mask=~mask)[0]
     torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
+    context = random(2, 9, 24, seed=1)
+    read = ours.read(x, ours.with_keys_values(context)[1])
+    torch.testing.assert_close(read, reference(x, context, context)[0], rtol=0, atol=1e-12)
 
 
 def test_cross_attention_is_torch_multihead_attention():
@@ -159,16 +157,6 @@ def test_attention_rotates_queries_and_keys_but_not_values():
     scores = torch.einsum("bnhc,bmhc->bhnm", rotate(queries, table), rotate(keys, table)) / 8**0.5
     expected = torch.einsum("bhnm,bmhc->bnhc", scores.softmax(-1), values).flatten(2)
     torch.testing.assert_close(attention(x, table), attention.output(expected), rtol=0, atol=1e-12)
-
-
-def test_reading_what_others_made_is_torch_multihead_attention():
-    reference, ours = torch_and_self_attention()
-    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
-    expected = reference(x, context, context)[0]
-    torch.testing.assert_close(ours.read(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
-    own, made = ours.with_keys_values(context)
-    torch.testing.assert_close(own, reference(context, context, context)[0], rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.read(x, made), expected, rtol=0, atol=1e-12)
 
 
 # blocks
@@ -253,16 +241,16 @@ def test_radius_search_is_exact_in_float32_far_from_the_origin():
     assert [row[mask].tolist() for row, mask in zip(found.indices[0], found.found[0], strict=True)] == expected
 
 
-@pytest.mark.parametrize("supernodes", [5, 30])
+@pytest.mark.parametrize("count", [5, 30])
 @pytest.mark.parametrize("max_neighbours", [2, 8, 64])
-def test_pooling_is_the_mean_of_messages_edge_by_edge(supernodes, max_neighbours):
+def test_pooling_is_the_mean_of_messages_edge_by_edge(count, max_neighbours):
     torch.manual_seed(0)
     pooling = SupernodePooling(12, 40.0, max_neighbours).double()
     points, embedding = random(2, 30, 3, scale=100), random(2, 30, 12, seed=1)
-    pooled = pooling(points, embedding, supernodes)
-    assert pooled.shape == (2, supernodes, 12)
+    pooled = pooling(points, embedding, count)
+    assert pooled.shape == (2, count, 12)
     for b in range(2):
-        edges = brute_force(points[b].numpy(), points[b, :supernodes].numpy(), 40.0, max_neighbours)
+        edges = brute_force(points[b].numpy(), points[b, :count].numpy(), 40.0, max_neighbours)
         for m, sources in enumerate(edges):
             pairs = [torch.cat((embedding[b, source], embedding[b, m])) for source in sources]
             messages = [pooling.message_out(F.gelu(pooling.message_in(pair))) for pair in pairs]
@@ -271,8 +259,49 @@ def test_pooling_is_the_mean_of_messages_edge_by_edge(supernodes, max_neighbours
             torch.testing.assert_close(pooled[b, m], expected, rtol=0, atol=1e-12)
 
 
-def test_pooling_gradients_are_those_of_the_edge_by_edge_sum():
-    torch.manual_seed(0)
-    pooling = SupernodePooling(6, 40.0, 4).double()
-    points, embedding = random(1, 8, 3, scale=100), random(1, 8, 6, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda e: pooling(points, e, 5), (embedding,))
+# edges
+
+
+def edges(count=9, slots=6, dim=4, points=20, least=0):
+    made = torch.Generator().manual_seed(0)
+    sources = torch.randn(points, dim, generator=made, dtype=torch.float64, requires_grad=True)
+    centres = torch.randn(count, dim, generator=made, dtype=torch.float64, requires_grad=True)
+    rows = torch.randint(points, (count, slots), generator=made)
+    found = torch.arange(slots) < torch.randint(least, slots + 1, (count, 1), generator=made)
+    return sources, centres, rows, found
+
+
+def plain(sources, centres, rows, found):
+    return (F.gelu(sources[rows] + centres[:, None]) * found[..., None]).sum(dim=1)
+
+
+@pytest.mark.parametrize("block", [1, 2 * 6 * 4, 10**6], ids=["centre-by-centre", "by-2", "at-once"])
+@pytest.mark.parametrize("least", [0, 6], ids=["with-empty-slots", "all-slots-filled"])
+def test_blocks_are_the_sum_over_edges_and_its_gradient(monkeypatch, block, least):
+    monkeypatch.setattr(supernodes, "NUMBERS_OF_A_BLOCK", block)
+    given = edges(least=least)
+    assert torch.allclose(summed_activation(*given), plain(*given), rtol=0, atol=1e-13)
+    for own, expected in zip(
+        torch.autograd.grad(summed_activation(*given).sin().sum(), given[:2]),
+        torch.autograd.grad(plain(*given).sin().sum(), given[:2]),
+        strict=True,
+    ):
+        assert torch.allclose(own, expected, rtol=0, atol=1e-12)
+
+
+def test_half_precision_takes_the_other_form_and_agrees():
+    sources, centres, rows, found = (one.detach() for one in edges())
+    halves = summed_activation(sources.bfloat16(), centres.bfloat16(), rows, found)
+    assert halves.dtype == torch.bfloat16
+    assert torch.allclose(halves.double(), plain(sources, centres, rows, found), rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("count", [50, 3000], ids=["partitioned", "by-topk"])
+def test_float32_neighbours_are_the_nearest_from_the_nearest_on(count):
+    points = torch.rand(1, count, 3, generator=torch.Generator().manual_seed(0)) * 100
+    points[0, 7] = points[0, 3]  # Points at one place are told apart by their order.
+    distances = torch.cdist(points[:, :5], points, compute_mode="donot_use_mm_for_euclid_dist")
+    found = radius_neighbours(points, points[:, :5], 1e6, 16)
+    values = distances.gather(2, found.indices)
+    assert torch.equal(values, distances.sort(dim=2).values[..., :16])
+    assert found.indices[0, 3, :2].sort().values.tolist() == [3, 7]

@@ -7,7 +7,7 @@ from point_models import (
     DtypesMade,
     assert_same,
     backward,
-    flow_past_a_sphere,
+    exact_flow,
     make_batch,
     permuted,
     points,
@@ -163,6 +163,13 @@ def test_exports_with_free_batch_and_query_sizes(kind):
     assert_same(exported(other), model(other))
 
 
+BELOW_ONE = (
+    *(("upt", "heads", 0), ("transolver", "heads", 0), ("upt", "encoder_depth", 0), ("upt", "decoder_depth", -1)),
+    *(("ab_upt", "physics_depth", 0), ("transformer", "depth", 0), ("transolver", "slices", 0)),
+    *(("upt", "supernodes", 0), ("upt", "max_neighbours", 0)),
+)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "seen", "fix"),
     [
@@ -170,17 +177,8 @@ def test_exports_with_free_batch_and_query_sizes(kind):
         ("ab_upt", {"dim": 192, "heads": 5}, "model.dim=192, model.heads=5", "model.dim=190"),
         ("transformer", {"dim": 9, "heads": 3}, "model.dim=9, model.heads=3", "model.dim=18"),
         ("transolver", {"dim": 100, "heads": 8}, "model.dim=100, model.heads=8", "model.dim=96"),
-        ("upt", {"heads": 0}, "model.heads=0", "model.heads=1"),
-        ("transolver", {"heads": 0}, "model.heads=0", "model.heads=1"),
-        ("upt", {"encoder_depth": 0}, "model.encoder_depth=0", "model.encoder_depth=1"),
-        ("upt", {"decoder_depth": -1}, "model.decoder_depth=-1", "model.decoder_depth=1"),
-        ("ab_upt", {"physics_depth": 0}, "model.physics_depth=0", "model.physics_depth=1"),
-        ("transformer", {"depth": 0}, "model.depth=0", "model.depth=1"),
-        ("transolver", {"slices": 0}, "model.slices=0", "model.slices=1"),
-        ("upt", {"supernodes": 0}, "model.supernodes=0", "model.supernodes=1"),
-        ("ab_upt", {"supernodes": 0}, "model.supernodes=0", "model.supernodes=1"),
-        ("upt", {"max_neighbours": 0}, "model.max_neighbours=0", "model.max_neighbours=1"),
         ("ab_upt", {"radius": 0.0}, "model.radius=0.0", "model.radius=9.0"),
+        *((kind, {name: value}, f"model.{name}={value}", f"model.{name}=1") for kind, name, value in BELOW_ONE),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -204,7 +202,7 @@ LEARNERS = {
 @KINDS
 def test_overfits_one_sample_to_below_one_percent(kind):
     updates, options = LEARNERS[kind]
-    batch, targets = flow_past_a_sphere(64)
+    batch, targets = exact_flow(64)
     torch.manual_seed(0)
     model = build_model(kind, **options)
     optimiser = torch.optim.Adam(model.parameters(), betas=(0.9, 0.95))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from point_models import draw, make_batch, small_model
 
-from noether.physics.models.layers.slices import SliceAttention
+from noether.physics.models.transolver import SliceAttention
 
 
 def random_attention(dim=12, heads=3, slices=5):

@@ -1,4 +1,4 @@
-"""`noether export`: what is loaded elsewhere predicts what the model predicts, at any number of points."""
+"""`noether export`: what is asked for, refused and not trusted; the program is in test_export_alone.py."""
 
 import io
 import json
@@ -22,8 +22,7 @@ from noether.physics.export.exported import ExportedModel, load_exported
 from noether.physics.settings import ParameterConfig
 from tests.refusal import refusal
 
-SMALL_RUNS = Path(__file__).with_name("small_runs")
-SMALL_RUN = SMALL_RUNS / "upt"
+SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 RELEASED = Path(__file__).parents[2] / "checkpoints" / "released" / "0.1.0" / "export"
 
 
@@ -35,28 +34,6 @@ class MakesFolder:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, (self.path,)
-
-
-def arrays_for(inputs: dict[str, list[int]], count: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(count)
-    return {name: rng.uniform(-1, 1, [n if n > 0 else count, *rest]) for name, (n, *rest) in inputs.items()}
-
-
-def check_export(run: Path, noether, out: Path) -> None:
-    done = noether("export", str(run), str(out))
-    assert done.code == 0, done.err
-    assert "peak memory" in done.out
-    program, weights = load_exported(out, trust=True), load_exported(out)
-    std = json.loads((out / "model.json").read_text())["task"]["state"]["statistics"]
-    for count in (2, 77, 5000):
-        arrays = arrays_for(program.inputs, count)
-        one, other = program(arrays), weights(arrays)
-        assert set(one) == {"surface_pressure", "volume_velocity"}
-        for name, value in one.items():
-            assert len(value) == count
-            scale = torch.tensor(std[name]["std"])
-            assert ((value - other[name]) / scale).abs().max() < 1e-5
-            assert value.std(dim=0).max() > 1e-6  # it does depend on the points
 
 
 def test_each_component_of_a_parameter_has_its_own_range() -> None:
@@ -78,21 +55,6 @@ def test_a_parameter_takes_as_many_numbers_as_it_has() -> None:
         model({"wind": [30.0, 31.0]})
 
 
-@pytest.mark.slow
-def test_upt_is_exported(noether, tmp_path: Path) -> None:
-    check_export(SMALL_RUN, noether, tmp_path / "upt")
-    model = load_exported(tmp_path / "upt", trust=True)
-    arrays = arrays_for(model.inputs, 50)
-    more = {**arrays, "geometry_points": np.concatenate([arrays["geometry_points"]] * 2)}
-    assert model(more)["surface_pressure"].shape == (50, 1)  # a larger geometry is thinned
-    with refusal("export-input-shape"):
-        model({**arrays, "geometry_points": arrays["geometry_points"][:9]})
-    with refusal("export-input-missing"):
-        model({"geometry_points": arrays["geometry_points"]})
-    refused = noether("export", str(SMALL_RUN), str(tmp_path))
-    assert (refused.code, "is not an export" in refused.err) == (2, True)
-
-
 def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_path: Path) -> None:
     assert noether("export", str(SMALL_RUN), str(tmp_path / "export"), "--weights-only").code == 0
     model, run, rng = load_exported(tmp_path / "export"), load_run(SMALL_RUN), np.random.default_rng(0)
@@ -102,12 +64,6 @@ def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_p
         found = model({"geometry_points": points, "surface_points": points, "volume_points": air})
         expected = run.predict(points, volume=air)["surface_pressure"]
         np.testing.assert_allclose(found["surface_pressure"][:, 0], expected, rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["ab_upt", "transolver"])
-def test_models_whose_points_attend_to_points_are_exported(kind: str, noether, tmp_path: Path) -> None:
-    check_export(SMALL_RUNS / kind, noether, tmp_path / "export")
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])

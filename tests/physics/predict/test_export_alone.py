@@ -20,6 +20,7 @@ from tests.refusal import refusal
 SMALL_RUNS = Path(__file__).with_name("small_runs")
 READS = {
     "upt": {"geometry_points", "surface_points", "volume_points"},
+    "ab_upt": {"geometry_points", "anchor_surface_points", "anchor_volume_points", "surface_points", "volume_points"},
     "transolver": {"anchor_surface_points", "anchor_surface_normals", "anchor_volume_points", "anchor_volume_normals",
                    "anchor_volume_sdf", "surface_points", "surface_normals", "volume_points", "volume_normals",
                    "volume_sdf"},
@@ -32,6 +33,7 @@ def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
     shutil.copytree(SMALL_RUNS / request.param, folder / "run")
     done = noether("export", str(folder / "run"), str(folder / "out"))
     assert done.code == 0, done.err
+    assert "peak memory" in done.out
     return request.param, folder / "out"
 
 
@@ -89,6 +91,20 @@ def test_batches_of_any_size_are_answered_as_their_samples_are(export, samples: 
             np.testing.assert_allclose(value[k].detach(), alone[name], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("count", [2, 77, 5000])
+def test_program_and_weights_agree_at_any_number_of_points(export, count: int) -> None:
+    program, weights = load_exported(export[1], trust=True), load_exported(export[1])
+    std, rng = program.about["task"]["state"]["statistics"], np.random.default_rng(count)
+    arrays = {name: rng.uniform(-1, 1, [n if n > 0 else count, *rest]) for name, (n, *rest) in program.inputs.items()}
+    one, other = program(arrays), weights(arrays)
+    for name, value in one.items():
+        assert len(value) == count
+        assert ((value - other[name]) / torch.tensor(std[name]["std"])).abs().max() < 1e-5
+        assert value.std(dim=0).max() > 1e-6, "it depends on the points"
+    twice = {name: np.concatenate([arrays[name]] * 2) for name in arrays if name == "geometry_points"}
+    assert len(program({**arrays, **twice})["surface_pressure"]) == count, "a larger geometry is thinned"
+
+
 def test_every_file_has_the_same_mode(export) -> None:
     assert len({stat.S_IMODE(path.stat().st_mode) for path in export[1].iterdir()}) == 1
 
@@ -100,6 +116,8 @@ def test_an_export_is_replaced_only_when_asked(export, noether) -> None:
     assert refused.code == 2
     assert "--overwrite" in refused.err
     assert (export[1] / "model.json").stat().st_mtime_ns == before
+    refused = noether("export", str(run), str(export[1].parent))
+    assert (refused.code, "is not an export" in refused.err) == (2, True)
     shutil.copytree(export[1], export[1].parent / "copy", dirs_exist_ok=True)
     done = noether("export", str(run), str(export[1].parent / "copy"), "--weights-only", "--overwrite")
     assert done.code == 0, done.err
@@ -112,6 +130,8 @@ def test_arrays_that_do_not_fit_are_told_in_a_sentence(export) -> None:
     for model in (load_exported(folder, trust=True), load_exported(folder)):
         arrays = {name: np.zeros([50 if n < 0 else n, *rest]) for name, (n, *rest) in model.inputs.items()}
         assert len(model(arrays)["surface_pressure"]) == 50
+        with refusal("export-input-missing"):
+            model({})
         for name, (length, *_) in model.inputs.items():
             other_length = {**arrays, name: arrays[name][:-1]}
             if length > 0:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import noether
-from noether.common.errors import RequestError
 from noether.core.tasks.angles import as_pair
 from noether.physics.cases.case_map import AxesMap
 from noether.physics.cases.dataset import CasesDataset
-from noether.physics.predict.shape_input import FileAxes, check_range
+from noether.physics.predict.shape_input import FileAxes
 
 SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 ROTATION = AxesMap(wind="-y", up="+z").rotation()
@@ -23,15 +22,8 @@ def test_fields_come_back_in_the_axes_of_the_shape() -> None:
     vectors, tensors = rng.normal(size=(5, 3)), rng.normal(size=(5, 9))
     np.testing.assert_allclose(files.points(np.array([[0, -1.0, 0]])), [[0, 0, 1]], atol=1e-12)
     angles = np.array([0.0, 1.0, 179.0, 181.0, 359.0])
-    back = files.back(
-        {
-            "phase": 0.7 * as_pair(angles, (-180, 180)),
-            "v": files.points(vectors),
-            "p": vectors[:, 0],
-            "force": ROTATION @ vectors[0],
-            "t": tensors,
-        }
-    )
+    given = {"phase": 0.7 * as_pair(angles, (-180, 180)), "v": files.points(vectors), "p": vectors[:, 0], "t": tensors}
+    back = files.back({**given, "force": ROTATION @ vectors[0]})
     np.testing.assert_allclose(back["v"], vectors)
     np.testing.assert_allclose(back["p"], vectors[:, 0])
     np.testing.assert_allclose(back["phase"], angles, atol=1e-9)
@@ -71,10 +63,3 @@ def test_prepared_cases_say_what_their_files_were() -> None:
         metadata = {"map": text, "axes": None, "parameters": {}, "outputs": {}, "fields": {}, "sets": {},
                     "constants": {}}  # fmt: skip
         assert CasesDataset(Path(), [], metadata).about()["space"].get("files") == expected
-
-
-def test_the_scale_to_write_counts_the_one_that_was_used() -> None:
-    box = np.array([[0.0, 0, 0], [1, 1, 1]])
-    with pytest.raises(RequestError) as refused:
-        check_range(Path("car.stl"), 0.001 * box, box[0], box[1], scale=0.001)
-    assert refused.value.fix == "--scale 1"

@@ -17,13 +17,13 @@ from noether.physics.uncertainty.conformal import (
     LEVELS,
     conformal_quantiles,
     covered_shares,
+    distances,
+    fit_distance,
     highest_level,
     kept_scores,
 )
-from noether.physics.uncertainty.ensemble import Ensemble
-from noether.physics.uncertainty.intervals import Prediction, interval_table
+from noether.physics.uncertainty.ensemble import Ensemble, Prediction, interval_table
 from noether.physics.uncertainty.members import named_runs
-from noether.physics.uncertainty.shape_distance import distances, fit_distance
 from tests.notebooks import run_notebook
 from tests.refusal import refusal
 

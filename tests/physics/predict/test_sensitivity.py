@@ -23,8 +23,7 @@ from noether.physics.predict.sensitivity import (
     stretches,
 )
 from noether.physics.predict.shape_input import Shape
-from noether.physics.predict.trained import TrainedModel
-from noether.physics.predict.values import output_text
+from noether.physics.predict.trained import TrainedModel, output_text
 from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[3]
@@ -144,17 +143,10 @@ def test_the_only_output_of_a_case_needs_no_name() -> None:
     assert (found.value, found.unit) == (named.value, "N")
 
 
-@pytest.mark.parametrize(
-    ("label", "value", "text"),
-    [
-        ("lift_coefficient", 1.234e-5, "1.234e-5"),
-        ("drag", 123456.7, "123,500 N"),
-        ("surface_pressure", 0.5, "0.5000 Pa"),
-    ],
-    ids=["small coefficient", "large force", "field"],
-)
-def test_an_output_is_written_as_metrics_are(label: str, value: float, text: str) -> None:
-    assert output_text(model_of("upt", 64).task, label, value) == text
+def test_an_output_is_written_as_metrics_are() -> None:
+    values = {"lift_coefficient": 1.234e-5, "drag": 123456.7, "surface_pressure": 0.5}
+    texts = [output_text(model_of("upt", 64).task, label, value) for label, value in values.items()]
+    assert texts == ["1.234e-5", "123,500 N", "0.5000 Pa"]
 
 
 FOLD = np.array([[0, 1, 11], [0, 11, 1]])

@@ -49,16 +49,12 @@ def test_a_stretch_without_numbers_stays_a_gap() -> None:
     assert ((short_x[gap] >= 4000) & (short_x[gap] < 6000)).all()
 
 
-def test_a_loss_that_was_no_number_is_a_gap() -> None:
-    history = History()
-    history.add([training(2), training(4, loss=None), training(6)])
-    assert history.thinned(100, 0, 10)["training", "", "loss"] == ([2, 4, 6], [1.0, None, 1.0])
-
-
-def test_means_over_an_epoch_are_curves_of_their_own() -> None:
-    history = History()
-    history.add([training(2), {"kind": "epoch", "update": 2, "epoch": 1.0, "metrics": {"accuracy": 0.5}}])
-    assert history.thinned(100, 0, 10)["epoch", "", "accuracy"] == ([2], [0.5])
+def test_a_loss_that_was_no_number_is_a_gap_and_means_over_an_epoch_are_curves_of_their_own() -> None:
+    history, epoch = History(), {"kind": "epoch", "update": 2, "epoch": 1.0, "metrics": {"accuracy": 0.5}}
+    history.add([training(2), epoch, training(4, loss=None), training(6)])
+    curves = history.thinned(100, 0, 10)
+    assert curves["training", "", "loss"] == ([2, 4, 6], [1.0, None, 1.0])
+    assert curves["epoch", "", "accuracy"] == ([2], [0.5])
 
 
 def test_a_part_of_a_curve_reaches_its_edges() -> None:
@@ -134,16 +130,10 @@ def test_a_row_of_a_hundred_thousand_names_does_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {"loss": "high"},
-        {"loss": 10**400},
-        {"time_use": [1]},
-        {"slowest": "rank 1"},
-        {"slowest": {"rank": "x", "behind": "y"}},
-        {"time": "late", "epoch": None},
-    ],
+    [{"loss": "high"}, {"loss": 10**400}, {"time_use": [1]}, {"slowest": "rank 1"},
+     {"slowest": {"rank": "x", "behind": "y"}}, {"time": "late", "epoch": None}],
     ids=str,
-)
+)  # fmt: skip
 def test_rows_of_strange_values_are_taken_as_far_as_they_go(more: dict[str, object]) -> None:
     history = History()
     history.add([training(1, **more), {"kind": "evaluation", "update": 2, "metrics": "none"}, training(3)])

@@ -7,12 +7,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from report_pages import SECTIONS, Page
-from report_runs import resumed, without_cases
+from report_runs import SECTIONS, Page, resumed, without_cases
 
 from noether.common.console import Console
 from noether.runs.folder import RunFolder
@@ -26,27 +24,19 @@ from noether.training.final_result import report_run
 pytest_plugins = ("report_fixtures",)
 
 
-@pytest.mark.parametrize(
-    ("file", "gap", "sentences"),
-    [
-        ("result.json", {"result": {}}, {"errors": "the run has not been evaluated."}),
-        ("plan.json", {"plan": {}}, {"plan": "how the run was spread over devices is not known."}),
-        ("environment.json", {"environment": {}}, {"environment": "versions and host are not known."}),
-        ("metrics.jsonl", {"rows": []}, {"curves": "no line of training was written."}),
-        (
-            "test.npz",
-            {"meta": {}, "arrays": {}},
-            {
-                "cases": "no fields of single samples were kept.",
-                "distributions": "no errors of single points or samples were kept.",
-            },
-        ),
-    ],
-    ids=["result", "plan", "environment", "metrics", "evaluation"],
-)
-def test_missing_file_is_said_where_it_is_missed(
-    run: ReportedRun, file: str, gap: dict[str, Any], sentences: dict[str, str]
-) -> None:
+MISSING = {
+    "result.json": ({"result": {}}, {"errors": "the run has not been evaluated."}),
+    "plan.json": ({"plan": {}}, {"plan": "how the run was spread over devices is not known."}),
+    "environment.json": ({"environment": {}}, {"environment": "versions and host are not known."}),
+    "metrics.jsonl": ({"rows": []}, {"curves": "no line of training was written."}),
+    "test.npz": ({"meta": {}, "arrays": {}}, {"cases": "no fields of single samples were kept.",
+                 "distributions": "no errors of single points or samples were kept."}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", MISSING)
+def test_missing_file_is_said_where_it_is_missed(run: ReportedRun, file: str) -> None:
+    gap, sentences = MISSING[file]
     missing = replace(without_cases(run), **gap, troubles={file: f"There is no {file}"})
     texts = Page(render_report(missing)).texts
     assert all(texts[other].strip() for other in SECTIONS)
@@ -100,43 +90,24 @@ def classification(run: ReportedRun) -> ReportedRun:
     return replace(run, result=result, meta={}, arrays={})
 
 
-@pytest.mark.parametrize(
-    ("change", "sentences"),
-    [
-        (no_lift, [("scalars", "The task derives no scalar from its fields.")]),
-        (
-            no_validation,
-            [
-                ("curves", "No validation split was evaluated: the loss is the training loss alone."),
-                ("curves", "Not drawn: no validation split was evaluated."),
-            ],
-        ),
-        (resumed, [("plan", "restarts2")]),
-        (
-            null_metrics,
-            [
-                ("", "The error of the surface pressure and volume velocity is not finite."),
-                ("scalars", "The truth does not vary."),
-                ("curves", "Not drawn: no finite value was logged."),
-            ],
-        ),
-        (
-            classification,
-            [
-                ("", "On 360 unseen samples: loss 0.1200, top 1 accuracy 0.9700."),
-                ("errors", "Top 1 accuracy0.9700"),
-            ],
-        ),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_unusual_runs(
-    run: ReportedRun, change: Callable[[ReportedRun], ReportedRun], sentences: list[tuple[str, str]]
-) -> None:
+UNUSUAL = {
+    no_lift: [("scalars", "The task derives no scalar from its fields.")],
+    no_validation: [("curves", "No validation split was evaluated: the loss is the training loss alone."),
+                    ("curves", "Not drawn: no validation split was evaluated.")],
+    resumed: [("plan", "restarts2")],
+    null_metrics: [("", "The error of the surface pressure and volume velocity is not finite."),
+                   ("scalars", "The truth does not vary."), ("curves", "Not drawn: no finite value was logged.")],
+    classification: [("", "On 360 unseen samples: loss 0.1200, top 1 accuracy 0.9700."),
+                     ("errors", "Top 1 accuracy0.9700")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", UNUSUAL)
+def test_unusual_runs(run: ReportedRun, change: Callable[[ReportedRun], ReportedRun]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read = Page(render_report(change(without_cases(run))))
-    for section, words in sentences:
+    for section, words in UNUSUAL[change]:
         assert words in read.texts[section]
     assert all(read.texts[other].strip() for other in SECTIONS)
     assert "nan" not in "".join(read.texts.values()).lower()
@@ -180,11 +151,7 @@ def no_surface(run: ReportedRun) -> ReportedRun:
     return replace(run, arrays=arrays, result={**run.result, "fields": ["volume_velocity"]})
 
 
-@pytest.mark.parametrize(
-    ("change", "drawn"),
-    [(diverged, 6), (partly_diverged, 6), (no_normals, 6), (no_surface, 3)],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
+@pytest.mark.parametrize(("change", "drawn"), [(diverged, 6), (partly_diverged, 6), (no_normals, 6), (no_surface, 3)])
 def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun], ReportedRun], drawn: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -210,14 +177,8 @@ def test_a_surface_has_any_name(run: ReportedRun) -> None:
 def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun) -> None:
     score = Metric("drag/r2", "", "higher", "R²", "drag", headline=True, score=True)
     described = Metrics.of(Metric("top_5", "%", "higher", headline=True), score).records()
-    row = {
-        "kind": "evaluation",
-        "split": "validation",
-        "update": 9,
-        "weights": "raw",
-        "selected": True,
-        "metrics": {"loss": 1, "top_5": 0.9, "drag/r2": -0.5},
-    }
+    row = {"kind": "evaluation", "split": "validation", "update": 9, "weights": "raw", "selected": True,
+           "metrics": {"loss": 1, "top_5": 0.9, "drag/r2": -0.5}}  # fmt: skip
     other = replace(classification(run), plan={**run.plan, "described": described}, rows=[*run.rows[:2], row])
     curves = Page(render_report(other)).texts["curves"]
     assert "Top 5Validation split, raw weights." in curves
@@ -234,27 +195,16 @@ def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun)
     ids=["three points", "all in a plane", "two dimensions"],
 )
 def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
-    arrays = dict(cases_alone(run).arrays)
-    for part in ("points", "truth", "prediction"):
-        key = f"case/0/volume_velocity/{part}"
-        arrays[key] = points(arrays[key]) if part == "points" else arrays[key]
-    kept = len(arrays["case/0/volume_velocity/points"])
-    for part in ("truth", "prediction"):
-        arrays[f"case/0/volume_velocity/{part}"] = arrays[f"case/0/volume_velocity/{part}"][:kept]
+    arrays, own = dict(cases_alone(run).arrays), "case/0/volume_velocity/"
+    arrays[f"{own}points"] = points(arrays[f"{own}points"])
+    kept = len(arrays[f"{own}points"])
+    arrays |= {f"{own}{part}": arrays[f"{own}{part}"][:kept] for part in ("truth", "prediction")}
     assert words in Page(render_report(replace(run, rows=[], arrays=arrays))).texts["cases"]
 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        {"fields": [1]},
-        {"metrics": {"p/relative_l2": "x"}},
-        {"metrics": [1]},
-        {"baselines": {"mean_field": 3}},
-        {"scalars": {"d": 3}},
-        {"updates": "x"},
-        {"samples_per_second": {}},
-    ],
+    [{"fields": [1]}, {"metrics": {"p/relative_l2": "x"}}, {"metrics": [1]}, {"scalars": {"d": 3}}, {"updates": "x"}],
     ids=str,
 )
 def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(content, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from report_pages import SECTIONS, Page
-from report_runs import UNITS, make_run, without_cases
+from report_runs import FIELDS, SECTIONS, Page, make_run, without_cases
 
 from noether.config.compose import load_config
 from noether.runs.folder import RunFolder
@@ -119,17 +118,10 @@ NASTY = "<script>alert('$x$ & \"q\"')</script>"
 
 
 def test_text_from_the_run_is_escaped(tmp_path: Path, run: ReportedRun) -> None:
-    result = {
-        **run.result,
-        "checkpoint": NASTY,
-        "scalars": {NASTY: {"note": NASTY}, "lift_coefficient": {"note": NASTY}},
-    }
-    about = run.meta["cases"][0]
-    meta = {
-        **run.meta,
-        "fields": {name: {"unit": NASTY, "points": f"{name.split('_')[0]}_points"} for name in UNITS},
-        "cases": [{**about, "sample": NASTY, "label": NASTY}],
-    }
+    scalars = {NASTY: {"note": NASTY}, "lift_coefficient": {"note": NASTY}}
+    result = {**run.result, "checkpoint": NASTY, "scalars": scalars}
+    fields = {name: {**own, "unit": NASTY} for name, own in FIELDS.items()}
+    meta = {**run.meta, "fields": fields, "cases": [{**run.meta["cases"][0], "sample": NASTY, "label": NASTY}]}
     plan = {**run.plan, "launcher": NASTY, "nodes": [NASTY], "reasons": {NASTY: NASTY}, "warnings": [NASTY]}
     plan |= {"model": {"kind": NASTY}, "data": {NASTY: 3}}
     rows = [*run.rows, {"kind": "evaluation", "update": 402, "weights": "raw", "metrics": {f"{NASTY}/relative_l2": 1}}]

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from noether.runs.report.colours import VALUE_MAP, Scale, error_scale, value_scale
-from noether.runs.report.field_picture import field_picture
-from noether.runs.report.grid import Frame, frame_around, shape_triangles
+from noether.runs.report.cases import VALUE_MAP, Scale, error_scale, field_picture, value_scale
 from noether.runs.report.numbers import number, tick_labels
 from noether.runs.report.views import (
     TOWARDS_VIEWER,
+    Frame,
     Space,
+    frame_around,
     half_of,
     project,
     section_view,
+    shape_triangles,
     side,
     space_by_extent,
     space_of,
@@ -171,22 +172,9 @@ def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (3.14159, "3.142"),
-        (0.0312, "0.03120"),
-        (9.9996, "10.00"),
-        (1234.6, "1,235"),
-        (-0.5, "−0.5000"),
-        (0.0, "0"),
-        (0.99996, "1.000"),
-        (1.5e-5, "1.500\u202f×\u202f10⁻⁵"),
-        (2.5e7, "2.500\u202f×\u202f10⁷"),
-        (float("nan"), "–"),
-        (float("inf"), "–"),
-        (None, "–"),
-    ],
+    [(-0.5, "−0.5000"), (1.5e-5, "1.500\u202f×\u202f10⁻⁵"), (2.5e7, "2.500\u202f×\u202f10⁷"), (float("inf"), "–")],
 )
-def test_numbers_have_four_digits(value: float | None, text: str) -> None:
+def test_numbers_are_typeset(value: float | None, text: str) -> None:
     assert number(value) == text
 
 

@@ -1,6 +1,7 @@
 """The metrics of a run in the terminal: what is undefined is said to be."""
 
 import io
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,11 +51,7 @@ def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -
 
 @pytest.mark.parametrize(
     ("metrics", "words"),
-    [
-        ({}, "50.00%"),
-        (dict.fromkeys(("relative_l2", "mse", "mae", "max"), float("nan")), "–"),
-        (dict.fromkeys(("relative_l2", "mse", "mae", "max")), "–"),
-    ],
+    [({}, "50.00%"), *((dict.fromkeys(("relative_l2", "mse", "mae", "max"), none), "–") for none in (nan, None))],
     ids=["a-number", "a-model-that-predicts-none", "as-result.json-has-it"],
 )
 def test_a_metric_is_a_number_or_a_dash(metrics, words: str) -> None:
@@ -78,15 +75,11 @@ def test_a_narrow_terminal_shows_the_same_metrics_in_several_tables(width: int) 
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [
-        ({"dynamic_pressure": 245.0}, "dynamic pressure 245 Pa (0.5 · density · speed²), A"),
-        (
-            {"dynamic_pressure": "wind_speed", "density": 1.2, "shear": "wall_shear"},
-            "pressure and wall shear, 0.5 · 1.2 kg/m³ · (each case's wind speed)², A",
-        ),
-    ],
+    [({"dynamic_pressure": 245.0}, "dynamic pressure 245 Pa (0.5 · density · speed²), A"),
+     ({"dynamic_pressure": "wind_speed", "density": 1.2, "shear": "wall_shear"},
+      "pressure and wall shear, 0.5 · 1.2 kg/m³ · (each case's wind speed)², A")],
     ids=["one pressure", "a speed of each case"],
-)
+)  # fmt: skip
 def test_what_a_coefficient_is_made_with(given: dict[str, Any], words: str) -> None:
     scalar = ForceCoefficientConfig(pressure="p", direction=(0, 0, 1), **given)
     samples = {"d/prediction": np.ones(2), "d/truth": np.ones(2), "d/reference_area": np.ones(2)}

@@ -1,10 +1,164 @@
-"""The MLP, the transformer and perceiver blocks, and their initial weights."""
+"""Transformer and perceiver blocks: attention with rotary positions, MLP, conditioning, and initial weights."""
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from noether.core.models.recompute import Recomputable, recomputed
-from noether.physics.models.layers.attention import CrossAttention, KeysValues, SelfAttention
-from noether.physics.models.layers.conditioning import Modulation, Modulations, modulated
+from noether.physics.models.layers.positions import rotate, rotate_first
+
+
+class KeysValues(NamedTuple):
+    """What queries attend to, each (batch, heads, tokens, head_dim); keys are already rotated."""
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None = None
+    """(batch, 1, 1, tokens) bool, False for padding, which nothing attends to; None: no padding."""
+
+
+class SelfAttention(nn.Module):
+    """Every token attends to every token of its sample.
+
+    The same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
+
+    dim: channels of a token.
+    heads: attention heads; must divide `dim`.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = dim // heads
+        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Attend: (batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
+        return self.with_keys_values(x, table, mask)[0]
+
+    def with_keys_values(
+        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """`forward`, and the keys and values that the tokens made, for others to read."""
+        fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
+        queries, keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 2)
+        attended_to = _by_head(keys, values, mask)
+        return self.output(_attend(queries, attended_to)), attended_to
+
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """Keys and values of tokens (batch, tokens, dim) for others to read: the same weights, without queries."""
+        dim = self.heads * self.head_dim
+        weight, bias = self.query_key_value.weight[dim:], self.query_key_value.bias[dim:]
+        return _split_keys_values(F.linear(context, weight, bias), self.heads, table, mask)
+
+    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+        """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
+        dim = self.heads * self.head_dim
+        queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
+        out: Tensor = self.output(_read(queries, self.heads, attended_to, table))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Tokens attend to the tokens of another set and not to each other.
+
+    Keys and values are made apart from the queries, so that many chunks of queries can share them.
+
+    dim: channels of a token, in both sets.
+    heads: attention heads; must divide `dim`.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = dim // heads
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+        self.output = nn.Linear(dim, dim)
+
+    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+        """Keys and values of the attended set: (batch, tokens, dim), its rotary table and mask (batch, tokens)."""
+        return _split_keys_values(self.key_value(context), self.heads, table, mask)
+
+    def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+        """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
+        out: Tensor = self.output(_read(self.query(x), self.heads, attended_to, table))
+        return out
+
+
+def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
+    fused = fused.unflatten(-1, (2, heads, -1))
+    keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 1)
+    return _by_head(keys, values, mask)
+
+
+def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
+    over_queries = None if mask is None else mask[:, None, None, :]
+    return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), over_queries)
+
+
+def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor | None) -> Tensor:
+    queries = queries.unflatten(-1, (heads, -1))
+    return _attend(queries if table is None else rotate(queries, table), attended_to)
+
+
+def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:
+    """softmax(q·k / √head_dim)·v: queries (batch, tokens, heads, head_dim) to (batch, tokens, dim)."""
+    attended = F.scaled_dot_product_attention(queries.transpose(1, 2), *attended_to)
+    return attended.transpose(1, 2).flatten(2)
+
+
+Modulations = tuple[tuple[Tensor, Tensor], ...]
+"""Shift and scale, each (batch, 1, dim), for each norm of a block."""
+
+
+class ParameterEmbedding(nn.Module):
+    """Embeds the standardised parameters of a case, {key in the batch: components}: Linear, GELU, Linear."""
+
+    def __init__(self, parameters: dict[str, int], dim: int) -> None:
+        super().__init__()
+        self.keys = tuple(parameters)
+        self.expand = nn.Linear(sum(parameters.values()), dim)
+        self.activation = nn.GELU()
+        self.contract = nn.Linear(dim, dim)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The embedding (batch, 1, dim) of parameters (batch,) or (batch, components). ValueError: one is absent."""
+        if absent := [key for key in self.keys if key not in batch]:
+            raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
+        values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]
+                            for key in self.keys], dim=1)  # fmt: skip
+        out: Tensor = self.contract(self.activation(self.expand(values.to(self.expand.weight.dtype)))).unsqueeze(1)
+        return out
+
+
+class Modulation(nn.Linear):
+    """Turns a case's embedding into a shift and a scale for each of a block's norms; it begins with none.
+
+    Adaptive layer norm of DiT, Peebles and Xie 2022 (arXiv 2212.09748), without its gates.
+    """
+
+    def __init__(self, dim: int, norms: int) -> None:
+        super().__init__(dim, 2 * norms * dim)
+        self.norms = norms
+
+    def forward(self, condition: Tensor) -> Modulations:  # type: ignore[override]
+        """(batch, 1, dim) to shift and scale for each norm."""
+        parts = super().forward(condition).chunk(2 * self.norms, dim=-1)
+        return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+
+def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, number: int = 0) -> Tensor:
+    """LayerNorm(x), shifted and scaled by the block's norm of that number where the block is conditioned."""
+    normed: Tensor = norm(x)
+    if modulations is None:
+        return normed
+    shift, scale = modulations[number]
+    return normed * (1 + scale) + shift
+
 
 MLP_RATIO = 4
 
@@ -29,11 +183,10 @@ class TransformerBlock(Recomputable):
 
     At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
 
-    Args:
-        dim: channels of a token.
-        heads: attention heads.
-        conditioned: whether the parameters of a case shift and scale the norms; then `condition` (batch, 1, dim) is
-            given to every call.
+    dim: channels of a token.
+    heads: attention heads.
+    conditioned: whether the parameters of a case shift and scale the norms; then `condition` (batch, 1, dim) is given
+    to every call.
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
@@ -85,9 +238,8 @@ class TransformerBlock(Recomputable):
 class PerceiverBlock(Recomputable):
     """Queries read a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
 
-    Queries do not see each other, so each one's result is independent of which others are asked.
-    445,248 parameters at dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half.
-    `conditioned` as of TransformerBlock.
+    Queries do not see each other, so each one's result is independent of which others are asked. 445,248 parameters at
+    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half. `conditioned` as of TransformerBlock.
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
