@@ -29,9 +29,8 @@ from noether.config.schema import RunConfig
 from noether.core.data.points import Sample
 from noether.core.tasks.base import Task, by_channel
 from noether.launch.processes.openmp import openmp_defaults
-from noether.physics.fields.baselines import make_baselines
+from noether.physics.fields.baselines import PlainNetwork, make_baselines
 from noether.physics.fields.field_errors import field_errors
-from noether.physics.fields.plain_network import PlainNetwork
 
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
 # Points of a set that the others draw of each of 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.

@@ -19,8 +19,7 @@ from noether.core.data.order import split_validation
 from noether.core.data.points import GEOMETRY, PointSampler, shape_key
 from noether.core.models.build import REGISTRY, build_model, model_class
 from noether.core.precision import Precision
-from noether.core.tasks.base import Task, check_state
-from noether.core.tasks.build import build_task
+from noether.core.tasks.base import Task, build_task, check_state
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from noether.core.data.loader import seed_everything
 from noether.core.data.order import GlobalOrder
 from noether.core.evaluate import Evaluator
 from noether.core.first_sample import try_model
-from noether.core.models.build import count_parameters
-from noether.core.models.recompute import recompute_blocks
+from noether.core.models.build import count_parameters, recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
 from noether.launch.planning.batches import BatchPlan

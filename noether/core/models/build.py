@@ -1,10 +1,15 @@
 """Builds the model that `model.kind` names, with its options."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from noether.common.dotted_path import load_object
+from noether.common.errors import RequestError
 from noether.core.components import Component
 from noether.core.data.layout import Layout
 from noether.registry import code_of
@@ -65,3 +70,47 @@ class TensorModel(nn.Module):
         """Returns {output: (B, …)}. KeyError: the batch has no such input."""
         result = self.model(*(batch[key] for key in self.inputs)) if self.inputs else self.model(batch)
         return {self.output: result} if self.output else result
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Recomputable(nn.Module):
+    """A block whose methods marked `recomputed` can be recomputed; `recomputes` says whether they are."""
+
+    recomputes = False
+
+
+def recomputed(method: Method) -> Method:
+    """Marks a method of a `Recomputable` whose activations need not be kept.
+
+    Random numbers and autocast are the first pass's, so that the gradients are the same bit for bit.
+    """
+
+    @wraps(method)
+    def wrapper(self: Recomputable, *args: Any, **kwargs: Any) -> Any:
+        if self.recomputes and self.training and torch.is_grad_enabled():
+            return checkpoint(method, self, *args, use_reentrant=False, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return cast(Method, wrapper)
+
+
+def recompute_blocks(model: nn.Module) -> int:
+    """Has every block of a model recompute its activations; returns how many there are.
+
+    RequestError: the model has no such block.
+    """
+    blocks = [module for module in model.modules() if isinstance(module, Recomputable)]
+    if not blocks:
+        raise RequestError(
+            "nothing-to-recompute",
+            "the model has no blocks whose activations could be recomputed",
+            seen=f"trainer.recompute=true, model {type(model).__name__}",
+            expected="upt, ab_upt, transformer or transolver, or blocks that are noether.core.models.build."
+            "Recomputable with methods marked `recomputed`",
+            fix="trainer.recompute=false",
+        )
+    for block in blocks:
+        block.recomputes = True
+    return len(blocks)

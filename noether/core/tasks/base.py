@@ -10,8 +10,10 @@ from torch import Tensor
 
 from noether.common.errors import RequestError
 from noether.config.fields import FieldConfig
+from noether.core.components import Component
 from noether.core.data.layout import Layout
 from noether.core.data.loader import Batch
+from noether.registry import code_of
 from noether.runs.metrics import Metric
 
 Predictions = dict[str, Tensor]
@@ -194,3 +196,17 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
     """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
+
+
+REGISTRY = code_of("task")
+"""The tasks that come with noether, by the short name that `task.kind` takes."""
+
+
+def build_task(kind: str, **options: Any) -> Task:
+    """Make the task that `task.kind` names: one of ours, or the user's own by dotted path.
+
+    Raises:
+        RequestError: no such task, not a task, or options that do not fit it.
+    """
+    task: Task = Component("task", kind, options, REGISTRY, base=Task).build()
+    return task

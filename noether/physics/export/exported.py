@@ -164,7 +164,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
             logger.setLevel(level)
     from noether.checkpoints.state import load_tensors
     from noether.core.models.build import build_model
-    from noether.core.tasks.build import build_task
+    from noether.core.tasks.base import build_task
 
     with code_granted([about["task"]["kind"], about["model"]["kind"]] if trust else ()):
         task = build_task(about["task"]["kind"], **about["task"]["options"])

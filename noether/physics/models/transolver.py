@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from noether.core.data.layout import CAR_FLOW, Layout
 from noether.core.data.moments import Moments
-from noether.core.models.recompute import Recomputable, recomputed
+from noether.core.models.build import Recomputable, recomputed
 from noether.physics.models.layers.blocks import MLP, Modulation, Modulations, modulated
 from noether.physics.models.points import SequenceModel, blocks_of, present
 

@@ -24,8 +24,7 @@ from noether.core.evaluate import predict_batch
 from noether.core.models.build import build_model
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import place_model, point_draw
-from noether.core.tasks.base import Predictions
-from noether.core.tasks.build import build_task
+from noether.core.tasks.base import Predictions, build_task
 from noether.physics.cases.mesh_source import ShapePart
 from noether.physics.fields.field_statistics import Span
 from noether.physics.fields.fields import FieldsTask

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noether.core.models.recompute import Recomputable, recomputed
+from noether.core.models.build import Recomputable, recomputed
 from noether.physics.models.layers.positions import rotate, rotate_first
 
 
