@@ -12,9 +12,9 @@ import sys
 
 import model_time
 import torch
-from noether.core.models.recompute import recompute_blocks
 from record import Arm, at_least_one, finish, parser, row, serve, told
 
+from noether.core.models.build import recompute_blocks
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.training.update import Updater
 

@@ -30,8 +30,8 @@ from noether.core.data.order import SampleKey
 from noether.core.data.points import PointSampler
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import CasesDataset
+from noether.physics.cases.layout import find_cases
 from noether.physics.cases.make_case import CaseJob
-from noether.physics.cases.steps import find_cases
 
 MOST_SECONDS = 20.0  # of cold and of warm reads each, after the first few
 MAP = """

@@ -6,8 +6,7 @@ import pytest
 import torch
 from shapenet_car_files import prepare_cars, write_archive
 
-from noether.physics.cars.shapenet_car_cases import PUBLISHED
-from noether.physics.cars.shapenet_car_raw import make_car
+from noether.physics.cars.shapenet_car import PUBLISHED, make_car
 
 
 @pytest.fixture(scope="session")

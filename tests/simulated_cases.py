@@ -6,6 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyvista
 
+from noether.physics.cases.case_map import CaseMap, parse_map
+from noether.physics.cases.draft import draft_map
+from noether.physics.cases.prepare import PreparedCases, prepare_cases
+from noether.physics.cases.survey import survey_folder
+
 LAYOUTS = {"+x+z": np.eye(3), "-y+z": np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])}
 """Turns a vector of wind +x and up +z into one of a wind along -y, up +z."""
 
@@ -98,3 +103,14 @@ sets:
 forces: {set: surface, pressure: pressure, shear: wall_shear}
 split: {test: 0.2, validation: 0.2, seed: 1}
 """
+
+
+def drafted(root: Path, workers: int = 1) -> tuple[str, CaseMap]:
+    """The draft of a folder's map, as a text and read."""
+    text = draft_map(survey_folder(root, workers=workers))
+    return text, parse_map(text, "m")
+
+
+def prepare(root: Path, out: Path, text: str = MAP, *, workers: int = 1, skip_broken: bool = False) -> PreparedCases:
+    """Prepares a folder by the text of a map, in one process."""
+    return prepare_cases(root, out, text, "m", workers=workers, skip_broken=skip_broken)

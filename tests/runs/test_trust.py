@@ -125,7 +125,7 @@ RUNS_CODE = re.compile(
 )
 PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
-    "physics/cars/shapenet_car_cases.py": "tensors, with weights_only=True",
+    "data/shapenet_car.py": "tensors, with weights_only=True",
     "launch/process_group/control.py": "objects of ranks, signed with the secret of the run",
     "physics/export/exported.py": "a graph, with trust=True",
     "launch/processes/preload.py": "modules of ours, by constants",

@@ -1,4 +1,4 @@
-"""Checks samples before training: values that are not finite, numbers of rows, names, types and shapes."""
+"""Samples before training: what is wrong with them, what a split holds, and which data a run is trained on."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +10,24 @@ from noether.common.errors import RequestError
 
 if TYPE_CHECKING:
     from noether.core.data.loader import Dataset
+from typing import TYPE_CHECKING
+
+from noether.core.data.moments import Moments
+
+if TYPE_CHECKING:
+    from noether.core.data.loader import Dataset
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from noether.core.data.build import Splits
+    from noether.core.data.loader import Dataset
 
 OF_A_POINT = ("normals", "area", "sdf", "cell_volume", "part")
 """Arrays beside `SET_points` that have a row for each point, by what follows the set's name."""
+CHANNELS = 8
+"""More entries of an axis than these are a table that nobody reads."""
+FIRST_SAMPLES = 2
 
 
 @dataclass
@@ -82,8 +97,7 @@ def checked_samples(
 ) -> Iterator[Mapping[str, Any]]:
     """Yields training samples, each shortened by `shorten`, then checked; the others are as for `SampleChecks`.
 
-    Raises:
-        RequestError: a sample is wrong; it names the sample and its file.
+    RequestError: a sample is wrong; it names the sample and its file.
     """
     checks = SampleChecks(rows, inputs, used)
     for index in indices:
@@ -103,3 +117,92 @@ def sample_label(dataset: "Dataset", index: int) -> str:
     """What errors call a sample: its position, its name and its file, as far as the data set says them."""
     said = [str(getattr(dataset, what)(index)) for what in ("name", "where") if hasattr(dataset, what)]
     return f"{index} ({', '.join(said)})" if said else str(index)
+
+
+def describe_split(dataset: "Dataset") -> dict[str, Any]:
+    """Returns {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
+
+    faults: what is wrong with single samples, in words: values that are not finite, rows, types, components.
+
+    An axis whose length differs between samples is written as its range. Arrays of points (N, C), and of a few numbers
+    (C,), have a channel for each entry of their last axis where it has CHANNELS at most; others, such as images, have
+    one. Statistics are over all other axes and samples, in float64.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    faults: list[str] = []
+    types: dict[str, str] = {}
+    moments: dict[str, _Columns] = {}
+    checks = SampleChecks()
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        faults += [f"sample {sample_label(dataset, index)}: {words}" for words in checks.faults(sample)]
+        for key, value in sample.items():
+            array = np.asarray(value)
+            shapes.setdefault(key, []).append(array.shape)
+            types[key] = str(array.dtype)
+            by_channel = array.ndim in (1, 2) and 1 <= array.shape[-1] <= CHANNELS
+            columns = array.reshape(-1, array.shape[-1] if by_channel else 1)
+            if key not in moments:
+                moments[key] = _Columns(columns.shape[1])
+            moments[key].add(columns.astype(np.float64))
+    return {
+        "samples": len(dataset),
+        "faults": faults,
+        "arrays": {
+            key: {"shape": _shape(every), "dtype": types[key], "channels": moments[key].rows()}
+            for key, every in shapes.items()
+        },
+    }
+
+
+def _shape(every: list[tuple[int, ...]]) -> str:
+    if len({len(shape) for shape in every}) > 1:
+        return "of differing ranks"
+    axes = [(min(lengths), max(lengths)) for lengths in zip(*every, strict=True)]
+    words = [str(low) if low == high else f"{low}..{high}" for low, high in axes]
+    return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+
+
+class _Columns(Moments):
+    """The moments of columns, and their range."""
+
+    low, high = np.array(np.inf), np.array(-np.inf)
+
+    def add(self, values: np.ndarray) -> None:
+        """Takes (n, columns); what has no row, or another number of columns, is left out."""
+        if not len(values) or values.shape[1] != len(self.mean):
+            return
+        super().add(values)
+        self.low, self.high = np.minimum(self.low, values.min(axis=0)), np.maximum(self.high, values.max(axis=0))
+
+    def rows(self) -> list[dict[str, float]]:
+        """One row a column."""
+        columns = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
+        return [{name: float(of[column]) for name, of in columns.items()} for column in range(len(self.mean))]
+
+
+def data_identity(splits: "Splits") -> dict[str, Any]:
+    """Returns the lengths of both splits, and a digest of the data.
+
+    A data set that knows its digest says it (`digest`, a string: prepared cases have that of `dataset.json`, which
+    names the digest of every file). Of others it is that of the first samples; None where these differ from one read
+    to the next, as with a data set that augments.
+    """
+    digest = getattr(splits.train, "digest", None)
+    if not isinstance(digest, str):
+        found = {_first_samples(splits.train) for _ in range(2)}
+        digest = found.pop() if len(found) == 1 else None
+    return {"training": len(splits.train), "test": len(splits.test), "digest": digest}
+
+
+def _first_samples(dataset: "Dataset") -> str:
+    import torch
+
+    digest = sha256()
+    for index in range(min(FIRST_SAMPLES, len(dataset))):
+        sample: Mapping[str, Any] = dataset[index]
+        for key in sorted(sample):
+            values = sample[key].detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{key} {values.dtype} {tuple(sample[key].shape)}\n".encode())
+            digest.update(values.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -62,8 +62,7 @@ class DigitsDataset:
 def open_digits(root: Path | None, split: str) -> DigitsDataset:
     """Opens "train" or "test" of a folder with the four IDX files, gzipped or not; without `root` of the package.
 
-    Raises:
-        RequestError: a file is missing, is no IDX file, or images and labels do not fit; the package is not installed.
+    RequestError: a file is missing, is no IDX file, or images and labels do not fit; the package is not installed.
     """
     if root is None:
         images, labels = _packaged_digits()

@@ -1,9 +1,8 @@
 """A split of a data set in one file that is memory-mapped, so that opening it costs no memory.
 
-The file is a standard safetensors file: eight bytes with the length of the header (little-endian), a JSON
-header, then the raw data of the arrays, back to back. Each array holds all samples along its first axis, so
-that one sample of a field is one contiguous piece of the file. Layout and its limits:
-https://github.com/huggingface/safetensors#format
+The file is a standard safetensors file: eight bytes with the length of the header (little-endian), a JSON header, then
+the raw data of the arrays, back to back. Each array holds all samples along its first axis, so that one sample of a
+field is one contiguous piece of the file. Layout and its limits: https://github.com/huggingface/safetensors#format
 
 Beside it lies its SHA-256, in the form that `sha256sum --check` reads. Without torch.
 """
@@ -82,12 +81,10 @@ WriteSamples = Callable[[int, Mapping[str, np.ndarray]], None]
 def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Iterator[WriteSamples]:
     """What writes the samples of a packed file, which appears under its name only once it is complete.
 
-    The data go to a file beside `path`, which is flushed to disk and renamed on leaving the context, and
-    removed if the context is left by an exception. Samples that were never written are zeros.
-
-    Raises:
-        ValueError: there is no array, the arrays differ in their number of samples, or the format lacks a type; when
-            samples are written: a key, type or shape differs from what was announced.
+    The data go to a file beside `path`, which is flushed to disk and renamed on leaving the context, and removed if the
+    context is left by an exception. Samples that were never written are zeros. ValueError: there is no array, the
+    arrays differ in their number of samples, or the format lacks a type; when samples are written: a key, type or shape
+    differs from what was announced.
     """
     header, offsets, total = _layout(specs, metadata)
     unfinished = path.with_name(partial_name(path.name))

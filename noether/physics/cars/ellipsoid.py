@@ -15,8 +15,7 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.core.data.about import CAR_SPACE, FRONTAL_WITHOUT_YAW
 from noether.core.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
-from noether.core.data.shared_work import Progress, cache_root, locked, silent
-from noether.core.data.surviving_pool import surviving_map
+from noether.core.data.shared_work import Progress, cache_root, locked, silent, surviving_map
 from noether.physics.cars.ellipsoid_car import (
     DYNAMIC_PRESSURE,
     EllipsoidCar,
@@ -143,8 +142,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
 
     workers: processes to share the work, at most; 1 works in this one, and so does a small order.
 
-    Raises:
-        RequestError: the folder cannot be written, or a file that is there was made with other settings or is damaged.
+    RequestError: the folder cannot be written, or a file that is there was made with other settings or is damaged.
     """
     try:
         if _missing(folder, dataset):
@@ -213,8 +211,6 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
 
 def _make_block(seed: int, surface_points: int, volume_points: int, cars: tuple[str, range]) -> dict[str, np.ndarray]:
     split, block = cars
-    samples = [
-        make_sample(draw_car(seed, split, car), surface_points, volume_points, point_seed(seed, split, car))
-        for car in block
-    ]
+    counts = surface_points, volume_points
+    samples = [make_sample(draw_car(seed, split, car), *counts, point_seed(seed, split, car)) for car in block]
     return {key: np.stack([sample[key] for sample in samples]) for key in samples[0]}

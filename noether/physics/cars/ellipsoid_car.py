@@ -150,8 +150,7 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
         points = BOX_LOW + (BOX_HIGH - BOX_LOW) * candidates
         level = np.sum((car.to_body(points) / car.semi_axes) ** 2, axis=-1)
         # A hair's breadth for the rounding to float32 that follows.
-        values: Array = (level > 1 + 1e-5) & (points[:, 1] > 0)
-        return values
+        return np.asarray((level > 1 + 1e-5) & (points[:, 1] > 0))
 
     near = count // 2
     box = BOX_LOW + (BOX_HIGH - BOX_LOW) * _accepted(_sobol(3, seed, 1), count - near, outside)
@@ -200,18 +199,12 @@ def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed
 
 def sample_shapes(surface_points: int, volume_points: int) -> dict[str, tuple[int, ...]]:
     """Shape of each array of a sample, by key."""
+    surface = {"points": (3,), "normals": (3,), "pressure": (), "area": ()}
+    volume = {"points": (3,), "velocity": (3,), "normals": (3,), "sdf": ()}
     return {
-        "surface_points": (surface_points, 3),
-        "surface_normals": (surface_points, 3),
-        "surface_pressure": (surface_points,),
-        "surface_area": (surface_points,),
-        "volume_points": (volume_points, 3),
-        "volume_velocity": (volume_points, 3),
-        "volume_normals": (volume_points, 3),
-        "volume_sdf": (volume_points,),
-        "lift_coefficient": (1,),
-        "reference_area": (1,),
-        "car": (4,),
+        **{f"surface_{name}": (surface_points, *shape) for name, shape in surface.items()},
+        **{f"volume_{name}": (volume_points, *shape) for name, shape in volume.items()},
+        **{"lift_coefficient": (1,), "reference_area": (1,), "car": (4,)},
     }
 
 
@@ -251,8 +244,7 @@ def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[A
 
     def accept(candidates: Array) -> Array:
         stretch = np.linalg.norm(directions(candidates) / axes, axis=-1) * axes.min()
-        values: Array = candidates[:, 2] < stretch
-        return values
+        return np.asarray(candidates[:, 2] < stretch)
 
     kept = _accepted(engine, count, accept)
     return axes * directions(kept), kept[:, 3:]

@@ -3,9 +3,8 @@
 The ellipsoid sits at the origin with its semi-axes along x, y and z (its body frame), in a uniform free
 stream U. All arrays are float64; lengths, speeds and pressures may be in any consistent units.
 
-Notation and formulas: H. Lamb, Hydrodynamics (6th ed., 1932), articles 110-114; the integrals are written as
-Carlson's R_D (B. C. Carlson, Numerical computation of real or complex elliptic integrals, 1995). With
-Δ(λ) = √Π(a_k² + λ),
+Notation and formulas: H. Lamb, Hydrodynamics (6th ed., 1932), articles 110-114; the integrals are written as Carlson's
+R_D (B. C. Carlson, Numerical computation of real or complex elliptic integrals, 1995). With Δ(λ) = √Π(a_k² + λ),
 
     χ_i(λ) = a₁a₂a₃ ∫_λ^∞ ds / ((a_i² + s) Δ(s)) = (2/3) a₁a₂a₃ R_D(a_j² + λ, a_k² + λ, a_i² + λ),
 
@@ -36,8 +35,7 @@ def alpha(semi_axes: ArrayLike) -> Array:
 def surface_normals(semi_axes: ArrayLike, points: ArrayLike) -> Array:
     """Unit outward normals, (..., 3), at points (..., 3) of the surface: along x_i / a_i²."""
     gradient = np.asarray(points, np.float64) / _checked_axes(semi_axes) ** 2
-    values: Array = gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
-    return values
+    return np.asarray(gradient / np.linalg.norm(gradient, axis=-1, keepdims=True))
 
 
 def surface_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLike) -> Array:
@@ -53,19 +51,16 @@ def surface_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayL
 def pressure_coefficient(freestream: ArrayLike, velocity: ArrayLike) -> Array:
     """Cp = 1 − |u|²/|U|² (Bernoulli), shape (...), of velocities (..., 3) in the free stream (3,)."""
     stream = np.asarray(freestream, np.float64)
-    values: Array = 1 - np.sum(np.square(np.asarray(velocity, np.float64)), axis=-1) / (stream @ stream)
-    return values
+    return np.asarray(1 - np.sum(np.square(np.asarray(velocity, np.float64)), axis=-1) / (stream @ stream))
 
 
 def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
     """λ ≥ 0, the largest root of Σ x_i²/(a_i² + λ) = 1, shape (...), at points (..., 3).
 
-    λ names the confocal ellipsoid through the point, and is 0 on the surface. Newton's method starts at
-    max(0, r² − a_max²), which is never beyond the root; the left side is convex and falling there, so the
-    iterates rise to the root without overshooting.
-
-    Raises:
-        ValueError: a point lies inside the ellipsoid, where the formulas of the flow overflow, or is not finite.
+    λ names the confocal ellipsoid through the point, and is 0 on the surface. Newton's method starts at max(0, r² −
+    a_max²), which is never beyond the root; the left side is convex and falling there, so the iterates rise to the root
+    without overshooting. ValueError: a point lies inside the ellipsoid, where the formulas of the flow overflow, or is
+    not finite.
     """
     squares = _checked_axes(semi_axes) ** 2
     points_squared = np.square(np.asarray(points, np.float64))
@@ -133,8 +128,7 @@ def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Arra
     directions, weights = hemisphere_rule(64, 128)
     velocity = surface_velocity(axes, stream, axes * directions)
     vector_area = axes.prod() * directions / axes * weights[:, None]
-    values: Array = -pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2])
-    return values
+    return np.asarray(-pressure_coefficient(stream, velocity) @ vector_area / (np.pi * axes[0] * axes[2]))
 
 
 def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
@@ -170,8 +164,7 @@ def hemisphere_rule(polar: int, azimuth: int) -> tuple[Array, Array]:
 
 def _chi_component(axes: Array, lam: Array, i: int) -> Array:
     j, k = (i + 1) % 3, (i + 2) % 3
-    values: Array = 2 / 3 * axes.prod() * carlson_rd(*(axes[n] ** 2 + lam for n in (j, k, i)))
-    return values
+    return np.asarray(2 / 3 * axes.prod() * carlson_rd(*(axes[n] ** 2 + lam for n in (j, k, i))))
 
 
 def carlson_rd(x: Array, y: Array, z: Array) -> Array:
@@ -196,8 +189,7 @@ def carlson_rd(x: Array, y: Array, z: Array) -> Array:
     series = 1 - 3 / 14 * e2 + e3 / 6 + 9 / 88 * e2**2 - 3 / 22 * e4 - 9 / 52 * e2 * e3 + 3 / 26 * e5
     series += 3 / 40 * e3**2 - e2**3 / 16 + 3 / 20 * e2 * e4
     series += 45 / 272 * e2**2 * e3 - 9 / 68 * (e3 * e4 + e2 * e5)
-    values: Array = scale * series / (mean * np.sqrt(mean)) + 3 * total
-    return values
+    return np.asarray(scale * series / (mean * np.sqrt(mean)) + 3 * total)
 
 
 def _checked_axes(semi_axes: ArrayLike) -> Array:

@@ -16,7 +16,10 @@ from noether.common.suggest import nearest
 from noether.config.section import Section
 from noether.core.tasks.angles import Period
 from noether.physics.cases.tensors import Invariant, TensorOrder, as_components, as_matrices
+from noether.physics.cases.units import factor
 
+CASE, STEP = "{case}", "{step}"
+"""In the paths of a map: the name of a case, and the number of a step."""
 MAPS = resources.files("noether.physics.cases") / "maps"
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
@@ -31,14 +34,17 @@ def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> s
 
     Both as {name: unit}; "" is a unit that nobody states.
     """
-    known = {
-        **dict.fromkeys(fields, ("Pa", "N/m²", "N/m^2")),
-        "wind_speed": ("m/s",),
-        "reference_area": ("m²", "m^2", "m2"),
-    }
-    stated = {**numbers, **fields}
-    return next((f"{name} is in {stated[name]}, and not in {units[0]}" for name, units in known.items()
-                 if stated.get(name) and stated[name] not in units), "")  # fmt: skip
+    known = {**dict.fromkeys(fields, "Pa"), "wind_speed": "m/s", "reference_area": "m²"}
+    stated = {name: unit for name, unit in {**numbers, **fields}.items() if unit and unit != known.get(name)}
+    return next((f"{name} is in {stated[name]}, and not in {unit}" for name, unit in known.items()
+                 if name in stated and factor(stated[name], unit) != 1), "")  # fmt: skip
+
+
+def metres_of(length: str) -> float:
+    """Returns the metres of one unit of length. ValueError: it is none."""
+    if (metres := LENGTHS.get(length) or factor(length, "m")) is None:
+        raise ValueError(f"length: {length!r} is no unit of length, such as {', '.join(LENGTHS)}, or number of metres")
+    return metres
 
 
 class AxesMap(Section):
@@ -157,7 +163,7 @@ class CaseMap(Section):
 
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
-    length: str | float = Field("m", description="Unit of the files' positions: m, mm, cm, in, ft, or a number of m.")
+    length: str | float = Field("m", description="Unit of the files' positions, such as mm, or a number of m.")
     step: Step | Literal["each"] = Field(
         "last", description="Of several: last, a number from 0, {time: T}, or each: every step is a case."
     )
@@ -170,8 +176,8 @@ class CaseMap(Section):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CaseMap":
-        if isinstance(self.length, str) and self.length not in LENGTHS:
-            raise ValueError(f"length: {self.length!r} is not one of {', '.join(LENGTHS)} or a number of metres")
+        if isinstance(self.length, str):
+            metres_of(self.length)
         if self.step == "each" and (
             self.parameters.setdefault("time", NumberMap(unit="s")).file or "time" in self.outputs
         ):
@@ -207,7 +213,7 @@ class CaseMap(Section):
     @property
     def metres(self) -> float:
         """Metres of one unit of the files' positions."""
-        return LENGTHS[self.length] if isinstance(self.length, str) else self.length
+        return metres_of(self.length) if isinstance(self.length, str) else self.length
 
     @property
     def rotation(self) -> np.ndarray:

@@ -18,10 +18,9 @@ from noether.common.strict_json import strict_json
 from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.core.data.build import data_source, open_splits
-from noether.core.data.describe import describe_split
+from noether.core.data.checks import describe_split
 from noether.core.data.progress import prepare_with_bar, progress_bar
-from noether.physics.cars.shapenet_car import differing_statistics
-from noether.physics.cars.shapenet_car_cases import ALL_CARS
+from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
 from noether.physics.cases.draft import draft_map, words_of_steps
 from noether.physics.cases.metadata import DATASET_FILE

@@ -119,8 +119,7 @@ def _map_without_descriptor(path: Path) -> np.ndarray:
     import torch
 
     mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
-    array: np.ndarray = mapped.numpy()
-    return array
+    return np.asarray(mapped.numpy())
 
 
 def _files_space(files: CaseMap) -> dict[str, Any]:

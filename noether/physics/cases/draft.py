@@ -1,26 +1,28 @@
 """A survey of a folder of cases → a draft of its map, commented, which `prepare` takes as it is or edited."""
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from statistics import median, mode
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from noether.common.numbers import LENGTHS
-from noether.physics.cases.case_map import RESERVED, SetKind, unfit_for_forces
-from noether.physics.cases.draft_numbers import draft_numbers, keys, numbers_of
+from noether.physics.cases.case_map import RESERVED, SetKind, metres_of, unfit_for_forces
 from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.physics.cases.tensors import TensorOrder
 from noether.physics.cases.vocabulary import (
+    FLOW_UNITS,
     LENGTH,
-    LENGTH_UNITS,
     STRESS,
     STRESSES,
     TENSOR,
     Physics,
+    is_length,
+    is_of_results,
+    is_result,
     known_field,
     name_and_unit,
     number_name,
@@ -33,6 +35,11 @@ BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
+NO_FIELDS = re.compile(
+    r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$"
+    r"|(.*(mat|part|elem\w*|node|region|cell|point))?[_ ]?(Ids?|numbers?)$)", re.I
+)  # fmt: skip
+"""Arrays that number things, or belong to the picture."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
 
@@ -40,6 +47,15 @@ COLDEST = 150.0
 """K: where most cases have lower temperatures than that, they are in °C."""
 ALONG = 0.1
 """Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
+_DENSITY = [
+    "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
+    "  density: 1.225      # kg/m³, of air",
+]
+EXACT = 1e-4
+"""A number that differs by less from what a field spans, or from another number, in every case, is determined by it."""
+NOISE = 1e-4
+"""A component of a result that is never more than this of another one is what the solver leaves of zero: its spread
+cannot be learned, and would weigh in the loss as much as that of any other."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +126,6 @@ def draft_map(survey: Survey) -> str:
     return "\n".join(lines) + "\n"
 
 
-_MODES = (
-    "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
-)
-_DENSITY = [
-    "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
-    "  density: 1.225      # kg/m³, of air",
-]
-
-
 def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
               for array in facts.arrays}  # fmt: skip
@@ -128,16 +135,16 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
         return _Meaning(physics, of_positions.pop(), "as the names say")
     size = _size(survey.blocks.values())
-    lengths = [(max(map(abs, values.values())) * LENGTHS[unit], unit) for column, values, *_ in numbers_of(survey)
-               if (unit := name_and_unit(column)[1]) in LENGTH_UNITS]  # fmt: skip
-    if size and lengths and (longest := max(lengths)[0]):
+    stated = [(name_and_unit(number.column)[1], number.values.values()) for number in numbers_of(survey)]
+    metres = {unit: metres_of(unit) for unit in ("m", "mm", *(unit for unit, _ in stated if is_length(unit)))}
+    lengths = [max(map(abs, values)) * metres[unit] for unit, values in stated if unit in metres]
+    if size and lengths and (longest := max(lengths)):
         # The unit by which the body is about as long as the longest of its measures.
-        units = dict.fromkeys(("m", "mm", *(unit for _, unit in lengths)))
-        unit = min(units, key=lambda unit: round(abs(np.log(size * LENGTHS[unit] / longest))))
+        unit = min(metres, key=lambda unit: round(abs(np.log(size * metres[unit] / longest))))
         return _Meaning(physics, unit, "a guess by the lengths among the numbers")
-    stated = {name_and_unit(name)[1] for name, _ in arrays} & set(LENGTH_UNITS)
-    if len(stated) == 1:
-        return _Meaning(physics, stated.pop(), "a guess by the units in names")
+    in_names = set(filter(is_length, (name_and_unit(name)[1] for name, _ in arrays)))
+    if len(in_names) == 1:
+        return _Meaning(physics, in_names.pop(), "a guess by the units in names")
     return _Meaning(physics, "mm" if size > LONGEST[physics] else "m", "a guess")
 
 
@@ -204,16 +211,7 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
 def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
-        if (
-            re.match(
-                r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$"
-                r"|(.*(mat|part|elem\w*|node|region|cell|point))?[_ ]?(Ids?|numbers?)$)",
-                array.name,
-                re.I,
-            )
-            or array.low == array.high == 0
-            or array.labels
-        ):
+        if NO_FIELDS.match(array.name) or array.low == array.high == 0 or array.labels:
             continue
         name = field_name(array, physics)
         named[name if name not in named else plain_name(array.name) + "_2"] = array
@@ -229,13 +227,10 @@ def field_name(array: ArrayFacts, physics: Physics) -> str:
 
 
 def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrder, is_kinematic: bool) -> list[str]:
-    lines = [
-        f"  {own.name}:",
-        f"    {keys({'file': own.template})}",
-        *([f"    {keys({'values': own.values})}      # a row for each of the {own.at}"] if own.values else []),
-        f"    kind: {own.kind}",
-        f"    at: {own.at}",
-    ]
+    lines = [f"  {own.name}:", f"    {keys({'file': own.template})}"]
+    if own.values:
+        lines.append(f"    {keys({'values': own.values})}      # a row for each of the {own.at}")
+    lines += [f"    kind: {own.kind}", f"    at: {own.at}"]
     if own.patches:
         lines.append(f"    {keys({'patches': own.patches})}")
     surface = next((other.name for other in sets if other.kind == "surface"), None)
@@ -274,10 +269,8 @@ def _axes(sets: list[_Set]) -> list[str]:
     if velocities and not winds:
         return []
     if not winds:
-        return [
-            "# Where the air blows to and which way is up: a guess; null keeps the files' axes.",
-            "axes: {wind: +x, up: +z}",
-        ]
+        guess = "# Where the air blows to and which way is up: a guess; null keeps the files' axes."
+        return [guess, "axes: {wind: +x, up: +z}"]
     along = int(np.argmax(np.abs(winds[0])))
     wind = ("+" if winds[0][along] >= 0 else "-") + "xyz"[along]
     up = "+z" if along != 2 else "+y"
@@ -308,11 +301,13 @@ def _step(survey: Survey) -> list[str]:
         return []
     names = [plain_name(own.column) for own in numbers_of(survey)]
     are_modes = any("eigen" in name or "natural_freq" in name for name in names)
-    return [
-        f"# {words_of_steps(survey)}",
-        *([_MODES] if are_modes else []),
-        "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter",
-    ]
+    modes = (
+        "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
+    )
+    each = (
+        "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
+    )
+    return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), each]
 
 
 def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
@@ -325,3 +320,89 @@ def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
             line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"
             return [f"# {line}: {unfit}; its `scale` and `unit` change that" if unfit else line]
     return []
+
+
+class Number(NamedTuple):
+    """A number that cases have: its name and values, its file, and of a table the column with the names of cases."""
+
+    column: str
+    values: Mapping[str, float]
+    file: str
+    row: str = ""
+
+
+def keys(texts: Mapping[str, object]) -> str:
+    """Returns keys with texts, or lists of texts, as YAML has them."""
+    return ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in texts.items())
+
+
+def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
+    """The lines of parameters, and those of outputs."""
+    parameters: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+    peaks: dict[str, float] = {}
+    seen: dict[str, Mapping[str, float]] = {}
+    numbers = list(numbers_of(survey))
+    of_results = {number.file for number in numbers if is_of_results(number.file)}
+    if of_results == {number.file for number in numbers}:
+        of_results = set()  # a table of everything
+    for column, values, file, row in numbers:
+        name, unit = number_name(column), name_and_unit(column)[1]
+        if not name or not np.isfinite(list(values.values())).all() or seen.get(column) == values:
+            continue
+        while name in peaks:
+            name += "_2"
+        own = {"column": column} if column != name else {}
+        about = keys({"file": file} | ({"row": row} if row else {}) | own | {"unit": unit or FLOW_UNITS.get(name, "")})
+        into = outputs if is_result(column) or file in of_results else parameters
+        span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
+        of = _determined_by(survey, values, seen) if into is parameters else ""
+        seen[column] = values
+        doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
+        into[name] = f"  {name}: {{{about}}}      # {span}{doubt}"
+        peaks[name] = max(map(abs, values.values()))
+    for name, line in outputs.items():
+        if of := _negligible_beside(name, {other: peaks[other] for other in outputs}):
+            outputs[name] = f"  # {line.strip()}: nothing beside {of}, and left out"
+    return list(parameters.values()), list(outputs.values())
+
+
+def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
+    """Names the component of the same vector beside which this one is noise; "" where there is none."""
+    stem, _, axis = name.rpartition("_")
+    components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
+    return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
+
+
+def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> str:
+    """Says which field's largest, smallest or mean value, or which other number, a number is in every case; or ""."""
+    if len(set(values.values())) < 3:
+        return ""
+    for name, other in others.items():
+        if other.keys() == values.keys() and np.allclose(
+            np.abs([other[case] for case in values]), np.abs(list(values.values())), rtol=EXACT, atol=0
+        ):
+            return name
+    for (_, name), found in arrays_of(survey.blocks.values()).items():
+        facts = {case: array for case, array in found if case in values}
+        if len(facts) < 3:
+            continue
+        own = [values[case] for case in facts]
+        sides = zip(*((array.high, array.low, array.mean[0]) for array in facts.values()), strict=True)
+        for words, side in zip(("largest", "smallest", "mean"), sides, strict=True):
+            if np.allclose(side, own, rtol=EXACT, atol=0):
+                return f"the {words} value of {name}"
+    return ""
+
+
+def numbers_of(survey: Survey) -> Iterator[Number]:
+    """The numbers that all cases have."""
+    for template, cases in survey.numbers.items():
+        columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
+        if template.endswith(".dat"):
+            columns = [column for column in columns if column in ("Cd", "Cl", "Cs")] if "oeff" in template else []
+        for column in columns:
+            yield Number(column, {case: own[column] for case, own in cases.items()}, template)
+    for file, facts in survey.tables.items():
+        for column, values in facts.numbers.items():
+            yield Number(column, values, file, facts.row)

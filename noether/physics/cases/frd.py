@@ -116,10 +116,8 @@ class FrdFile:
         if part.kind == "3C":
             starts = self._elements[1]
             return part.start + 4 * sum(len(own) * (4 + len(ELEMENTS[kind][1])) for kind, own in starts.items())
-        return (
-            part.start
-            + part.count * _record(part.components or 3, "<f8" if part.kind == "2C" else FLOATS[part.form]).itemsize
-        )
+        floats = "<f8" if part.kind == "2C" else FLOATS[part.form]
+        return part.start + part.count * _record(part.components or 3, floats).itemsize
 
     def _text_end(self, part: _Part) -> int:
         end = self._bytes.find(b"\n -3", part.start - 1)

@@ -13,14 +13,13 @@ import numpy as np
 
 from noether.common.errors import RequestError
 from noether.core.tasks.angles import Period, as_pair
-from noether.physics.cases.case_map import AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
-from noether.physics.cases.headers import header_problems, refusals
-from noether.physics.cases.layout import CASE, STEP
+from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
+from noether.physics.cases.layout import run_of, step_of
 from noether.physics.cases.mesh_blocks import files_behind
 from noether.physics.cases.mesh_source import RawSet, read_set
-from noether.physics.cases.numbers import case_number
-from noether.physics.cases.steps import run_of, step_of
+from noether.physics.cases.preflight import header_problems, refusals
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
+from noether.physics.cases.tables import case_number
 from noether.physics.cases.tensors import invariant
 
 LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
@@ -72,9 +71,8 @@ class CaseJob:
     def make(self) -> dict[str, Any]:
         """Makes the case, and returns what its `case.json` says.
 
-        Raises:
-            RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
-                file.
+        RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
+        file.
         """
         refuse_missing_sets(self)
         parameters, outputs = numbers_of(self)
@@ -126,10 +124,8 @@ def refuse_missing_sets(job: CaseJob) -> None:
 
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
-    parameters, outputs = (
-        {name: _number(job, name, described) for name, described in numbers.items()}
-        for numbers in (job.about.parameters, job.about.outputs)
-    )
+    kinds = (job.about.parameters, job.about.outputs)
+    parameters, outputs = ({name: _number(job, name, own) for name, own in numbers.items()} for numbers in kinds)
     return parameters, outputs
 
 
@@ -171,8 +167,7 @@ def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[st
 
 
 def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
-    pair: np.ndarray = as_pair(np.asarray(factor * block, np.float64), period)
-    return pair
+    return np.asarray(as_pair(np.asarray(factor * block, np.float64), period))
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import math
+import mmap
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,10 +14,9 @@ import numpy as np
 
 from noether.common.errors import RequestError, one_line
 from noether.physics.cases.case_map import AtTime, Step
-from noether.physics.cases.clouds import is_cloud, read_cloud
 from noether.physics.cases.frd import FrdFile
 from noether.physics.cases.mesh_files import import_pyvista, output_of, raising_what_vtk_says
-from noether.physics.cases.tecplot import TECPLOT, begins_as_tecplot, times_of_zones
+from noether.physics.cases.tables import is_cloud, read_cloud
 
 SHAPES = (".stl", ".obj", ".ply")
 VTK_SUFFIXES = (
@@ -32,6 +32,9 @@ NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"
 MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
+TECPLOT = (".plt", ".tec", ".dat")
+FIRST_WORDS = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
+ZONE_OR_TIME = re.compile(rb"^[ \t]*ZONE\b|\bSOLUTIONTIME[ \t]*=[ \t]*([-+.\dED]+)", re.MULTILINE | re.IGNORECASE)
 
 
 class Block(NamedTuple):
@@ -53,8 +56,7 @@ def read_blocks(
 ) -> list[Block]:
     """Reads every mesh of a file at a step; `arrays` are those to read (None: all), `coordinates` as of `read_cloud`.
 
-    Raises:
-        RequestError: the file is missing, of an unknown format, or cannot be read, or has no such step.
+    RequestError: the file is missing, of an unknown format, or cannot be read, or has no such step.
     """
     return read_times_and_blocks(path, arrays, step, coordinates)[1]
 
@@ -330,3 +332,21 @@ def is_surface(mesh: Any) -> bool:
         return bool(mesh.GetNumberOfPolys() or mesh.n_strips)
     kinds = set(np.unique(mesh.celltypes).tolist()) if hasattr(mesh, "celltypes") else {12}
     return bool(kinds) and kinds <= {5, 6, 7, 8, 9, 22, 23, 28}
+
+
+def begins_as_tecplot(head: bytes) -> bool:
+    """Whether the first line of a file, comments aside, is one of Tecplot's text."""
+    lines = (line.strip().upper() for line in head.splitlines())
+    return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(FIRST_WORDS)
+
+
+def times_of_zones(path: Path) -> list[float | None]:
+    """Returns the time of each zone of a file, None where a zone has none. ValueError: a time is not a number."""
+    times: list[float | None] = []
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        for found in ZONE_OR_TIME.finditer(text):
+            if found[1] is None:
+                times.append(None)
+            elif times:
+                times[-1] = float(found[1].upper().replace(b"D", b"E"))
+    return times

@@ -53,10 +53,8 @@ def read_mesh(path: Path, *, at_cells: bool = False) -> MeshFile:
     """Reads the points, faces and values at points of a mesh: .vtk, .vtu, .vtp, .stl, .ply or .obj.
 
     Faces are triangles and quadrilaterals; polygons of more corners and strips become triangles, and cells of other
-    kinds are left out. Arrays that are not numbers, or have no row for each point, are left out.
-
-    Raises:
-        RequestError: the file is missing, cut short, not of a known format, or not finite.
+    kinds are left out. Arrays that are not numbers, or have no row for each point, are left out. RequestError: the file
+    is missing, cut short, not of a known format, or not finite.
     """
     if not path.is_file():
         raise RequestError(
@@ -164,8 +162,7 @@ def to_numpy(array: Any) -> np.ndarray:
     """Returns a VTK array as a NumPy array that shares its memory."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
-    values: np.ndarray = vtk_to_numpy(array)
-    return values
+    return np.asarray(vtk_to_numpy(array))
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noether.common.errors import RequestError
-from noether.physics.cases.beside import add_values
 from noether.physics.cases.case_map import FieldMap, SetMap, Step
 from noether.physics.cases.mesh_blocks import BY_CONTENT, SUFFIXES, Block, is_surface, read_blocks
 from noether.physics.cases.mesh_files import (
@@ -27,6 +26,7 @@ from noether.physics.cases.mesh_files import (
     unreadable,
 )
 from noether.physics.cases.surface_mesh import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
+from noether.physics.cases.tables import add_values
 
 Arrays = Mapping[str, Mapping[str, int]]
 """The components of each array at `cells` and at `points`."""
@@ -66,8 +66,7 @@ class RawSet:
 def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None = None) -> RawSet:
     """Reads one set of a case's points with the fields of the map, at a step; `values`: a table of more arrays.
 
-    Raises:
-        RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
+    RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
     """
     wanted = {own.array for own in about.fields.values()}
     blocks = [block for block in read_blocks(path, wanted, step, about.coordinates) if _is_wanted(block, about)]

@@ -27,10 +27,8 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
     parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
     features (the other arrays of the sets, alike), parameters and outputs ({name: unit, low, high, constant}), forces
     (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set, files:
-    size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it.
-
-    Raises:
-        RequestError: cases differ in the components of an array, or in their arrays.
+    size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it. RequestError: cases differ in
+    the components of an array, or in their arrays.
     """
     names = list(cases)
     sets: dict[str, Any] = {}

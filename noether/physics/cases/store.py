@@ -150,14 +150,11 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_missing(out: Path | None) -> RequestError:
     """The refusal of a folder that `noether data prepare` did not make."""
+    seen = "no dataset.json" if out and out.is_dir() else f"no folder {out and out.absolute()}"
     return RequestError(
         "no-prepared-cases",
         f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
-        seen="dataset_root=null"
-        if out is None
-        else "no dataset.json"
-        if out.is_dir()
-        else f"no folder {out.absolute()}",
+        seen=seen if out else "dataset_root=null",
         expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",
         fix="noether data inspect CASES && noether data prepare CASES OUT --map cases.yaml",
     )

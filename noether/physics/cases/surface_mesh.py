@@ -292,8 +292,7 @@ def across(points: Array, wind: Array) -> Array:
     helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
     first = np.cross(helper, third)
     first /= np.linalg.norm(first)
-    values: Array = points @ np.stack([first, np.cross(third, first), third], axis=1)
-    return values
+    return np.asarray(points @ np.stack([first, np.cross(third, first), third], axis=1))
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,211 @@
-"""What the files of a folder of cases hold: sets, arrays with ranges, numbers beside them, and what is odd."""
+"""Files → cases, by their names, and what these hold: sets, arrays with ranges, numbers beside them, what is odd."""
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
+from itertools import permutations
+from pathlib import Path, PurePosixPath
 from shlex import quote
-from statistics import mode
+from statistics import median, mode
+from typing import Any
 
 import numpy as np
 
 from noether.common.errors import RequestError
-from noether.common.numbers import finite, first_of
-from noether.core.data.shared_work import Progress, silent
-from noether.core.data.surviving_pool import surviving_map
-from noether.physics.cases.beside import read_values
-from noether.physics.cases.case_map import SetKind
-from noether.physics.cases.grouping import Grouping, group_files
-from noether.physics.cases.layout import list_files
+from noether.common.numbers import LENGTHS, finite, first_of
+from noether.core.data.shared_work import Progress, silent, surviving_map
+from noether.physics.cases.case_map import CASE, STEP, SetKind
+from noether.physics.cases.layout import NUMBER, list_files, match_template, natural
 from noether.physics.cases.mesh_blocks import (
     BY_CONTENT,
+    DECKS,
     LISTS,
+    SHAPES,
     SUFFIXES,
     files_behind,
     is_mesh_inside,
     is_surface,
     read_times_and_blocks,
 )
-from noether.physics.cases.numbers import read_numbers
-from noether.physics.cases.spread import spans_decades
-from noether.physics.cases.tables import Row, as_number, case_key, other_sheets, read_table
-from noether.physics.cases.unlike import in_another_unit, unlike
+from noether.physics.cases.tables import (
+    NUMBER_SUFFIXES,
+    TABLE_SUFFIXES,
+    Row,
+    as_number,
+    case_key,
+    other_sheets,
+    read_numbers,
+    read_table,
+    read_values,
+)
 from noether.physics.cases.vocabulary import name_and_unit
 
+MOST_MERGED = 100  # folders of categories: where there are more, each is a case's
+Namer = Callable[[str], str | None]
+"""From a path to its template, or None where it has no such part."""
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
 MOST_LABELS = 50
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
+FEWEST_ROWS = 200  # of an array, rows of which the largest hundredth says something
+DECADE = 10.0
+PEAKS = 0.5
+FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # cases of which some can be unlike the others
+UNLIKE, FLOOR = 12, 0.04
+UNITS = [one / other for one, other in permutations(LENGTHS.values(), 2) if not 1 / 9 < one / other < 9]
+"""By how much a case in another unit is too long; less can be its shape."""
+MARGIN = 1.05  # beyond the range of the others, what a case in their unit can still have
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a folder holds: mesh files and number files by template ({case} in it), and tables of all cases.
+
+    meshes, numbers: {template: {case: path}}, paths relative to the folder, of steps in time the last; steps: {template
+    with {step}: {case: the numbers of its steps}}; tables: files that name no case.
+    """
+
+    cases: list[str]
+    meshes: dict[str, dict[str, str]]
+    numbers: dict[str, dict[str, str]]
+    tables: list[str]
+    steps: dict[str, dict[str, list[float]]]
+
+
+def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
+    """Groups files into cases: the part of their paths is chosen that leaves the fewest templates for all meshes.
+
+    inside: files that are meshes by what they hold. A single one would be a table of all cases.
+    """
+    meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
+    best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
+    if best is None:
+        return Grouping([], {}, {}, [], {})
+    matched = {template: match_template(template, meshes)
+               for template in _merged(_with_steps(_templates(best, meshes), meshes), meshes)}  # fmt: skip
+    found = {template: {case: list(steps.values())[-1][0] for case, steps in own.items()}
+             for template, own in matched.items()}  # fmt: skip
+    steps = {template: {case: [step for step in steps if step is not None] for case, steps in own.items()}
+             for template, own in matched.items() if STEP in template}  # fmt: skip
+    cases = sorted({case for own in found.values() for case in own}, key=natural)
+    beside = [file for file in files if file.endswith(NUMBER_SUFFIXES) and file not in meshes]
+    numbers: dict[str, dict[str, str]] = {}
+    for template in _templates(best, beside):
+        own = {case: steps[None][0] for case, steps in match_template(template, beside).items() if case in cases}
+        if len(own) > len(cases) // 2:
+            numbers[template] = own
+    used = {path for own in numbers.values() for path in own.values()}
+    tables = [file for file in beside if file not in used and "/" not in file and file.endswith(TABLE_SUFFIXES)]
+    return Grouping(cases, found, numbers, tables, steps)
+
+
+def is_mesh(file: str) -> bool:
+    """Whether a file is a mesh by its name; the parts of a .vtm lie in a folder of its name and are not."""
+    return file.endswith("constant/polyMesh") or (
+        file.lower().endswith(SUFFIXES)
+        and not file.endswith(".foam")  # ParaView's mark in the folder of an OpenFOAM case
+        and "constant/triSurface" not in file
+        and not re.search(r"_\d+_\d+\.vt[pu]$", file)
+    )
+
+
+def _results(meshes: Sequence[str]) -> list[str]:
+    """Meshes without the pieces of a .pvtu, .pvd, .vtm or .series, and without decks where there are results."""
+    wholes = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
+              if file.endswith((".pvtu", ".pvd", ".vtm", ".series"))]  # fmt: skip
+    piece = re.compile(rf"(?:{'|'.join(wholes)})(?:[_/.-].*\d|/.*)\.vt[a-z]$") if wholes else None
+    whole = [file for file in meshes if piece is None or not piece.match(file)]
+    return [file for file in whole if not file.lower().endswith(DECKS)] or whole
+
+
+def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
+    """The parts of a path that can name a case, the likelier first: a folder, the file, a number in either."""
+    depth = max((file.count("/") for file in meshes), default=0)
+    for place in range(depth):
+        yield partial(_by_folder, place=place)
+    yield _by_stem
+    for place in range(depth):
+        yield partial(_by_number, place=place)
+    yield partial(_by_number, place=-1)
+
+
+def _by_folder(file: str, place: int) -> str | None:
+    parts = file.split("/")
+    if place >= len(parts) - 1 or "polyMesh" in parts[place] or parts[place] == "constant":
+        return None
+    own = parts[place]
+    alone = rf"(?<![^\W_]){re.escape(own)}(?![^\W_])"
+    return "/".join(CASE if i == place else re.sub(alone, CASE, part) if i > place and own in part else part
+                    for i, part in enumerate(parts))  # fmt: skip
+
+
+def _by_stem(file: str) -> str | None:
+    path = PurePosixPath(file)
+    suffix = "".join(path.suffixes[-2:]) if path.suffix == ".series" else path.suffix
+    return None if path.name == "polyMesh" else str(path.with_name(CASE + suffix))
+
+
+def _by_number(file: str, place: int) -> str | None:
+    parts = file.split("/")
+    if not -len(parts) <= place < len(parts):
+        return None
+    own = parts[place] if place >= 0 else PurePosixPath(parts[-1]).stem
+    numbers = re.findall(r"\d+", own)
+    if not numbers:
+        return None
+    alone = rf"(?<!\d){numbers[-1]}(?!\d)"
+    first = place if place >= 0 else len(parts) - 1
+    return "/".join(re.sub(alone, CASE, part) if i >= first else part for i, part in enumerate(parts))
+
+
+def _templates(namer: Namer, files: Sequence[str]) -> Counter[str]:
+    """The templates that files follow, in order, with the number of files of each."""
+    return Counter(template for file in files if (template := namer(file)) is not None)
+
+
+def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
+    """Templates that differ in one number alone as one with {step}, where most cases have three or more of them."""
+    groups: dict[str, list[str]] = {}
+    for template in templates:
+        head, _, rest = template.rpartition(CASE)
+        name, dot, suffix = rest.rpartition(".")
+        numbers = list(re.finditer(NUMBER, name)) if f".{suffix}" not in SHAPES else []
+        if numbers:
+            last = numbers[-1]
+            steps = f"{head}{CASE}{name[: last.start()]}{STEP}{name[last.end() :]}{dot}{suffix}"
+        groups.setdefault(steps if numbers else template, []).append(template)
+    found: Counter[str] = Counter()
+    for steps, own in groups.items():
+        if len(own) > 2 and median(map(len, match_template(steps, meshes).values())) > 2:
+            found[steps] = sum(templates[template] for template in own)
+        else:
+            found.update({template: templates[template] for template in own})
+    return found
+
+
+def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, int, bool]:
+    named = _with_steps(_templates(namer, meshes), meshes)
+    together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
+    templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
+    return together, -len(templates or meshes), not any(STEP in template for template in templates)
+
+
+def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
+    """Templates that differ in a folder between (a category of cases) as one with **, where no case is in two."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for template in templates:
+        first, _, rest = template.partition("/")
+        groups.setdefault((first, rest.rpartition("/")[2]), []).append(template)
+    found = []
+    for (first, name), own in groups.items():
+        cases = [case for template in own for case in match_template(template, meshes)]
+        if len(own) > 1 and CASE in name and CASE not in first and len(set(cases)) == len(cases):
+            found.append(f"{first}/**/{name}")
+        else:
+            found += own
+    return found
 
 
 @dataclass(frozen=True)
@@ -162,9 +332,8 @@ def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
         length = str(mesh.field_data["length"][0]) if "length" in mesh.field_data else ""
-        facts.append(
-            BlockFacts(block.name, kind, length, mesh.n_points, mesh.n_cells, low=low, high=high, arrays=found)
-        )
+        counts = {"points": mesh.n_points, "cells": mesh.n_cells}
+        facts.append(BlockFacts(block.name, kind, length, **counts, low=low, high=high, arrays=found))
     return times, facts
 
 
@@ -189,9 +358,8 @@ def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:
 
 
 def _within_budget(root: Path, grouping: Grouping) -> list[str]:
-    sizes = {
-        case: sum(_size(root / own[case]) for own in grouping.meshes.values() if case in own) for case in grouping.cases
-    }
+    meshes = grouping.meshes.values()
+    sizes = {case: sum(_size(root / own[case]) for own in meshes if case in own) for case in grouping.cases}
     total = sum(sizes.values())
     if total <= READ_BYTES:
         return grouping.cases
@@ -215,9 +383,10 @@ def _read_numbers(survey: Survey) -> None:
             except RequestError as error:
                 refused[case] = error
         if refused:  # .dat and .csv are many things: where none could be read, it is one of them
-            if len(refused) == len(own) and _take_values(survey, template, own):
+            none = len(refused) == len(own)
+            if none and _take_values(survey, template, own):
                 continue
-            which = f"{template} is not used" if len(refused) == len(own) else f"{_some(list(refused))}: no {template}"
+            which = f"{template} is not used" if none else f"{_some(list(refused))}: no {template}"
             survey.odd.append(f"{which}: {_unread(next(iter(refused.values())))}")
     for file in survey.grouping.tables:
         try:
@@ -241,11 +410,9 @@ def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
     for mesh, block in list(survey.blocks):
         cases = survey.blocks[mesh, block]
         both = rows.keys() & cases.keys()
-        counts = {
-            "points": {case: cases[case].points for case in both},
-            "cells": {case: cases[case].cells for case in both},
-        }
-        fits = [at for at, of in counts.items() if both and all(of[case] == rows[case] for case in both)]
+        fits = [
+            at for at in ("points", "cells") if both and all(getattr(cases[case], at) == rows[case] for case in both)
+        ]
         if not fits or mesh in survey.values or survey.steps.get(mesh):
             continue
         if fits[0] == "points" and mesh.lower().endswith(".stl"):
@@ -334,3 +501,64 @@ def _odd(survey: Survey) -> Iterator[str]:
 
 def _some(cases: Sequence[str]) -> str:
     return f"case{'s' * (len(cases) > 1)} {first_of(cases, 4)}"
+
+
+def spans_decades(rows: np.ndarray) -> bool:
+    """Whether the values (n, C) of one case span decades: the lengths of vectors and tensors, so that 0 may be crossed.
+
+    A loss in standardised units is then that of a few points: the hundredth of the points that differ most from the
+    mean has more than half of the variance, and the 99th percentile of |x| is more than ten times its median. A median
+    of 0 is a field that is nothing but in one place, which a logarithm does not spread.
+    """
+    if len(rows) < FEWEST_ROWS:
+        return False
+    sizes = np.sqrt(np.square(rows).sum(axis=1))
+    middle, large = np.quantile(sizes, [0.5, 0.99])
+    if not large > DECADE * middle > 0:
+        return False
+    far = np.square(rows - rows.mean(axis=0)).sum(axis=1)
+    first = len(far) - len(far) // 100
+    return bool(np.partition(far, first)[first:].sum() > PEAKS * far.sum())
+
+
+def unlike(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
+    """The few cases of which a size is far from the usual, as a difference and as a ratio; none of too few cases.
+
+    Far is UNLIKE times the usual distance from the median, or of FLOOR of it where that is less.
+    """
+    own = {case: size for case, size in sizes.items() if size > 0}
+    found = set(own) if len(own) >= fewest else set()
+    for values in (own, {case: float(np.log(size)) for case, size in own.items()}) if found else ():
+        middle = median(values.values())
+        usual = median(abs(value - middle) for value in values.values())
+        floor = FLOOR * middle if values is own else FLOOR
+        found &= {case for case, value in values.items() if abs(value - middle) > UNLIKE * max(usual, floor)}
+    return sorted(found) if len(found) <= max(1, len(own) / 10) else []
+
+
+def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
+    """The cases that in another unit of length would be as long as the others, and how many times too long they are."""
+    odd, found = unlike(lengths, FEWEST_LENGTHS), {}
+    usual = [length for case, length in lengths.items() if case not in odd]
+    for case in odd:
+        fits = [unit for unit in UNITS if min(usual) / MARGIN <= lengths[case] / unit <= max(usual) * MARGIN]
+        if fits:
+            found[case] = min(fits, key=lambda unit: abs(np.log(lengths[case] / unit / median(usual))))
+    return found
+
+
+def cases_in_another_unit(cases: Mapping[str, Any]) -> dict[str, RequestError]:
+    """The refusals of prepared cases, {case: its case.json}, that are in another unit of length than the others."""
+    refused = {}
+    for name in next(iter(cases.values()))["sets"]:
+        boxes = {case: own["sets"][name]["arrays"][f"{name}_points"] for case, own in cases.items()}
+        lengths = {case: float(np.subtract(box["high"], box["low"]).max()) for case, box in boxes.items()}
+        for case, times in in_another_unit(lengths).items():
+            refused[case] = RequestError(
+                "case-in-another-unit",
+                f"case {case}: its set {name} is about {times:.4g} times as long as in the other cases",
+                seen=f"{lengths[case]:.4g} m, in the usual case {median(lengths.values()):.4g} m",
+                expected="the same unit of length in all cases",
+                fix=f"multiply the positions in its files by {1 / times:.4g}",
+            )
+    return refused

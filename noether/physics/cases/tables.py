@@ -1,16 +1,25 @@
-"""Tables beside the meshes of cases: CSV with any of the usual separators, and Excel's .xlsx."""
+"""Tables beside meshes: CSV and .xlsx, clouds of points, values of a mesh, and the numbers of a case in any file."""
 
 import csv
+import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from noether.common.errors import RequestError, one_line
+from noether.common.suggest import nearest
+from noether.config.section import flat
+from noether.physics.cases.case_map import CASE, NumberMap
+from noether.physics.cases.mesh_files import import_pyvista
+from noether.physics.cases.vocabulary import is_length, name_and_unit
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
@@ -20,17 +29,19 @@ DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
 """A row of a table by column; a number has a decimal point whatever the file had."""
+PLACE = r"(?:points?|coord(?:inate)?s?|pos(?:ition)?s?|centroids?|nodes?)"
+COMPONENT = re.compile(
+    r"(?P<name>.+?)(?:[\s:_.-]?(?P<letter>[xyz])|\[(?P<bracket>[ijk])\]|[\s:_.-](?P<digit>\d))$", re.IGNORECASE
+)
+NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 
 
 def read_table(path: Path) -> list[Row]:
     """Returns the rows of a table, by the names in its first line; names and values without spaces around.
 
     CSV: the separator is a tab, a semicolon or a comma. With the first two, as a spreadsheet writes them where the
-    decimal mark is a comma, `0,35` is a number. Excel: the first sheet, with the results of its formulas.
-
-    Raises:
-        RequestError: the table cannot be read, two columns have one name, or a row has more values than there are
-            columns.
+    decimal mark is a comma, `0,35` is a number. Excel: the first sheet, with the results of its formulas. RequestError:
+    the table cannot be read, two columns have one name, or a row has more values than there are columns.
     """
     return _read(path, _changed(path))
 
@@ -49,10 +60,10 @@ def read_columns(path: Path, text: bytes | None = None, rows: int | None = None)
     if separator != ",":
         lines = [line.replace(",", ".") for line in lines]
     own = [place for place, value in enumerate(_fields(lines[1:2], separator)[0]) if as_number(value) is not None]
+    if not own:
+        return {}
     try:
-        values = (
-            np.loadtxt(lines[1:], delimiter=separator, usecols=own, ndmin=2, quotechar='"') if own else np.empty((0, 0))
-        )
+        values = np.loadtxt(lines[1:], delimiter=separator, usecols=own, ndmin=2, quotechar='"')
     except ValueError as error:
         raise _unreadable(path, one_line(error), "numbers in every line") from None
     columns: dict[str, np.ndarray] = {}
@@ -82,8 +93,12 @@ def _changed(path: Path) -> int:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, changed: int) -> list[Row]:
-    lines = _sheet(path) if path.suffix == ".xlsx" else _separated(_text(path))
-    rows = [row for row in lines if any(row)]
+    if path.suffix == ".xlsx":
+        rows = [list(map(_cell, row)) for row in _sheet(path)]
+    else:
+        separator, lines = _separator_and_lines(_text(path))
+        rows = [row if separator == "," else list(map(_with_point, row)) for row in _fields(lines, separator)]
+    rows = [row for row in rows if any(row)]
     if not rows:
         return []
     names = [name.lstrip(COMMENT + " ") for name in rows[0]]
@@ -108,12 +123,6 @@ def _indexed(path: Path, changed: int, column: str) -> dict[str, list[Row]]:
     return found
 
 
-def _separated(text: str) -> Iterable[list[str]]:
-    separator, lines = _separator_and_lines(text)
-    rows = _fields(lines, separator)
-    return rows if separator == "," else [[_with_point(value) for value in row] for row in rows]
-
-
 def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
@@ -121,9 +130,8 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     comments = next((place for place, line in enumerate(lines) if line.lstrip()[0] not in COMMENT), len(lines))
     separator = _separator(lines[comments : comments + SEPARATED_BY])
     own = _fields(lines[max(0, comments - 1) : comments + 1], separator)
-    if comments and (
-        len(own[0]) == len(own[-1]) or any(as_number(_with_point(value)) is not None for value in own[-1])
-    ):
+    has_number = any(as_number(_with_point(value)) is not None for value in own[-1])
+    if comments and (has_number or len(own[0]) == len(own[-1])):
         comments -= 1  # the last of them has the names
     return separator, lines[comments:]
 
@@ -144,9 +152,9 @@ def _with_point(value: str) -> str:
     return value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value
 
 
-def _sheet(path: Path) -> Iterable[list[str]]:
+def _sheet(path: Path) -> list[tuple[Any, ...]]:
     with _opened(path) as book:
-        return [[_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+        return list(book.worksheets[0].iter_rows(values_only=True))
 
 
 def other_sheets(path: Path) -> list[str]:
@@ -215,3 +223,212 @@ def _of_one_name(path: Path, names: list[str]) -> RequestError:
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
     return RequestError("table-unreadable", f"{path} cannot be read", seen=seen, expected=expected)
+
+
+def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
+    """Returns a table's rows as points (a PointSet of pyvista) with its other columns of numbers as their arrays.
+
+    coordinates: the columns of x, y and z; where none are given, those that are usually called so. Columns that differ
+    in x, y, z or in a number from 0 alone are one array. Of a plane, with x and y alone, z is 0, of vectors too.
+
+    RequestError: the table cannot be read, or has no such columns.
+    """
+    columns = read_columns(path)
+    own = coordinates or guessed_coordinates(list(columns))
+    if len(own) not in (2, 3) or not set(own) <= set(columns):
+        raise RequestError(
+            "no-coordinates",
+            f"{path} has no columns of coordinates",
+            seen=", ".join(columns) or "no columns of numbers",
+            expected=", ".join(coordinates) or "x, y and z; of a plane, x and y",
+            fix="name its columns x, y, z in its first line      (or coordinates: [their, own, names] in the map)",
+        )
+    places = [columns.pop(name) for name in own]
+    zero = np.zeros_like(places[0])
+    cloud = import_pyvista().PointSet(np.stack([*places, zero][:3], axis=-1))
+    if len(units := {name_and_unit(name)[1] for name in own}) == 1 and all(map(is_length, units)):
+        cloud.field_data["length"] = [*units]
+    for name, values in together(columns, dimensions=len(own)).items():
+        is_plane = values.ndim > 1 and values.shape[1] == len(own) == 2
+        cloud.point_data[name] = np.column_stack([values, zero]) if is_plane else values
+    return cloud
+
+
+def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
+    """Returns columns (N,) as arrays: those that differ in x, y, z or in a number from 0 alone as one (N, C)."""
+    return {name: np.stack([columns[part] for part in parts], axis=-1) if len(parts) > 1 else columns[parts[0]]
+            for name, parts in _arrays(list(columns), dimensions).items()}  # fmt: skip
+
+
+def guessed_coordinates(columns: Sequence[str]) -> list[str]:
+    """The columns that are called x, y and z, Points:0, x-coordinate, X (m) or alike; [] where x or y is missing."""
+    found: list[str] = []
+    for digit, letter in enumerate("xyz"):
+        usual = re.compile(rf"(?:{PLACE}[\s:_.-]*)?{letter}(?:[\s_-]?{PLACE})?$|{PLACE}[\s:_.-]{digit}$", re.IGNORECASE)
+        named = [column for column in columns if usual.match(name_and_unit(column)[0])][:1]
+        if not named and letter != "z":
+            return []
+        found += named
+    return found if len(set(found)) == len(found) else []
+
+
+def is_cloud(path: Path) -> bool:
+    """Whether a table is a cloud, by its first lines: coordinates, and more than one row of numbers."""
+    with path.open("rb") as file:
+        head = b"".join(islice(file, 100))
+    try:
+        columns = read_columns(path, head, rows=3)
+    except RequestError:
+        return False
+    return bool(guessed_coordinates(list(columns))) and len(next(iter(columns.values()))) > 1
+
+
+def _arrays(columns: Sequence[str], dimensions: int) -> dict[str, list[str]]:
+    """The columns of each array, in the order of its components."""
+    groups: dict[str, dict[int, str]] = {}
+    for column in columns:
+        name, unit = name_and_unit(column)
+        if part := COMPONENT.match(name):
+            letter = (part["letter"] or part["bracket"] or "x").lower()
+            index = int(part["digit"] or "xyzijk".index(letter) % 3)
+            groups.setdefault(f"{part['name']} [{unit}]" if unit else part["name"], {})[index] = column
+    whole = {name: [own[index] for index in sorted(own)] for name, own in groups.items()
+             if len(own) >= dimensions and sorted(own) == list(range(len(own))) and name not in columns}  # fmt: skip
+    within = {column for own in whole.values() for column in own}
+    return whole | {column: [column] for column in columns if column not in within}
+
+
+def read_values(path: Path) -> dict[str, np.ndarray]:
+    """Returns a table's arrays, (N,) or (N, C), by name; columns that differ in x, y, z or a number alone are one.
+
+    The first column that counts all rows, from any number on, is none: it says their order. RequestError: it cannot be
+    read.
+    """
+    columns = read_columns(path)
+    counting = next((name for name, values in columns.items() if _counts(values)), None)
+    order = slice(None) if counting is None else np.argsort(columns.pop(counting))
+    return {name: values[order] for name, values in together(columns, dimensions=3).items()}
+
+
+def _counts(values: np.ndarray) -> bool:
+    counted = np.sort(values)
+    return len(values) > 1 and counted[0] % 1 == 0 and bool((np.diff(counted) == 1).all())
+
+
+def add_values(mesh: Any, at: str, path: Path) -> None:
+    """Gives a mesh, at its points or cells, the arrays of a table. RequestError: it has another number of rows."""
+    count, data = (mesh.n_cells, mesh.cell_data) if at == "cells" else (mesh.n_points, mesh.point_data)
+    for name, values in read_values(path).items():
+        if len(values) != count:
+            raise RequestError(
+                "values-do-not-fit",
+                f"{path} has not one row for each of the mesh's {at}",
+                seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells",
+                expected=f"{count} rows",
+                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if they are of these)",
+            )
+        data[name] = values
+
+
+def read_numbers(path: Path) -> dict[str, float]:
+    """The numbers of one case's file by name: a JSON or YAML object, a table of one row, the last row of a .dat.
+
+    Objects within objects give names with dots (`inlet.speed`); what is not a number is left out. RequestError: the
+    file is missing, is not of its format, or is a table of several rows.
+    """
+    if path.suffix == ".dat":
+        return _last_row(path)
+    if path.suffix in TABLE_SUFFIXES:
+        rows = read_table(path)
+        if len(rows) != 1:
+            raise RequestError(
+                "table-of-several-rows",
+                f"{path} is a table of several rows",
+                seen=f"{len(rows)} rows",
+                expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
+            )
+        return _numbers_of(rows[0].items())
+    try:
+        content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise _unreadable(path, one_line(error), "one object") from None
+    entries = flat(content) if isinstance(content, Mapping) else ()
+    return _numbers_of((name, value) for name, value in entries if not isinstance(value, bool))
+
+
+def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
+    """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
+    column = about.column or name
+    if about.file is None:
+        raise RequestError(
+            "number-without-file",
+            f"{name} has no file in the map",
+            seen="no file",
+            expected="file: PATH, with {case} in it",
+        )
+    path = _one_file(root, about.file.replace(CASE, case), name)
+    if about.row is None:
+        numbers = read_numbers(path)
+    else:
+        rows = rows_by_case(path, about.row).get(case_key(case), [])
+        if len(rows) != 1:
+            raise RequestError(
+                "case-rows-in-table",
+                f"{path} has no row for case {case}" if not rows else f"{path} has {len(rows)} rows for case {case}",
+                seen=f"column {about.row!r} of {len(read_table(path))} rows",
+                expected=f"one row with {case}",
+            )
+        numbers = _numbers_of(rows[0].items())
+        if column in rows[0] and column not in numbers:
+            raise RequestError(
+                "not-a-number",
+                f"{column} of case {case} in {path} is not a number",
+                seen=repr(rows[0][column]) if rows[0][column] else "an empty cell",
+                expected="a number in every row",
+            )
+    if column not in numbers:
+        raise RequestError(
+            "no-such-column",
+            f"{path} has no number {column!r}",
+            seen=", ".join(numbers) or "no numbers",
+            expected=f"column: {nearest(column, list(numbers)) or 'NAME'}",
+        )
+    value = numbers[column] * about.scale
+    if not math.isfinite(value):
+        raise RequestError(
+            "number-not-finite", f"{column} in {path} is not finite", seen=str(numbers[column]), expected="a number"
+        )
+    return value
+
+
+def _one_file(root: Path, relative: str, name: str) -> Path:
+    found = sorted(root.glob(relative)) if "*" in relative else [root / relative]
+    if len(found) != 1 or not found[0].is_file():
+        raise RequestError(
+            "number-file-missing",
+            f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
+            seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
+            expected="one file",
+        )
+    return found[0]
+
+
+def _last_row(path: Path) -> dict[str, float]:
+    lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
+    comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
+    data = [line for line in lines if not line.startswith("#")]
+    # force.dat puts its vectors in brackets, "(total_x total_y total_z)"; "Cd(f)" keeps its own.
+    names = [name if "(" in name[1:] else name.strip("()") for name in comments[-1].split()] if comments else []
+    values = re.sub(r"[()]", " ", data[-1]).split() if data else []
+    if not values or (names and len(names) != len(values)):
+        raise RequestError(
+            "not-an-openfoam-table",
+            f"{path} is not a table of OpenFOAM", seen=f"{len(names)} names, {len(values)} values in its last row",
+            expected="a line '# Time name ...' and rows of as many numbers",
+        )  # fmt: skip
+    return _numbers_of(zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True))
+
+
+def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    """Those entries that are numbers, or texts of one."""
+    return {name: number for name, value in entries if (number := as_number(value)) is not None}

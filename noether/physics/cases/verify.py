@@ -42,18 +42,17 @@ def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, wo
         progress: called with (files read, files to read).
         workers: threads that read; hashing leaves Python's lock.
 
-    Raises:
-        RequestError: naming the first damaged cases, with the lines that make them again.
+    RequestError: naming the first damaged cases, with the lines that make them again.
     """
     files = list(_files(root, metadata))
     with _remembered(root, metadata["sha256"]) as intact:
         unread = [file for file in files if intact.get(str(file.path.relative_to(root))) != file.stamp]
         damaged = []
         with ThreadPoolExecutor(workers) as threads:
-            reading = {threads.submit(digest_of, file.path): file for file in unread}
+            reading = {threads.submit(_digest_or_error, file.path): file for file in unread}
             for done, read in enumerate(as_completed(reading), 1):
                 file = reading[read]
-                if _result(read) == file.digest:
+                if read.result() == file.digest:
                     intact[str(file.path.relative_to(root))] = file.stamp
                 else:
                     damaged.append(file)
@@ -72,9 +71,9 @@ def _files(root: Path, metadata: Mapping[str, Any]) -> Iterator[_File]:
                 yield _File(case, path, own["sha256"], [about.st_size, about.st_mtime_ns, about.st_ctime_ns])
 
 
-def _result(read: Any) -> str:
+def _digest_or_error(path: Path) -> str:
     try:
-        return str(read.result())
+        return digest_of(path)
     except OSError as error:
         return error.strerror or str(error)
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from noether.physics.cases.layout import CASE
+from noether.physics.cases.case_map import CASE
+from noether.physics.cases.units import is_unit, of_one_quantity
 
 Physics = Literal["flow", "solid", "heat", "unknown"]
 
@@ -45,25 +46,25 @@ def _known(
 
 KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
     "flow": (
-        _known("pressure", r"(p|(static_|statischer_)?(pressure|druck|pression))(_?mean)?(_?trim)?", 1, "Pa"),
-        _known("velocity", r"(velocity|geschwindigkeit|vitesse)(_?mean)?(_?trim)?", 3, "m/s"),
+        _known("pressure", r"(p|(static_)?pressure)(_?mean)?(_?trim)?", 1, "Pa"),
+        _known("velocity", r"velocity(_?mean)?(_?trim)?", 3, "m/s"),
         _known("velocity", r"(u|v)(_?mean)?(_?trim)?", 3, "m/s", evidence=False),
         _known("wall_shear", r"(.*wall_?shear|wss).*", 3, "Pa"),
-        _known("temperature", r"(t|temp|temperature?)(_?mean)?", 1, "K", evidence=False),
+        _known("temperature", r"(t|temp|temperature)(_?mean)?", 1, "K", evidence=False),
     ),
     # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
     "solid": (
-        _known("displacement", r"disp(lacements?)?|deformation|verschiebung|deplacement", 3, LENGTH),
+        _known("displacement", r"disp(lacements?)?|deformation", 3, LENGTH),
         _known("displacement", r"u", 3, LENGTH, evidence=False),
-        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?|spannung|contrainte", TENSOR, STRESS),
+        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?", TENSOR, STRESS),
         _known("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", TENSOR, "1"),
         _known("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", 1, STRESS),
         _known("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
         _known("reaction_force", r"rf|forc|reaction(_?forces?)?", 3, "N"),
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K", evidence=False),
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K", evidence=False),
     ),
     "heat": (
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature?", 1, "K"),
+        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K"),
         _known("heat_flux", r"hfl|flux|heat_?flux|q", 3, "W/m²"),
     ),
     "unknown": (),
@@ -80,66 +81,40 @@ FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area"
 RESULTS = _words(
     """
     reaction reactions force forces moment moments torque drag lift cd cl cs cm cmx cmy cmz nu nusselt coefficient
-    coefficients coeff coeffs drop loss losses efficiency max maximum min minimum peak mean average avg total heat
-    deflection stiffness compliance
+    coefficients coeff coeffs drop loss losses efficiency max maximum maximal min minimum minimal peak mean average avg
+    total heat deflection stiffness compliance gain
     """
 )
 """Words in the names of numbers that a simulation computes; a model predicts them."""
 RESULT_PARTS = re.compile(
-    r"auflager|reaktion|verlust|abfall|durchbiegung|wirkungsgrad|widerstand|auftrieb|drehmoment|steifigkeit|mittel|mittler|gesamt"
-    r"|eigen(fre|wert|value)|natural_freq|frequence_propre|frecuencia_propia|resonan|(^|_)m[ai][xn]im[oa](_|$)"
-    r"|perte|chute|fleche|rendement|trainee|portance|raideur|(^|_)moyen|(max|min)imale?(_|$)|(^|_)(gain|s[1-9]{2})(_|$)"
-    r"|inductan|induktivit|capacitan|kapazit|radiated|abgestrahlt|rayonnee?(_|$)|dissipat|dissipiert"
+    r"eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
 )
-"""The same in German and French, whose words are joined, in Spanish, of vibrations, waves and circuits."""
-RESULT_FILES = re.compile(r"(^|_)(results?|outputs?|responses?|ergebniss?e?|ausgaben?|resultats?|sorties?)(_|$)")
+"""The same of vibrations, waves and circuits, with their endings."""
+RESULT_FILES = re.compile(r"(^|_)(result|output|response)s?(_|$)")
 """In the names of files whose numbers are results, where others have those that were given."""
-GIVEN = _words(
-    """
-    applied imposed prescribed inlet ambient load reference ref input film friction expansion
-    aufgebracht aufgebrachte einlass eintritt zulauf applique appliquee impose imposee entree
-    """
-)
+GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input film friction expansion")
 """Words in the names of numbers that a simulation is given, whatever else the names say."""
-ANGLES = re.compile(r"(^|_)(phase[nr]?\w*|\w*(angle|winkel)|arg(ument)?|azimuth?)(_|$)")
-"""In the names of fields that may be angles, in English, German and French."""
+ANGLES = re.compile(r"(^|_)(phases?|\w*angle|arg(ument)?|azimuth)(_|$)")
+"""In the names of fields that may be angles."""
 WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
 """In the names of fields that are parts of complex ones."""
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
 """The ranges in which angles jump, and their units."""
-LENGTH_UNITS = ("mm", "cm", "m", "in", "ft")
 STRESSES = {"mm": "MPa"}
 """Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
-SYMBOLS = {*LENGTH_UNITS} | _words(
-    """
-    µm um km Pa hPa kPa MPa GPa bar mbar psi N kN MN Nm J kJ MJ W mW kW MW K °C degC C °F F kg g t s ms min h deg ° rad
-    Hz kHz MHz GHz THz rpm mol A V dB dBi % - 1 T mT µT uT H mH µH uH nH Wb Ω kΩ MΩ ohm
-    l
-    """
+_BRACKETS = re.compile(r"(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
+_SUFFIXED = re.compile(
+    r"(.*[^\W_])_(mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
+    r"|[pnuµ]F|[nuµm]H|mT|[mk]A|[mk]V|ms)$"
 )
-"""Of which units are made: products and quotients of them and their powers, such as W/(m²·K)."""
-SUFFIX_UNITS = "mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
-"""Units that names end with after _, as in length_mm: those that are no words or symbols of something else."""
-FAMILIES = tuple(map(_words, ("m mm cm in ft km um µm", "Pa hPa kPa MPa GPa bar mbar psi N", "N kN MN",
-                              "K °C degC C °F F", "W mW kW MW J kJ MJ")))  # fmt: skip
-"""Units, or the first symbols of units, of one quantity."""
-_EXPONENT = re.compile(r"(?:\^?[-−]?\d|[⁻²³]+)$")
-_UNIT = re.compile(r"^(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
-
-_SUFFIXED = re.compile(rf"(.*[^\W_])_({SUFFIX_UNITS})$")
-
-
-def is_unit(text: str) -> bool:
-    """Returns whether a text is a unit: known symbols and their powers, with · * / and brackets between."""
-    factors = re.split(r"[·*/ ]+", re.sub(r"[()]", "", text))
-    return all(factor in SYMBOLS or _EXPONENT.sub("", factor) in SYMBOLS - {"-", "1"} for factor in factors)
+"""Names that end with a unit after _, as length_mm: with one that is no word and no symbol of something else."""
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
     """Splits the unit off a name, as in "hole radius [mm]", "T (°C)" or "length_mm"; "" where it names none."""
     if suffixed := _SUFFIXED.match(name.strip()):
         return suffixed[1], suffixed[2]
-    found = _UNIT.match(name.strip())
+    found = _BRACKETS.match(name.strip())
     unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
     if not found or not is_unit(unit) or (unit == "T" and found["name"].lower().startswith("temp")):
         return name.strip(), ""
@@ -176,10 +151,12 @@ def known_field(name: str, components: int, physics: Physics) -> KnownField | No
 
 def _may_be(stated: str, usual: str) -> bool:
     """Whether a unit that a name states can be one of what usually has another: a flux in mol/(m²·s) is not of heat."""
-    first, own = (_EXPONENT.sub("", re.split(r"[·*/ ]", unit.strip("()"))[0]) for unit in (stated, usual))
-    own = {LENGTH: "m", STRESS: "Pa"}.get(own, own)
-    families = [family for family in FAMILIES if own in family]
-    return not stated or not families or any(first in family for family in families)
+    return not stated or of_one_quantity(stated, {LENGTH: "m", STRESS: "Pa"}.get(usual, usual))
+
+
+def is_length(unit: str) -> bool:
+    """Returns whether a unit, "" where none is stated, is one of length."""
+    return bool(unit) and of_one_quantity(unit, "m")
 
 
 def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
@@ -209,7 +186,7 @@ def is_result(column: str) -> bool:
 
 
 def is_of_results(file: str) -> bool:
-    """Returns whether a file's name is of results, in one of the languages."""
+    """Returns whether a file's name is of results."""
     return bool(RESULT_FILES.search(plain_name(file)))
 
 
@@ -222,7 +199,7 @@ def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, i
     found = [(physics, known_field(*array, physics)) for array in arrays for physics in KNOWN_FIELDS]
     shown = {physics for physics, field in found if field is not None and field.is_evidence}
     is_wall = any(field is not None and field.name == "wall_shear" for _, field in found)
-    moves = any(components == 3 and name_and_unit(name)[1] in LENGTH_UNITS for name, components in arrays)
+    moves = any(components == 3 and is_length(name_and_unit(name)[1]) for name, components in arrays)
     if moves or ("solid" in shown and not is_wall):
         return "solid"
     if waves and not {field.name for physics, field in found if physics == "flow" and field} - {"pressure"}:

@@ -17,7 +17,7 @@ from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.numbers import NONE
 from noether.core.data.build import Splits, open_splits
-from noether.core.data.identity import data_identity
+from noether.core.data.checks import data_identity
 from noether.core.data.loader import Dataset, evaluation_batches, to_device
 from noether.core.data.order import SampleKey
 from noether.core.data.padding import mask_of

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import pyvista
 import torch
+from simulated_cases import drafted, prepare
 
 from noether.config.fields import FieldConfig
 from noether.core.tasks.angles import as_angle, as_nearest, as_pair, in_units
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases
-from noether.physics.cases.draft import draft_map
-from noether.physics.cases.prepare import prepare_cases
-from noether.physics.cases.survey import survey_folder
 from noether.physics.cases.vocabulary import period_of
 from noether.physics.export.exported import load_exported
 from noether.physics.predict.shape_input import FileAxes
@@ -23,7 +21,7 @@ from tests.refusal import refusal
 
 NAMES = {
     "degrees": ("phase_deg", -179.9, 179.8, ("deg", (-180, 180))),
-    "turns": ("Phasenwinkel [°]", 0.1, 359.7, ("deg", (0, 360))),
+    "turns": ("Phase angle [°]", 0.1, 359.7, ("deg", (0, 360))),
     "radians": ("arg(E)", -3.14, 3.1415, ("rad", (-np.pi, np.pi))),
     "a-slope": ("slope_angle", 0.0, 90.0, None),
     "half-a-turn": ("contact_angle", 0.0, 180.0, None),
@@ -78,9 +76,9 @@ def test_a_phase_is_trained_predicted_and_exported_as_an_angle(noether, tmp_path
         cloud["phase_deg"] = (360 * (1 + 0.1 * number) * points[:, 0]) % 360
         cloud.cast_to_unstructured_grid().save(root / f"wave_{number}.vtu")
         (root / f"wave_{number}.json").write_text(json.dumps({"frequency_Hz": 1 + 0.1 * number}))
-    text = draft_map(survey_folder(root))
+    text, _ = drafted(root)
     assert "period: [0, 360]" in text
-    prepare_cases(root, out, text, "m", workers=1, skip_broken=False)
+    prepare(root, out, text)
     about = json.loads((out / "dataset.json").read_text())["fields"]["points_phase"]
     assert (about["components"], about["unit"], about["period"]) == (2, "deg", [0, 360])
     assert open_cases(out)[0].about()["fields"]["points_phase"]["period"] == (0, 360)

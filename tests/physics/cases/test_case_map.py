@@ -9,7 +9,7 @@ from simulated_cases import MAP
 
 from noether.common.errors import RequestError
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
-from noether.physics.cases.steps import find_cases
+from noether.physics.cases.layout import find_cases
 from tests.refusal import refusal
 
 
@@ -38,6 +38,11 @@ def test_a_map_that_does_not_fit_is_refused_by_its_key(text: str, words: str) ->
     with pytest.raises(RequestError) as refused:
         parse_map(text, "cases.yaml")
     assert words in str(refused.value)
+
+
+def test_a_length_may_have_any_unit_and_a_force_any_spelling_of_its_own() -> None:
+    assert parse_map(changed(length="µm"), "m").metres == 1e-6
+    assert parse_map(MAP.replace("array: p, unit: Pa", "array: p, unit: N m^-2"), "m").forces
 
 
 def test_a_map_is_a_file_or_the_name_of_a_ready_one(tmp_path: Path) -> None:

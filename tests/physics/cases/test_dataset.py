@@ -9,7 +9,7 @@ import pytest
 import pyvista
 import torch
 import yaml
-from simulated_cases import MAP, body, write_cases
+from simulated_cases import MAP, body, prepare, write_cases
 
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
@@ -20,15 +20,14 @@ from noether.core.precision import Precision
 from noether.core.problem import build_problem
 from noether.physics.cases.case_map import SplitMap, parse_map
 from noether.physics.cases.dataset import open_cases
-from noether.physics.cases.prepare import prepare_cases
-from noether.physics.cases.splits import split_cases
+from noether.physics.cases.prepare import split_cases
 from tests.refusal import refusal
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cases")
-    prepare_cases(write_cases(folder / "source", 8), folder / "out", MAP, "m", workers=1, skip_broken=False)
+    prepare(write_cases(folder / "source", 8), folder / "out", MAP)
     return folder / "out"
 
 

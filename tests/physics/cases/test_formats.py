@@ -1,8 +1,8 @@
 """Meshes in the formats that other programs write, each written by one of them."""
 
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import meshio
@@ -15,7 +15,6 @@ from simulated_cases import air
 from noether.common.errors import RequestError
 from noether.physics.cases.case_map import SetMap, parse_map
 from noether.physics.cases.draft import draft_map
-from noether.physics.cases.grouping import group_files
 from noether.physics.cases.mesh_blocks import read_blocks
 from noether.physics.cases.mesh_source import read_set
 from noether.physics.cases.survey import survey_folder
@@ -28,49 +27,10 @@ def image(path: Path) -> None:
     _with_fields(mesh).save(path)
 
 
-def rectilinear(path: Path) -> None:
-    _with_fields(pyvista.RectilinearGrid(*(np.linspace(0, 1, count) for count in (5, 4, 3)))).save(path)
-
-
-def structured(path: Path) -> None:
-    _with_fields(pyvista.ImageData(dimensions=(5, 4, 3)).cast_to_structured_grid()).save(path)
-
-
-def unstructured(path: Path) -> None:
-    _with_fields(air(1.0, 6)).save(path)
-
-
-def by_meshio(path: Path) -> None:
+def by_meshio(path: Path, form: str | None = None) -> None:
     mesh = pyvista.to_meshio(_with_fields(air(1.0, 6)))
     mesh.cell_data = {}
-    meshio.write(path, mesh)
-
-
-EXODUS = """
-import sys, pyvista
-from vtkmodules.vtkIOExodus import vtkExodusIIWriter
-writer = vtkExodusIIWriter()
-writer.SetInputData(pyvista.read(sys.argv[1]))
-writer.SetFileName(sys.argv[2])
-writer.WriteAllTimeStepsOn()
-writer.Write()
-"""
-
-
-def exodus(path: Path) -> None:
-    """In a process of its own: at times VTK's writer crashes in a process that has lived long."""
-    source = path.with_suffix(".vtu")
-    mesh = _with_fields(air(1.0, 6))
-    mesh.point_data["DISPL"] = np.full((mesh.n_points, 3), 5.0)
-    mesh.save(source)
-    subprocess.run([sys.executable, "-c", EXODUS, source, path], check=True, timeout=60)
-    source.unlink()
-
-
-def tecplot(path: Path) -> None:
-    mesh = pyvista.to_meshio(_with_fields(air(1.0, 6)))
-    mesh.cell_data = {}
-    meshio.write(path, mesh, file_format="tecplot")
+    meshio.write(path, mesh, file_format=form)
 
 
 def pieces(path: Path) -> None:
@@ -90,8 +50,7 @@ def _with_fields(mesh):
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    ".vti": image, ".vtr": rectilinear, ".vts": structured, ".vtkhdf": unstructured, ".pvtu": pieces,
-    ".plt": tecplot, ".dat": tecplot, ".exo": exodus, ".xdmf": by_meshio, ".med": by_meshio, ".vtk": unstructured,
+    ".vti": image, ".pvtu": pieces, ".plt": partial(by_meshio, form="tecplot"), ".xdmf": by_meshio,
 }  # fmt: skip
 
 
@@ -104,12 +63,6 @@ def test_a_volume_with_a_field_is_read(suffix: str, tmp_path: Path) -> None:
     ))  # fmt: skip
     assert found.fields["t"][:, 0] == pytest.approx(300 + found.points[:, 0], rel=1e-5)
     assert len(found.points) > 50
-
-
-def test_the_points_of_exodus_are_those_of_the_body_before_it_is_deformed(tmp_path: Path) -> None:
-    exodus(tmp_path / "case.exo")
-    (block,) = read_blocks(tmp_path / "case.exo")
-    assert block.mesh.point_data["T"] == pytest.approx(300 + np.asarray(block.mesh.points)[:, 0], rel=1e-5)
 
 
 def test_the_mesh_of_nastran_is_read(tmp_path: Path) -> None:
@@ -206,10 +159,3 @@ def test_a_file_of_other_bytes_is_refused_in_words(suffix: str, tmp_path: Path, 
         "case-file-unreadable", "case-file-without-points", "no-coordinates",
     )  # fmt: skip
     assert capfd.readouterr().err.count("\n") <= 1
-
-
-def test_pieces_and_decks_are_no_meshes_of_their_own() -> None:
-    files = [f"run_{i}/{name}" for i in range(4) for name in
-             ("result.pvd", "result_0.vtu", "result_1.vtu", "plate.inp", "flow.pvtu", "flow/flow_0.vtu")]  # fmt: skip
-    assert sorted(group_files(files).meshes) == ["{case}/flow.pvtu", "{case}/result.pvd"]
-    assert sorted(group_files(["a/m.inp", "b/m.inp"]).meshes) == ["{case}/m.inp"]

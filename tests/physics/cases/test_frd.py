@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import pyvista
 from processes import find_program
+from simulated_cases import drafted
 
-from noether.physics.cases.case_map import AtTime, parse_map
-from noether.physics.cases.draft import draft_map
+from noether.physics.cases.case_map import AtTime
 from noether.physics.cases.mesh_blocks import read_blocks, read_times
-from noether.physics.cases.survey import survey_folder
 from tests.refusal import refusal
 
 HEXAHEDRON = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 1)]
@@ -111,7 +110,7 @@ def test_the_draft_knows_the_fields(solved: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         shutil.copy(solved / "FILE.frd", tmp_path / name / "plate.frd")
         shutil.copy(solved / "FILE.inp", tmp_path / name / "plate.inp")
-    about = parse_map(draft_map(survey_folder(tmp_path, workers=0)), "m")
+    _, about = drafted(tmp_path, workers=0)
     assert about.sets["volume"].file == "{case}/plate.frd"
     assert {name: own.tensor for name, own in about.sets["volume"].fields.items()} == {
         "displacement": None, "stress": "vtk"}  # fmt: skip

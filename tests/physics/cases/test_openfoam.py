@@ -12,37 +12,24 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from processes import find_program
+from simulated_cases import drafted
 
-from noether.physics.cases.case_map import map_text, parse_map
+from noether.physics.cases.case_map import map_text
 from noether.physics.cases.dataset import open_cases
-from noether.physics.cases.draft import draft_map
 from noether.physics.cases.mesh_blocks import read_blocks, read_times
-from noether.physics.cases.numbers import read_numbers
 from noether.physics.cases.prepare import prepare_cases
-from noether.physics.cases.survey import survey_folder
+from noether.physics.cases.tables import read_numbers
 
 CASES, ITERATIONS = 4, 150
 EXAMPLE = REPOSITORY / "examples" / "openfoam" / "make_cases.py"
+WORDS = ["--cases", str(CASES), "--mesh", "tiny", "--iterations", str(ITERATIONS), "--spread", "1"]
 
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory) -> Path:
     find_program("simpleFoam", "openfoam")
     out = tmp_path_factory.mktemp("openfoam") / "cases"
-    words = [
-        str(out),
-        "--cases",
-        str(CASES),
-        "--jobs",
-        "2",
-        "--mesh",
-        "tiny",
-        "--iterations",
-        str(ITERATIONS),
-        "--spread",
-        "1",
-    ]
-    subprocess.run([sys.executable, str(EXAMPLE), *words], timeout=900)
+    subprocess.run([sys.executable, str(EXAMPLE), str(out), "--jobs", "2", *WORDS], timeout=900)
     assert len(list(out.glob("case_*"))) == CASES
     return out
 
@@ -110,7 +97,7 @@ def test_the_air_around_the_body_is_all_there(prepared: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
-    about = parse_map(draft_map(survey_folder(solved)), "draft")
+    _, about = drafted(solved)
     assert about.sets["surface"].patches == ["body"]
     assert about.sets["surface"].fields["wall_shear"].scale == -1
     assert about.sets["volume"].patches == ["internalMesh"]
@@ -139,8 +126,8 @@ def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved:
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
-    words = [str(solved), "--cases", str(CASES), "--mesh", "tiny", "--iterations", str(ITERATIONS), "--spread", "1"]
-    again = subprocess.run([sys.executable, str(EXAMPLE), *words], timeout=900, capture_output=True, text=True)
+    words = [sys.executable, str(EXAMPLE), str(solved), *WORDS]
+    again = subprocess.run(words, timeout=900, capture_output=True, text=True)
     assert ", 0 to make" in again.stdout
 
 

@@ -14,6 +14,7 @@ import pyvista
 from simulated_cases import (
     LAYOUTS,
     MAP,
+    prepare,
     torn,
     with_nan,
     with_two_components,
@@ -23,16 +24,12 @@ from simulated_cases import (
 )
 
 from noether.common.errors import RequestError
-from noether.core.data.surviving_pool import surviving_map
+from noether.core.data.shared_work import surviving_map
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import CasesDataset, check_cases, open_cases
 from noether.physics.cases.mesh_blocks import read_blocks
-from noether.physics.cases.prepare import plan_cases, prepare_cases
+from noether.physics.cases.prepare import plan_cases
 from tests.refusal import refusal
-
-
-def prepare(root: Path, out: Path, text: str = MAP, **how):
-    return prepare_cases(root, out, text, "cases.yaml", **{"workers": 1, "skip_broken": False, **how})
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
-from simulated_cases import air, body
+from simulated_cases import air, body, prepare
 
 from noether.physics.cases.case_map import map_text
 from noether.physics.cases.dataset import open_cases
@@ -20,37 +20,34 @@ def renamed(mesh, names: dict[str, str]):
     return mesh
 
 
-def ahmedml(root: Path) -> None:
-    for run in (1, 2, 3, 10, 20):
-        folder = root / f"run_{run}"
-        folder.mkdir()
-        length = 1 + run / 100
-        surface = {"p": "pMean", "wss": "wallShearStressMean"}
-        renamed(body(length), surface).save(folder / f"boundary_{run}.vtp")
+def write_runs(root: Path, runs: tuple[int, ...], metres: float, mean: str, **tables: str) -> None:
+    """A folder with boundary_N.vtp, volume_N.vtu and tables for each run N."""
+    for run in runs:
+        (folder := root / f"run_{run}").mkdir()
+        length = metres + run / 100
+        renamed(body(length), {"p": f"p{mean}", "wss": f"wallShearStress{mean}"}).save(folder / f"boundary_{run}.vtp")
         grid = air(length)
         grid.cell_data["p"] = grid.cell_data["T"]
-        renamed(grid, {"U": "UMean", "p": "pMean"}).save(folder / f"volume_{run}.vtu")
-        body(length).extract_surface(algorithm="dataset_surface").triangulate().save(folder / f"ahmed_{run}.stl")
-        (folder / f"force_mom_{run}.csv").write_text(f"cd, cl\n{0.3 + run / 1000}, 0.1\n")
-        (folder / f"geo_parameters_{run}.csv").write_text("height, width\n0.3, 0.4\n")
+        renamed(grid, {"U": f"U{mean}", "p": f"p{mean}"}).save(folder / f"volume_{run}.vtu")
+        for name, text in tables.items():
+            (folder / f"{name}_{run}.csv").write_text(text)
+
+
+def ahmedml(root: Path) -> None:
+    tables = {"force_mom": "cd, cl\n0.3, 0.1\n", "geo_parameters": "height, width\n0.3, 0.4\n"}
+    write_runs(root, (1, 2, 3, 10, 20), 1, "Mean", **tables)
+    for folder in root.iterdir():
+        number = folder.name.removeprefix("run_")
+        body(1.0).extract_surface(algorithm="dataset_surface").triangulate().save(folder / f"ahmed_{number}.stl")
         (folder / "slices").mkdir()
-        body(length, 1).save(folder / "slices" / f"xNormal_{run}.vtp")
+        body(1.0, 1).save(folder / "slices" / f"xNormal_{number}.vtp")
 
 
 def drivaerml(root: Path) -> None:
-    for run in (1, 2, 4, 100):
-        folder = root / f"run_{run}"
-        folder.mkdir()
-        length = 4 + run / 100
-        surface = {"p": "pMeanTrim", "wss": "wallShearStressMeanTrim"}
-        renamed(body(length), surface).save(folder / f"boundary_{run}.vtp")
-        grid = air(length)
-        grid.cell_data["p"] = grid.cell_data["T"]
-        renamed(grid, {"U": "UMeanTrim", "p": "pMeanTrim"}).save(folder / f"volume_{run}.vtu")
-        (folder / f"force_mom_{run}.csv").write_text("Cd,Cl,Clf,Clr,Cs\n0.27,-0.05,-0.1,0.1,0.02\n")
-        (folder / f"geo_ref_{run}.csv").write_text(
-            "lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.4 0 -0.3)\n"
-        )
+    names = "lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef"
+    reference = f"{names}\n2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.4 0 -0.3)\n"
+    tables = {"force_mom": "Cd,Cl,Clf,Clr,Cs\n0.27,-0.05,-0.1,0.1,0.02\n", "geo_ref": reference}
+    write_runs(root, (1, 2, 4, 100), 4, "MeanTrim", **tables)
 
 
 def drivaernetpp(root: Path) -> None:
@@ -104,7 +101,7 @@ sets:
   volume: {file: "{case}.vtm", kind: volume, fields: {velocity: {array: U, unit: m/s}}}
 split: {test: [case3], validation: 0}
 """
-    done = prepare_cases(tmp_path / "source", tmp_path / "out", text, "m", workers=1, skip_broken=False)
+    done = prepare(tmp_path / "source", tmp_path / "out", text)
     assert done.splits == {"train": ["case0", "case1", "case2"], "validation": [], "test": ["case3"]}
     train, _, _ = open_cases(tmp_path / "out")
     assert train.metadata["sets"]["surface"]["parts"] == ["hull", "wing"]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
+from simulated_cases import prepare
 
 from noether.core.data.points import shape_key
-from noether.physics.cases.prepare import prepare_cases
 
 MAP = """
 length: mm
@@ -44,7 +44,7 @@ def blocks(request, tmp_path_factory) -> tuple[Path, str]:
     for index in range(8):
         write_block(folder / "cases" / f"b{index}", 80 + 5 * index, 1 + 0.1 * index)
     text = MAP.replace("AT", request.param)
-    prepare_cases(folder / "cases", folder / "out", text, "m", workers=1, skip_broken=False)
+    prepare(folder / "cases", folder / "out", text)
     write_block(folder / "unseen", 92, 1.3)
     return folder, request.param
 

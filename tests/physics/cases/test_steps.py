@@ -13,14 +13,12 @@ import meshio
 import numpy as np
 import pytest
 import pyvista
+from simulated_cases import drafted, prepare
 
 from noether.physics.cases.case_map import AtTime, SetMap, Step, parse_map
 from noether.physics.cases.dataset import open_cases
-from noether.physics.cases.draft import draft_map
-from noether.physics.cases.grouping import group_files
 from noether.physics.cases.mesh_source import read_set
-from noether.physics.cases.prepare import plan_cases, prepare_cases
-from noether.physics.cases.survey import survey_folder
+from noether.physics.cases.prepare import plan_cases
 from tests.physics.cases.write_steps import block
 from tests.refusal import refusal
 
@@ -115,6 +113,13 @@ def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None
         assert "3 steps" in caught.value.seen
 
 
+def test_the_points_of_exodus_are_those_of_the_body_before_it_is_deformed(tmp_path: Path) -> None:
+    by_vtk(tmp_path / "case.exo")
+    assert np.sort(read_set(tmp_path / "case.exo", ABOUT).points, axis=0) == pytest.approx(
+        np.sort(block(0).points, axis=0)
+    )
+
+
 def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)  # where meshio writes case.h5
     by_meshio(tmp_path / "case.xdmf", "HDF")
@@ -141,12 +146,12 @@ def write_runs(root: Path, suffix: str, count: int = 5) -> Path:
 )
 def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, times: list[str], tmp_path: Path) -> None:
     root, out = write_runs(tmp_path / "source", suffix), tmp_path / "out"
-    text = draft_map(survey_folder(root, workers=0))
+    text, _ = drafted(root, workers=0)
     assert "has 3 steps" in text
     assert parse_map(text, "m").sets["volume"].file == template
-    assert prepare_cases(root, out, text, "m", workers=0, skip_broken=False).made == 5  # the last alone
+    assert prepare(root, out, text, workers=0).made == 5  # the last alone
     text = text.replace("step: last", "step: each")
-    done = prepare_cases(root, out, text, "m", workers=0, skip_broken=False)
+    done = prepare(root, out, text, workers=0)
     assert list(done.cases) == [f"run_{run}@{time}" for run in range(5) for time in times]
     together = [{name.partition("@")[0] for name in own} for own in done.splits.values()]
     assert sum(map(len, together)) == len(set.union(*together)) == 5
@@ -163,38 +168,17 @@ def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, tim
 
 def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
     root = write_runs(tmp_path / "source", ".pvd")
-    text = draft_map(survey_folder(root, workers=0))
+    text, _ = drafted(root, workers=0)
     block(0).save(root / "run_3" / "flow_9.vtu")
     (root / "run_3" / "flow.pvd").write_text((root / "run_3" / "flow.pvd").read_text().replace("0.5", "0.6"))
     with refusal("no-such-step") as caught:
-        prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: {time: 0.5}"), "m",
-                      workers=0, skip_broken=False)  # fmt: skip
+        prepare(root, tmp_path / "out", text.replace("step: last", "step: {time: 0.5}"), workers=0)
     assert "run_3" in str(caught.value)
     (root / "run_3" / "flow.pvd").write_text("<VTKFile")
     (root / "run_3").rename(root / "run@3rd")
-    done = prepare_cases(root, tmp_path / "out", text.replace("step: last", "step: each"), "m",
-                         workers=0, skip_broken=True)  # fmt: skip
+    done = prepare(root, tmp_path / "out", text.replace("step: last", "step: each"), workers=0, skip_broken=True)
     assert list(done.broken) == ["run@3rd"]
     assert len(done.cases) == 12
     none_held_out = text.replace("step: last", "step: each").replace("validation: 0.1", "validation: 0")
     with refusal("no-run-held-out"):
-        prepare_cases(root, tmp_path / "out", none_held_out, "m", workers=0, skip_broken=True)
-
-
-GROUPS = {
-    "a-number-in-the-name": ([f"run_{i}/a_{step:04d}.vtu" for i in range(4) for step in range(6)],
-                             {"{case}/a_{step}.vtu": 4}),
-    "steps-that-differ": ([f"run_{i}/{i * step}/a.vtu" for i in range(1, 5) for step in range(6)],
-                          {"{case}/{step}/a.vtu": 4}),
-    "a-series-of-blocks": ([f"run_{i}/VTK/{name}" for i in range(4) for step in (10, 20, 30) for name in
-                            (f"run_{i}_{step}.vtm", f"run_{i}_{step}/internal.vtu", f"run_{i}.vtm.series")],
-                           {"{case}/VTK/{case}.vtm.series": 4}),
-    "shapes-are-no-steps": ([f"run_{i}/part_{n}.stl" for i in range(9) for n in range(5)],
-                            {f"{{case}}/part_{n}.stl": 9 for n in range(5)}),
-    "a-number-of-the-case": ([f"run_{i}/flow_{i}.vtu" for i in range(9)], {"run_{case}/flow_{case}.vtu": 9}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "templates"), GROUPS.values(), ids=GROUPS)
-def test_numbered_files_of_a_case_are_its_steps(files: list[str], templates: dict[str, int]) -> None:
-    assert {template: len(cases) for template, cases in group_files(files).meshes.items()} == templates
+        prepare(root, tmp_path / "out", none_held_out, workers=0, skip_broken=True)

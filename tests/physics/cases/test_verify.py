@@ -7,30 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from simulated_cases import MAP, write_cases
+from simulated_cases import MAP, prepare, write_cases
 
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.core.data.build import Splits, prepare_data
-from noether.core.data.identity import data_identity
+from noether.core.data.checks import data_identity
 from noether.physics.cases.metadata import read_metadata
-from noether.physics.cases.prepare import prepare_cases
-from tests.faults.data_changes import DATA, write_lines
+from tests.faults.data_changes import DATA
 from tests.refusal import refusal
-
-OWN = Path(__file__).parents[2] / "faults" / "own"
-STORED_LINES = """
-defaults: [/optimizer: adamw, /schedule: cosine, _self_]
-dataset: {kind: slow_lines.StoredLines, validation_fraction: 0.25}
-model: {kind: slow_lines.Network, width: 16}
-task: {kind: slow_lines.Regression}
-"""
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("cases")
-    prepare_cases(write_cases(folder / "source", 6), folder / "out", MAP, "m", workers=1, skip_broken=False)
+    prepare(write_cases(folder / "source", 6), folder / "out", MAP)
     return folder / "out"
 
 
@@ -127,23 +118,17 @@ def test_own_data_is_told_by_its_length_and_first_samples_and_augmented_data_by_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "way"), [("cases", "two exchanged"), ("own", "longer")])
-def test_a_run_does_not_go_on_with_other_data(kind: str, way: str, noether, prepared: Path, tmp_path: Path) -> None:
-    root, words = prepared, ["dataset=cases", "model=mlp", "model.dim=16"]
-    words.append("dataset.points_per_update={surface: 8, volume: 8}")
-    if kind == "own":
-        write_lines(root := tmp_path / "lines")
-        (settings := tmp_path / "own.yaml").write_text(STORED_LINES)
-        words = ["--hp", str(settings)]
+def test_a_run_does_not_go_on_with_other_data(noether, prepared: Path, tmp_path: Path) -> None:
+    words = ["dataset=cases", "model=mlp", "model.dim=16", "dataset.points_per_update={surface: 8, volume: 8}"]
     short = ("trainer.effective_batch_size=2", "tracker.report=false", "tracker.tensorboard=false", "devices=1")
-    run = ("accelerator=cpu", f"dataset_root={root}", f"output_path={tmp_path}", "run_id=a", "resume=auto")
+    run = ("accelerator=cpu", f"dataset_root={prepared}", f"output_path={tmp_path}", "run_id=a", "resume=auto")
 
     def train(updates: int, *more: str):
-        return noether("train", *words, *short, *run, f"trainer.max_updates={updates}", *more, cwd=OWN)
+        return noether("train", *words, *short, *run, f"trainer.max_updates={updates}", *more)
 
     first = train(2)
     assert first.code == 0, first.err
-    DATA[kind][way].make(root)
+    DATA["cases"]["two exchanged"].make(prepared)
     refused = train(3)
     assert refused.code == 2
     assert "[resume-other-data]" in refused.err

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import pyvista
 from conftest import REPOSITORY
+from simulated_cases import drafted, prepare
 
+from noether.common.numbers import LENGTHS
 from noether.physics.cases.case_map import DIRECTIONS, parse_map, turned
 from noether.physics.cases.dataset import open_cases
-from noether.physics.cases.draft import draft_map
-from noether.physics.cases.prepare import prepare_cases
 from noether.physics.cases.survey import survey_folder
 from noether.physics.cases.tensors import COMPONENTS, ORDERS, as_components, as_matrices, invariant
+from noether.physics.cases.units import factor, of_one_quantity
 from noether.physics.cases.vocabulary import is_result, name_and_unit, physics_of, plain_name
 from tests.refusal import refusal
 
@@ -37,6 +38,14 @@ UNITS = {
     "B (T)": ("B", "T"),
     "Temperatura (T)": ("Temperatura (T)", ""),  # its symbol
     "q_s": ("q_s", ""),
+    "C' [pF/m]": ("C'", "pF/m"),
+    "line_pF": ("line", "pF"),
+    "drag (Re)": ("drag (Re)", ""),  # pint's ronnaelementary_charge
+    "area [m2]": ("area", "m2"),
+    "stress (S11)": ("stress (S11)", ""),
+    "torque [Nm]": ("torque", "Nm"),  # pint's number_meter
+    "loss [dB/m]": ("loss", "dB/m"),
+    "open (W/(m": ("open (W/(m", ""),
 }
 
 
@@ -45,16 +54,22 @@ def test_a_unit_in_a_name_is_read(name: str) -> None:
     assert name_and_unit(name) == UNITS[name]
 
 
+def test_units_are_converted_to_the_last_bit_and_only_within_a_quantity() -> None:
+    assert {unit: factor(unit, "m") for unit in LENGTHS} == LENGTHS
+    assert (factor("N/m^2", "Pa"), factor("kPa", "Pa"), factor("Nm", "J"), factor("µm", "m")) == (1, 1000, 1, 1e-6)
+    assert (factor("Pa", "m"), factor("inlet", "m"), factor("dB/m", "m")) == (None, None, None)
+    assert of_one_quantity("°F", "K")
+    assert of_one_quantity("C", "K")
+    assert not of_one_quantity("W", "W/m²")
+
+
 @pytest.mark.parametrize(
     ("column", "result"),
     [("reaction_x [N]", True), ("pressure drop", True), ("maxTemperature", True), ("efficiency", True), ("Cd", True),
      ("hole_radius", False), ("applied force", False), ("thickness", False), ("inlet_mean_velocity", False),
      ("film coefficient [W/(m²·K)]", False),
-     ("Widerstandskraft", True), ("traînée [N]", True), ("Température maximale", True), ("force imposée", False),
-     ("maximal_load", False), ("Druckverlust [Pa]", True),
-     ("Auflagerkraft [N]", True), ("Kraft [N]", False), ("perte de charge", True),
-     ("Eigenfrequenz 1 [Hz]", True), ("fréquence (Hz)", False), ("Fuerza máxima [N]", True), ("resonance", True),
-     ("Inductance [mH]", True), ("Induktivität", True), ("radiated power [W]", True), ("electric power", False),
+     ("maximal_load", False), ("Eigenfrequency 1 [Hz]", True), ("frequency (Hz)", False), ("resonance", True),
+     ("Inductance [mH]", True), ("radiated power [W]", True), ("electric power", False),
      ("S11_re", True), ("s1_gap", False), ("gain_dBi", True), ("again", False)],
 )  # fmt: skip
 def test_results_are_told_from_what_was_given(column: str, result: bool) -> None:
@@ -71,7 +86,8 @@ def test_results_are_told_from_what_was_given(column: str, result: bool) -> None
         pytest.param([("T (°C)", 1), ("HFL", 3)], [], "heat", id="heat"),
         pytest.param([("U", 3), ("p", 1), ("T", 1)], [], "flow", id="a-warm-flow"),
         pytest.param([("flux (mol/m2/s)", 3), ("c", 1)], [], "unknown", id="a-flux-of-matter-is-not-of-heat"),
-        pytest.param([("Geschwindigkeit [m/s]", 3)], [], "flow", id="german"),
+        pytest.param([("U [knot]", 3), ("p [psi]", 1)], [], "flow", id="units-of-any-system"),
+        pytest.param([("p [m²/s²]", 1), ("velocity [mol]", 3)], [], "unknown", id="units-of-something-else"),
         pytest.param([("Re(p) (Pa)", 1), ("|p| (Pa)", 1)], [], "unknown", id="a-field-of-sound-is-no-flow"),
         pytest.param([("p_re", 1), ("p", 1), ("velocity", 3)], [], "flow", id="unsteady-flow"),
         pytest.param([("s", 1)], [], "unknown", id="s-of-one-component-is-no-stress"),
@@ -126,14 +142,14 @@ def write_solids(root: Path, count: int, arrays: dict[str, int], numbers: list[s
     return root
 
 
-@pytest.mark.parametrize(("given", "made"), [("entrée.yaml", "sortie.yaml"), ("Daten.yaml", "Ergebnis 1.yaml")])
+@pytest.mark.parametrize(("given", "made"), [("input.yaml", "output.yaml"), ("Data.yaml", "Results 1.yaml")])
 def test_numbers_of_a_file_of_results_beside_one_of_what_was_given_are_outputs(given, made, tmp_path: Path) -> None:
     root = write_solids(tmp_path, 4, {"S": 6}, ["x"])
     for number, file in enumerate(sorted(root.rglob("numbers.csv"))):
         (file.parent / given).write_text(f"Länge [mm]: {number}\n")
         (file.parent / made).write_text(f"Länge [mm]: {number}\ndébit [l/s]: {number + 0.5}\n")
         file.unlink()
-    about = parse_map(draft_map(survey_folder(root)), "m")
+    _, about = drafted(root)
     assert (list(about.parameters), list(about.outputs)) == (["laenge"], ["debit"])
     assert about.outputs["debit"].unit == "l/s"
 
@@ -145,7 +161,7 @@ def test_a_temperature_is_in_the_unit_of_most_cases(cold: int, unit: str, tmp_pa
         mesh = pyvista.read(file)
         mesh["T"] += 0 if number < cold else 273.15
         mesh.save(file)
-    text = draft_map(survey_folder(root))
+    text, _ = drafted(root)
     assert parse_map(text, "m").sets["volume"].fields["temperature"].unit == unit
     assert f"{unit}, as {cold} of 5 cases have less than 150" in text
 
@@ -155,15 +171,14 @@ def test_a_component_that_is_noise_beside_another_is_left_out(tmp_path: Path) ->
     root = write_solids(tmp_path, 4, {"S": 6}, names)
     for number, file in enumerate(sorted(root.rglob("numbers.csv"))):
         file.write_text(f"{','.join(names)}\n{-7e4 + number},{8 + number},{0.1 * number},1e-3\n")
-    text = draft_map(survey_folder(root))
+    text, _ = drafted(root)
     assert set(parse_map(text, "m").outputs) == {"reaction_x", "reaction_y", "yaw_moment"}
     assert "# reaction_z" in text
 
 
 def test_a_solid_in_mm_is_prepared_by_its_draft(tmp_path: Path) -> None:
     root = write_solids(tmp_path / "in", 8, {"S": 6, "U": 3}, ["radius [mm]", "reaction_x [N]"])
-    text = draft_map(survey_folder(root))
-    about = parse_map(text, "m")
+    text, about = drafted(root)
     assert about.axes is None
     assert not about.constants
     assert about.length == "mm"
@@ -173,7 +188,7 @@ def test_a_solid_in_mm_is_prepared_by_its_draft(tmp_path: Path) -> None:
     assert (about.parameters["radius"].unit, about.outputs["reaction_x"].unit) == ("mm", "N")
     mises = '      mises: {array: "S", tensor: vtk, take: von_mises}\n'
     with_mises = text.replace("      displacement:", mises + "      displacement:")
-    prepare_cases(root, tmp_path / "out", with_mises, "m", workers=1, skip_broken=False)
+    prepare(root, tmp_path / "out", with_mises)
     sample = open_cases(tmp_path / "out")[0][0]
     assert sample["volume_stress"].shape[1] == 6
     expected = invariant(sample["volume_stress"].numpy(), "vtk", "von_mises")[:, 0]
@@ -182,8 +197,7 @@ def test_a_solid_in_mm_is_prepared_by_its_draft(tmp_path: Path) -> None:
 
 def test_heat_with_odd_names_is_drafted_and_a_result_among_the_parameters_is_pointed_out(tmp_path: Path) -> None:
     root = write_solids(tmp_path / "in", 5, {"Temp (°C)": 1, "heat_flux": 3}, ["fin height (mm)", "hottest"])
-    text = draft_map(survey_folder(root))
-    about = parse_map(text, "m")
+    text, about = drafted(root)
     assert about.axes is None
     assert {name: own.unit for name, own in about.sets["volume"].fields.items()} == {
         "temperature": "°C", "heat_flux": "W/m²",
@@ -209,7 +223,7 @@ def test_the_unit_of_positions_is_told_by_measures_and_not_by_their_unit(scale, 
         mesh.save(file)
         radius = (20 + number) * (1e-3 if "[m]" in numbers[0] else 1)
         (file.parent / "numbers.csv").write_text(f"{numbers[0]},F,support\n{radius},{number},{-number}\n")
-    text = draft_map(survey_folder(root))
+    text, _ = drafted(root)
     assert parse_map(text, "m").length == length
     assert "it is F in every case" in next(line for line in text.splitlines() if line.startswith("  support:"))
 
@@ -224,7 +238,7 @@ def test_numbers_of_cells_are_no_fields_and_do_not_choose_the_place(tmp_path: Pa
         mesh.cell_data["Werkstoff"] = (np.arange(mesh.n_cells) % 2).astype(np.uint8)
         mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
         mesh.save(file)
-    about = parse_map(draft_map(survey_folder(root)), "m")
+    _, about = drafted(root)
     assert (about.sets["volume"].at, set(about.sets["volume"].fields)) == ("points", {"stress"})
 
 
@@ -238,14 +252,14 @@ def test_materials_in_some_cases_only_are_not_odd(tmp_path: Path) -> None:
 
 
 def test_the_draft_says_that_the_sign_of_a_mode_cannot_be_learned(tmp_path: Path) -> None:
-    root = write_solids(tmp_path, 4, {"U": 3}, ["Eigenfrequenz 1 [Hz]"])
+    root = write_solids(tmp_path, 4, {"U": 3}, ["Eigenfrequency 1 [Hz]"])
     for file in root.rglob("result.vtu"):
         for step in range(3):
             (file.parent / f"mode_{step}.vtu").write_bytes(file.read_bytes())
         file.unlink()
-    text = draft_map(survey_folder(root))
+    text, _ = drafted(root)
     assert "Modes of vibration have any sign" in text
-    assert list(parse_map(text, "m").outputs) == ["eigenfrequenz_1"]
+    assert list(parse_map(text, "m").outputs) == ["eigenfrequency_1"]
 
 
 @pytest.mark.parametrize(
@@ -259,11 +273,10 @@ def test_a_tensor_that_cannot_be_one_is_refused(field: str) -> None:
 def test_the_draft_of_heated_boards_is_prepared_as_it_is(tmp_path: Path) -> None:
     words = [sys.executable, str(REPOSITORY / "examples/heat/make_cases.py"), str(tmp_path / "in"), "--cases", "5"]
     subprocess.run(words, check=True, timeout=100, capture_output=True)
-    text = draft_map(survey_folder(tmp_path / "in"))
-    about = parse_map(text, "m")
+    text, about = drafted(tmp_path / "in")
     assert (about.length, about.axes, about.constants, list(about.outputs)) == ("mm", None, {}, ["hot_spot_max"])
     assert about.parameters["film_coefficient"].unit == "W/(m²·K)"
     assert {name: own.unit for name, own in about.sets["volume"].fields.items()} == {
         "heat_flux": "W/m²", "temperature": "°C",
     }  # fmt: skip
-    assert prepare_cases(tmp_path / "in", tmp_path / "out", text, "m", workers=1, skip_broken=False).made == 5
+    assert prepare(tmp_path / "in", tmp_path / "out", text).made == 5

@@ -12,9 +12,10 @@ from vtkmodules.vtkIOHDF import vtkHDFWriter
 
 
 def block(time: float) -> pyvista.UnstructuredGrid:
-    """Hexahedra whose temperature is the time."""
+    """Hexahedra whose temperature is the time, and which are moved."""
     mesh = pyvista.ImageData(dimensions=(5, 4, 3)).cast_to_unstructured_grid()
     mesh.point_data["T"] = np.full(mesh.n_points, 300 + time)
+    mesh.point_data["DISPL"] = np.full((mesh.n_points, 3), 5.0)
     return mesh
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from noether.core.models.recompute import Recomputable, recompute_blocks, recomputed
 from point_models import SMALL, make_batch, small_model
 from torch import nn
 
 from noether.common.errors import RequestError
+from noether.core.models.build import Recomputable, recompute_blocks, recomputed
 
 
 def gradients(model, batch):
