@@ -25,6 +25,9 @@ class DistributedConfig(Section):
     heartbeat_timeout_s: float = Field(
         60.0, gt=0, description="Seconds of silence after which the parent process on another host is considered lost."
     )
+    driver_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds in which the NVIDIA driver of a host must list its GPUs before the run starts."
+    )
     cpu_collectives: bool = Field(
         False, description="On GPUs, also connect the ranks by gloo, for your own code that reduces CPU tensors."
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from noether.common.errors import RequestError, shown
 
@@ -27,26 +27,29 @@ class Diagnosis:
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Diagnosis":
-        """Reads a finding as JSON gives it back, with lists for tuples."""
-        return cls(**{**fields, "hosts": tuple(fields["hosts"]), "ranks": tuple(fields["ranks"])})
-
 
 def skipped(check: str, reason: str) -> Diagnosis:
-    """Returns the result of a check that could not run."""
+    """Return the result of a check that could not run."""
     return Diagnosis(check, "skipped", reason)
 
 
+def first_of_problems(check: str, works: str, *problems: tuple[object, Level, str, str, str]) -> Diagnosis:
+    """Return the first problem that is there, of (is there, level, seen, expected, fix); else "ok" and what `works`."""
+    for is_there, *words in problems:
+        if is_there:
+            return Diagnosis(check, *words)  # type: ignore[arg-type]
+    return Diagnosis(check, "ok", works)
+
+
 def refused(check: str, error: RequestError) -> Diagnosis:
-    """Returns a RequestError as a finding: it would end a run, but the doctor continues."""
+    """Return a RequestError as a finding: it would end a run, but the doctor continues."""
     summary = shown(error.summary, error.code)
     seen = f"{summary} ({error.seen})" if error.seen else summary
     return Diagnosis(check, "error", seen, error.expected, error.fix)
 
 
 def merged(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Returns the findings, worst first, with the same finding from several hosts or ranks merged into one."""
+    """Return the findings, worst first, with the same finding from several hosts or ranks merged into one."""
     together: dict[Diagnosis, Diagnosis] = {}
     for finding in findings:
         key = replace(finding, hosts=(), ranks=())

@@ -4,47 +4,57 @@ Nothing here may hang: work that can hang runs in child processes or in threads 
 ends the rest.
 """
 
+import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
 from noether.common.flags import number_of
+from noether.common.numbers import counted
 from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
-from noether.doctor.diagnosis import Diagnosis
-from noether.doctor.follower import follow
-from noether.doctor.host_facts import HostFacts
-from noether.doctor.leader import lead
-from noether.doctor.own_host import RankChildren, TimeBudget, find_place, read_host
-from noether.doctor.participant import MEETING_SHARE, Participant
+from noether.doctor.diagnosis import Diagnosis, refused
+from noether.doctor.host_facts import HostFacts, read_host
+from noether.doctor.participant import TORCH_SHARE, Participant, TimeBudget, follow, lead
 from noether.doctor.report import DoctorReport, print_report
+from noether.launch.detect.driver import Driver
 from noether.launch.detect.endpoint import LOOPBACK
 from noether.launch.detect.placement import Device, Endpoint, Placement, Worker
-from noether.launch.detect.resolve import RANK_VARIABLES
-from noether.launch.planning.plan import run_info
+from noether.launch.detect.process_facts import read_process_facts
+from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
+from noether.launch.planning.plan import HOST_CHECKS, launch_request, run_info
 from noether.launch.processes.context import RunInfo
-from noether.launch.processes.hub import Hub
+from noether.launch.processes.local_ranks import LocalRanks
+from noether.launch.processes.openmp import openmp_defaults
 from noether.launch.processes.ports import RunPorts, hold_ports
 from noether.launch.processes.run import open_link
+from noether.launch.processes.spawner import start_workers
 from noether.launch.processes.spoke import Spoke
+from noether.training.preflight import check_software
 from noether.training.refusing import other_hosts_told
 
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
-JOIN_SHARE = 0.44
-"""How long to try to reach rank 0, as a share of the whole time. Rank 0 may start to listen late, because it reads its
-own host's facts first."""
+MEETING_SHARE, JOIN_SHARE = 0.36, 0.44
+"""How long rank 0 waits for the other ranks, and they try to reach it, as shares of the whole time: rank 0 may start to
+listen late, because it reads its own host's facts first."""
+DRIVER_SHARE = 0.3
+"""How long the NVIDIA driver may take at most to answer, as a share of the whole time: 15 s by default."""
 WATCHDOG_SECONDS = 5.0
 """If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
+RANK = "noether.doctor.participant.examine_rank"
 SILENCE_S = 3600.0
-"""No process counts as lost because it is silent: each waits for its own children, and every question has a limit."""
+"""No process counts as lost because it is silent: each waits for its own ranks, and every question has a limit."""
 
 
 def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_json: bool) -> int:
-    """Examines this machine, or the job this process is part of; returns 0 if no error was found, otherwise 1.
+    """Examine this machine, or the job this process is part of; return 0 if no error was found, otherwise 1.
 
     The configuration is read under the watchdog, because its files may be on a dead file system. `seconds` is the time
     limit for everything.
@@ -59,84 +69,114 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     watchdog.start()
     clock.step = "the configuration"
     try:
-        with other_hosts_told(lambda run: _as_doctors(run, clock.share(JOIN_SHARE))):
+        with other_hosts_told(lambda run: _as_doctors(run, clock, JOIN_SHARE)):
             from noether.checkpoints.own_settings import load_run_config
 
             config = load_run_config(overrides, hp)
         speaks = _examine(config, report, clock)
     finally:
         watchdog.cancel()
+        shutil.rmtree(clock.scratch, ignore_errors=True)
     if speaks:
         print_report(report, as_json)
-        return ExitCode.FAILED if any(one.level == "error" for one in report.findings) else ExitCode.DONE
-    return ExitCode.DONE
+    code = ExitCode.FAILED if speaks and any(one.level == "error" for one in report.findings) else ExitCode.DONE
+    if multiprocessing.active_children():  # Python would wait for them, and the kernel does not let go of them.
+        os._exit(code)
+    return code
 
 
 def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
-    """Prints what is known so far and ends the process, even if other threads hang."""
+    """Print what is known so far and end the process, even if other threads hang."""
     report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time limit"))
     print_report(report, as_json)
     sys.stdout.flush()
+    shutil.rmtree(clock.scratch, ignore_errors=True)
     os._exit(ExitCode.FAILED)
 
 
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
-    """Fills the report and returns whether this process should print it."""
-    facts, found = read_host(config, clock)
+    """Fill the report and return whether this process should print it."""
+    clock.step = "the facts of this host"
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # What is spawned finds no modules in the working folder either.
+    facts, found = read_host(config, clock.left(DRIVER_SHARE))
     known, launch = find_place(config, facts)
-    found += launch
     report.placement, report.host = known, facts.host
     placement = here = known if known is not None and known.world_size > 1 else _alone(known, facts.host)
-    if here.world_size == 1:  # The connection between ranks is tested with a second child.
+    if here.world_size == 1:  # The connection between ranks is tested with a second one.
         here = replace(here, world_size=2, workers=(*here.workers, Worker(1, 1, 0, Device("cpu"))))
-    leads = here.workers[0].rank == 0
-    run_info = _run_info(config, facts, here, clock.share(MEETING_SHARE if leads else JOIN_SHARE))
-    clock.step, refusal = "the port", None
-    ports = RunPorts()
+    run = _as_doctors(run_info(config, here, os.environ), clock, JOIN_SHARE if here.workers[0].rank else MEETING_SHARE)
+    if not any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path"):
+        run = replace(run, shared_folder=None)
+    clock.step = "a folder for the logs of the ranks"
+    clock.scratch = tempfile.mkdtemp(prefix="noether-doctor-")
+    run, ports, refusal = replace(run, log_folder=Path(clock.scratch)), RunPorts(), None
+    clock.step = "the port, and the start of the ranks"
     try:
-        ports = hold_ports(here, run_info)
+        ports = hold_ports(here, run)
     except RequestError as error:
         refusal = error
-    children = RankChildren(here.workers, ports.store)
-    if ports.store is not None:
-        ports.store.close()  # The child of rank 0 has it.
-    link: Hub | Spoke | None = None
+    if ports.listener is not None and here.endpoint.served_by:
+        run = replace(run, listener_port=ports.listener.port)
+    os.environ.update(openmp_defaults(os.environ))
+    # They import torch, each with one thread, while the processes connect; nobody waits for those that are spawned.
+    alone, asks = replace(here, cpus=None), here.workers[0].rank
+    workers = LocalRanks(start_workers(alone, RANK, asks, run, ports, methods=("spawn",)))
+    link = open_link(here, run, ports)
+    link.not_met = refusal
     try:
-        process = Participant(config, facts, placement, children, clock, found)
-        link = open_link(here, run_info, ports)
+        process = Participant(config, facts, placement, workers, link, clock, [*found, *launch])
         if isinstance(link, Spoke):
             return follow(process, link, report)
-        link.not_met = refusal
         lead(process, link, ports.listener, report)
     finally:
-        children.end()
-        if link is not None:
-            link.close()
+        workers.end_all(clean=False)
+        link.close()
     if known is None and any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES):
         # This looks like a rank other than 0: rank 0 prints the full report, the others only their own problems.
         report.as_follower()
     return True
 
 
-def _run_info(config: RunConfig, facts: HostFacts, placement: Placement, seconds: float) -> RunInfo:
-    """Returns what a run of this configuration would be given, under a name that no run has.
+def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
+    """Return this process's placement in the run, or None if the launcher refuses, and the findings.
 
-    Its processes meet within `seconds`. A shared folder whose file system does not answer is left out.
+    A host whose devices are refused takes part on its CPUs, so that rank 0 can report why.
     """
-    run = _as_doctors(run_info(config, placement, os.environ), seconds)
-    answers = any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path")
-    return run if answers else replace(run, shared_folder=None)
+    driver = facts.driver or Driver()  # Asking the driver again could hang.
+    request, process = launch_request(config), read_process_facts()
+    try:
+        placement, refusal = resolve_or_on_cpus(request, os.environ, facts.host, driver.listed, process)
+    except RequestError as error:
+        return None, [refused("launch", error)]
+    if refusal is not None:
+        return placement, [refused("launch", refusal)]
+    nodes = ", ".join(placement.nodes[:4]) + (" …" if len(placement.nodes) > 4 else "")
+    ranks = counted(placement.world_size, "rank")
+    found = [Diagnosis("launch", "ok", f"{placement.launcher}: {ranks} on {nodes} ({placement.reasons['launcher']})")]
+    found += [Diagnosis("launch", "warning", text) for text in placement.warnings]
+    for name, check in {**HOST_CHECKS, "software": check_software}.items():
+        try:
+            check(config, placement)
+        except RequestError as error:
+            # A batch that these ranks cannot share says nothing of the machine: the settings may not be the run's.
+            found.append(replace(refused(name, error), level="warning" if name == "batch" else "error"))
+    return placement, found
 
 
-def _as_doctors(run: RunInfo, seconds: float) -> RunInfo:
-    """Returns what the doctor's processes are given for a run: they meet whatever their devices, which are compared."""
+def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
+    """Return what the doctor's processes are given, for what a run's are, under a name that no run has.
+
+    They meet whatever their devices, which are compared, within this share of the time.
+    """
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
-    limits = DistributedConfig(init_timeout_s=seconds, heartbeat_timeout_s=SILENCE_S)
+    limits = DistributedConfig(
+        init_timeout_s=clock.left(share), timeout_s=clock.left(TORCH_SHARE), heartbeat_timeout_s=SILENCE_S
+    )
     return replace(run, identity=identity, distributed=limits)
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Returns the place of a process that is alone, or that its launcher refuses: it meets its children here."""
+    """Return the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK[0], 0), restarts=0, reasons={})
@@ -146,7 +186,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
 
 
 def read_seconds(text: str | None) -> float:
-    """Reads the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
+    """Read the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
     if text is None:
         return DEFAULT_SECONDS
     return number_of("timeout", text, float, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}")

@@ -1,11 +1,32 @@
-"""Checks the health of the GPUs and the networks that NCCL uses through libfabric. Pure functions of the facts."""
+"""The health of NVIDIA GPUs, by NVML and the kernel log, and the networks that NCCL uses through libfabric."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from noether.doctor.diagnosis import Diagnosis, Level, skipped
-from noether.doctor.gpu_health import GpuHealth
-from noether.doctor.host_facts import HostFacts
+from noether.doctor.diagnosis import Diagnosis, Level, first_of_problems, skipped
+from noether.launch.detect.driver import NOT_FOR_US
 
+if TYPE_CHECKING:
+    from noether.doctor.host_facts import HostFacts
+
+SLOWED_BY = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal limit",
+    0x40: "hardware thermal limit",
+    0x80: "power brake",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean heat or the power supply slows the GPU down. A
+power cap is not among them: a busy GPU reaches it by design."""
+UNCORRECTED, VOLATILE, CLOCK_SM, LINKS = 1, 0, 1, 18
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (errors since the driver was loaded), NVML_CLOCK_SM, and
+NVML_NVLINK_MAX_LINKS."""
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 BROKEN = {48: "an uncorrected memory error", 64: "faulty memory could not be remapped", 79: "it fell off the bus",
           95: "an uncontained memory error", 119: "its system processor timed out",
           120: "its system processor failed", 140: "an uncorrected memory error"}  # fmt: skip
@@ -17,79 +38,194 @@ SLOW_CLOCK = 0.8
 """A slowed GPU is reported with its clock if that is below this share of the full clock."""
 
 
-def check_gpu_health(facts: HostFacts) -> list[Diagnosis]:
-    """Returns a finding for each problem of a GPU, or one "ok" finding if there is none."""
-    if facts.gpu_health is None:
+@dataclass(frozen=True)
+class GpuHealth:
+    """One GPU. Values that the GPU or its driver does not report are None.
+
+    ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
+    remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
+    slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
+    links_up, links_down: numbers of NVLinks. lost: the driver lists it and cannot reach it.
+    """
+
+    index: int
+    ecc: bool | None = None
+    uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    slowed_by: tuple[str, ...] = ()
+    clock: int | None = None
+    most_clock: int | None = None
+    links_up: int = 0
+    links_down: int = 0
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Slingshot and EFA: their devices, which of their libraries can be loaded, and the path of NCCL's plugin."""
+
+    cxi: tuple[str, ...] = ()
+    efa: tuple[str, ...] = ()
+    libfabric: bool = False
+    libcxi: bool = False
+    plugin: str = ""
+
+
+def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
+    """Return the health of every GPU. `nvml` is pynvml, already initialised, or a stand-in for it."""
+
+    def ask(name: str, *arguments: Any) -> Any:
+        # GPUs differ in what they support, and older libraries lack some functions.
+        with contextlib.suppress(AttributeError, nvml.NVMLError):
+            return getattr(nvml, name)(*arguments)
+        return None
+
+    found = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            if error.value not in NOT_FOR_US:
+                found.append(GpuHealth(index, lost=True))
+            continue
+        ecc, rows = ask("nvmlDeviceGetEccMode", gpu), ask("nvmlDeviceGetRemappedRows", gpu)
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        if reasons is None:
+            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        links = [ask("nvmlDeviceGetNvLinkState", gpu, link) for link in range(LINKS)]
+        found.append(
+            GpuHealth(
+                index=index,
+                ecc=None if ecc is None else bool(ecc[0]),
+                uncorrected=ask("nvmlDeviceGetTotalEccErrors", gpu, UNCORRECTED, VOLATILE),
+                remap_pending=None if rows is None else bool(rows[2]),
+                remap_failed=None if rows is None else bool(rows[3]),
+                slowed_by=tuple(name for bit, name in SLOWED_BY.items() if (reasons or 0) & bit),
+                clock=ask("nvmlDeviceGetClockInfo", gpu, CLOCK_SM),
+                most_clock=ask("nvmlDeviceGetMaxClockInfo", gpu, CLOCK_SM),
+                links_up=links.count(1),
+                links_down=links.count(0),
+            )
+        )
+    return tuple(found)
+
+
+def read_xids(path: Path = Path("/dev/kmsg")) -> tuple[tuple[str, int], ...]:
+    """Return the GPU errors in the kernel log as (address, Xid number), without repeats, in the order of the log.
+
+    Raises:
+        OSError: this user may not read it.
+    """
+    descriptor, log = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
+    # The end of the log; or the kernel overwrote part of it during the read: what was read counts.
+    with os.fdopen(descriptor, "rb", buffering=0) as file, contextlib.suppress(BlockingIOError, BrokenPipeError):
+        while part := file.read(16384):
+            log += part
+    found = XID.findall(log.decode(errors="replace"))
+    return tuple(dict.fromkeys((address, int(number)) for address, number in found))
+
+
+def can_load(library: str) -> bool:
+    """Return whether the dynamic linker finds a library and can load it."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def probe_fabric(
+    environ: Mapping[str, str],
+    devices: Path = Path("/dev"),
+    sysfs: Path = Path("/sys/class/infiniband"),
+    loads: Callable[[str], bool] = can_load,
+) -> Fabric:
+    """Look for Slingshot and EFA, and for what NCCL needs to use them."""
+
+    def is_efa(device: Path) -> bool:
+        return device.name.startswith("efa") or (device / "device" / "driver").resolve().name == "efa"
+
+    # What NCCL would load as its network plugin; its documentation gives the names.
+    asked = environ.get("NCCL_NET_PLUGIN", "")
+    by_default = ["libnccl-net.so", "libnccl-net-ofi.so"]
+    names = by_default if asked in ("", "none") else [asked, f"libnccl-net-{asked}.so"]
+    system = ("/usr/lib64", "/usr/lib", "/usr/local/lib", f"/usr/lib/{os.uname().machine}-linux-gnu")
+    places = [place for place in environ.get("LD_LIBRARY_PATH", "").split(":") if place]
+    plugins = (Path(place) / name for place in (*places, *system) for name in names)
+    return Fabric(
+        cxi=tuple(sorted(path.name for path in devices.glob("cxi[0-9]*"))),
+        efa=tuple(sorted(path.name for path in sysfs.glob("*") if is_efa(path))),
+        libfabric=loads("libfabric.so.1"),
+        libcxi=loads("libcxi.so.1"),
+        plugin=next((str(path) for path in plugins if path.is_file()), ""),
+    )
+
+
+def check_gpu_health(facts: "HostFacts") -> list[Diagnosis]:
+    """Return a finding for each problem of a GPU, or one "ok" finding if there is none."""
+    gpus = facts.gpu_health
+    if gpus is None:
         return [skipped("gpu health", "the driver did not answer")]
-    if not facts.gpu_health:
+    if not gpus:
         return [Diagnosis("gpu health", "ok", "no NVIDIA GPU here")]
-    found = [
-        *(finding for gpu in facts.gpu_health for finding in _of_gpu(gpu)),
-        *_of_links(facts.gpu_health),
-        *_of_kernel_log(facts),
-    ]
+    found = [Diagnosis("gpu health", *problem) for problem in _problems(gpus, facts.xids or ())]
     if found:
         return found
-    clocks = ", ".join(f"{gpu.clock} of {gpu.most_clock} MHz" for gpu in facts.gpu_health if gpu.clock is not None)
-    links = sum(gpu.links_up for gpu in facts.gpu_health)
-    words = [f"{len(facts.gpu_health)} GPUs without errors", clocks, f"{links} NVLinks up" if links else ""]
+    clocks = ", ".join(f"{gpu.clock} of {gpu.most_clock} MHz" for gpu in gpus if gpu.clock is not None)
+    links = sum(gpu.links_up for gpu in gpus)
+    words = [f"{len(gpus)} GPUs without errors", clocks, f"{links} NVLinks up" if links else ""]
     words.append("the kernel log cannot be read here" if facts.xids is None else "no Xid errors in the kernel log")
     return [Diagnosis("gpu health", "ok", "; ".join(word for word in words if word))]
 
 
-def _of_gpu(gpu: GpuHealth) -> Iterator[Diagnosis]:
+def _problems(gpus: Sequence[GpuHealth], xids: Sequence[tuple[str, int]]) -> Iterator[tuple[Level, str, str, str]]:
+    """Yield (level, seen, expected, fix) of every problem.
+
+    An NVLink that is down on every GPU was never connected: a bridge between PCIe cards uses some of their links.
+    """
+    most_links = max(gpu.links_up for gpu in gpus)
+    for gpu in gpus:
+        yield from _of_gpu(gpu)
+        if gpu.links_down and gpu.links_up < most_links:
+            seen = f"GPU {gpu.index}: {most_links - gpu.links_up} of {most_links} NVLinks are down"
+            fix = f"nvidia-smi nvlink --status -i {gpu.index}"
+            yield "warning", seen, "as many up as another GPU here has: NCCL uses them", fix
+    for address, number in xids:
+        if what := BROKEN.get(number) or SUSPECT.get(number):
+            seen = f"the GPU at {address} reported Xid {number}: {what}"
+            fix = "dmesg | grep Xid      (then reset that GPU or restart the host)"
+            level: Level = "error" if number in BROKEN else "warning"
+            yield level, seen, "no hardware errors since the host started", fix
+
+
+def _of_gpu(gpu: GpuHealth) -> Iterator[tuple[Level, str, str, str]]:
     name, look = f"GPU {gpu.index}", f"nvidia-smi -i {gpu.index} -q -d"
     reset = f"nvidia-smi --gpu-reset -i {gpu.index}      (with nothing running on it; or restart the host)"
     if gpu.lost:
-        seen = f"{name} does not answer: the driver lists it and cannot reach it"
         fix = "restart the host, or leave this GPU out by CUDA_VISIBLE_DEVICES"
-        yield Diagnosis("gpu health", "error", seen, "a GPU that answers", fix)
+        yield "error", f"{name} does not answer: the driver lists it and cannot reach it", "a GPU that answers", fix
     if gpu.remap_failed:
         fix = f"{look} ROW_REMAPPER      (stop using this GPU: it needs to be replaced)"
-        yield Diagnosis("gpu health", "error", f"{name}: memory rows could not be remapped", "working memory", fix)
+        yield "error", f"{name}: memory rows could not be remapped", "working memory", fix
     elif gpu.remap_pending:
-        seen = f"{name}: memory rows are waiting to be remapped"
-        yield Diagnosis("gpu health", "warning", seen, "a reset, which remaps them", reset)
+        yield "warning", f"{name}: memory rows are waiting to be remapped", "a reset, which remaps them", reset
     if gpu.uncorrected:
         seen = f"{name}: {gpu.uncorrected} uncorrected memory errors since the driver was loaded"
-        yield Diagnosis("gpu health", "error", seen, "none: results may be wrong", reset)
+        yield "error", seen, "none: results may be wrong", reset
     if gpu.ecc is False:
         fix = f"nvidia-smi -i {gpu.index} -e 1      (and restart the host)"
-        yield Diagnosis("gpu health", "warning", f"{name}: ECC is off", "ECC on: it corrects memory errors", fix)
+        yield "warning", f"{name}: ECC is off", "ECC on: it corrects memory errors", fix
     if gpu.slowed_by:
-        clock = ""
-        if gpu.clock is not None and gpu.most_clock and gpu.clock < SLOW_CLOCK * gpu.most_clock:
-            clock = f": {gpu.clock} of {gpu.most_clock} MHz"
-        seen = f"{name} is slowed down by {', '.join(gpu.slowed_by)}{clock}"
+        is_slow = gpu.clock is not None and gpu.most_clock and gpu.clock < SLOW_CLOCK * gpu.most_clock
+        clock = f": {gpu.clock} of {gpu.most_clock} MHz" if is_slow else ""
         fix = f"{look} PERFORMANCE,TEMPERATURE,POWER      (check its cooling and power supply)"
-        yield Diagnosis("gpu health", "warning", seen, "its full clock: all ranks wait for the slowest", fix)
+        seen = f"{name} is slowed down by {', '.join(gpu.slowed_by)}{clock}"
+        yield "warning", seen, "its full clock: all ranks wait for the slowest", fix
 
 
-def _of_links(gpus: Sequence[GpuHealth]) -> Iterator[Diagnosis]:
-    """NVLinks that are down where another GPU of the host has them up.
-
-    What is down on every GPU was never connected: a bridge between PCIe cards uses some of their links.
-    """
-    most = max(gpu.links_up for gpu in gpus)
-    for gpu in gpus:
-        if gpu.links_down and gpu.links_up < most:
-            seen = f"GPU {gpu.index}: {most - gpu.links_up} of {most} NVLinks are down"
-            fix = f"nvidia-smi nvlink --status -i {gpu.index}"
-            yield Diagnosis("gpu health", "warning", seen, "as many up as another GPU here has: NCCL uses them", fix)
-
-
-def _of_kernel_log(facts: HostFacts) -> Iterator[Diagnosis]:
-    for address, number in facts.xids or ():
-        what = BROKEN.get(number) or SUSPECT.get(number)
-        if what:
-            level: Level = "error" if number in BROKEN else "warning"
-            fix = "dmesg | grep Xid      (then reset that GPU or restart the host)"
-            seen = f"the GPU at {address} reported Xid {number}: {what}"
-            yield Diagnosis("gpu health", level, seen, "no hardware errors since the host started", fix)
-
-
-def check_fabric(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
-    """Checks that NCCL can use Slingshot or EFA: without libfabric and NCCL's plugin for it, it silently uses TCP."""
+def check_fabric(facts: "HostFacts", environ: Mapping[str, str]) -> Diagnosis:
+    """Check that NCCL can use Slingshot or EFA: without libfabric and NCCL's plugin for it, it silently uses TCP."""
     found = facts.fabric
     if found is None:
         return skipped("fabric", "/dev and /sys cannot be read")
@@ -102,12 +238,13 @@ def check_fabric(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
         "NCCL plugin (libnccl-net.so)": bool(found.plugin),
     }
     missing = ", no ".join(name for name, is_there in needed.items() if not is_there)
-    if missing:
-        fix = "the host's libfabric and its NCCL plugin in LD_LIBRARY_PATH      (docs/containers.md shows how)"
-        return Diagnosis("fabric", "warning", f"{seen}; no {missing}", "all of them: else NCCL silently uses TCP", fix)
-    if environ.get("NCCL_NET_PLUGIN") == "none":
-        return Diagnosis("fabric", "warning", f"{seen}; NCCL_NET_PLUGIN=none", "the plugin", "unset NCCL_NET_PLUGIN")
-    if environ.get("NCCL_NET", "").lower() in ("socket", "ib"):
-        told = f"{seen}; NCCL_NET={environ['NCCL_NET']}"
-        return Diagnosis("fabric", "warning", told, "libfabric", 'export NCCL_NET="AWS Libfabric"')
-    return Diagnosis("fabric", "ok", f"{seen}; {found.plugin}")
+    library_path = "the host's libfabric and its NCCL plugin in LD_LIBRARY_PATH      (docs/containers.md shows how)"
+    net, plugin = environ.get("NCCL_NET", ""), environ.get("NCCL_NET_PLUGIN")
+    socket = 'export NCCL_NET="AWS Libfabric"'
+    return first_of_problems(
+        "fabric",
+        f"{seen}; {found.plugin}",
+        (missing, "warning", f"{seen}; no {missing}", "all of them: else NCCL silently uses TCP", library_path),
+        (plugin == "none", "warning", f"{seen}; NCCL_NET_PLUGIN=none", "the plugin", "unset NCCL_NET_PLUGIN"),
+        (net.lower() in ("socket", "ib"), "warning", f"{seen}; NCCL_NET={net}", "libfabric", socket),
+    )

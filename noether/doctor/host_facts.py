@@ -1,13 +1,11 @@
-"""Gathers the facts of a host, without torch, in a child process that may hang.
-
-As a program it takes a JSON object of folders on the command line and prints the facts as one JSON object.
-"""
+"""Gathers the facts of a host, without torch, in a child process that may hang."""
 
 import contextlib
-import json
+import multiprocessing
 import os
 import platform
 import pwd
+import re
 import resource
 import site
 import socket
@@ -16,32 +14,47 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from noether import __version__
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus, read_cpus
 from noether.common.processes import boot_id
-from noether.doctor.gpu_health import Fabric, GpuHealth, can_load, probe_fabric, probe_gpus, read_kernel_log, xids
-from noether.doctor.mounts import mount_of, read_mounts
-from noether.launch.detect.driver import Driver, ask_driver
+from noether.config.schema import RunConfig
+from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.gpu_checks import Fabric, GpuHealth, can_load, probe_fabric, read_health, read_xids
+from noether.launch.detect.driver import Driver, ask_driver, ask_nvml
 from noether.launch.planning.shared_memory import shared_memory_size
+from noether.launch.processes.death_signal import die_with_parent
 
-PROBE_SECONDS = 6.0
-"""How long one probe may take. A file system or driver that needs longer is treated as hung."""
+PROBE_SECONDS, START_SECONDS = 6.0, 4.0
+"""How long one probe may take, and its process to start. A file system that needs longer is treated as hung."""
 PACKAGES = ("torch", "numpy", "scipy", "fire", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
+
+
+NETWORK_TYPES = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "cvmfs2", "gcsfuse", "glusterfs", "gpfs", "juicefs", "lustre",
+    "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "virtiofs",
+    "wekafs",
+}  # fmt: skip
+"""Types as mount(8) names them; those in user space have "fuse." before."""
+
+_LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 
 
 @dataclass(frozen=True)
 class Folder:
     """A folder that a run writes to. `fixed_by` is the variable or setting that chooses another folder.
 
-    `kind` and `source` describe its file system; `free` is in bytes; `refusal` is why the folder cannot be written, ""
-    if it can. If the file system did not answer in time, `answered` is false and the rest is unknown.
+    `kind` and `source` are the type of its file system and what is mounted; `free` is in bytes; `refusal` is why it
+    cannot be written. Where its file system did not answer, `answered` is false and the rest unknown.
     """
 
     purpose: str
@@ -50,9 +63,13 @@ class Folder:
     answered: bool = False
     kind: str = ""
     source: str = ""
-    on_network: bool = False
     free: int = 0
     refusal: str = ""
+
+    @property
+    def on_network(self) -> bool:
+        """Whether the files are on another machine, so that locks are slow and any call may hang."""
+        return self.kind.removeprefix("fuse.") in NETWORK_TYPES
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,11 @@ class Infiniband:
     ports: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
     has_verbs: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a port is connected."""
+        return any(state == "ACTIVE" for _, state in self.ports)
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,7 @@ class User:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on one host. Probes that did not answer are None and listed in `unanswered`."""
+    """What was found on one host; what did not answer is None."""
 
     host: str = ""
     boot: str = ""
@@ -92,84 +114,106 @@ class HostFacts:
     fabric: Fabric | None = None
     user: User | None = None
     cpus: UsableCpus | None = None
-    shadows: tuple[tuple[str, str], ...] = ()
-    unanswered: tuple[str, ...] = ()
+    shadows: tuple[tuple[str, str], ...] | None = None
 
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "HostFacts":
-        """Reads the facts as JSON gives them back: dicts for dataclasses, lists for tuples; None is not known."""
-        from pydantic import TypeAdapter  # The child process, which may read from a slow disk, does without it.
 
-        return TypeAdapter(cls).validate_python({name: value for name, value in found.items() if value is not None})
+def read_host(config: RunConfig, driver_seconds: float) -> tuple[HostFacts, list[Diagnosis]]:
+    """Return the facts of this host, read by a child process, and a finding if they cannot be read.
+
+    The NVIDIA driver has `distributed.driver_timeout_s`, but not more than `driver_seconds`.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    reader, writer = spawning.Pipe(duplex=False)
+    driver_seconds = min(driver_seconds, config.distributed.driver_timeout_s)
+    asked = (writer, wanted_folders(config.output_path, os.environ), driver_seconds)
+    child = spawning.Process(target=_send_facts, args=asked, daemon=True)
+    child.start()
+    writer.close()
+    try:
+        if reader.poll(max(PROBE_SECONDS, driver_seconds) + START_SECONDS):
+            return reader.recv(), []
+        why = "no answer in time"
+    except EOFError:
+        child.join(1.0)
+        why = f"the process that reads them has ended with {child.exitcode}"
+    finally:
+        child.kill()
+    seen = f"the facts of this host cannot be read: {why}"
+    return HostFacts(host=socket.gethostname()), [Diagnosis("host", "error", seen, "an answer in time")]
+
+
+def _send_facts(writer: Connection, folders: Sequence[tuple[str, str, str]], driver_seconds: float) -> None:
+    die_with_parent()
+    writer.send(gather_facts(folders, driver_seconds))
+    os._exit(0)  # A probe may still be hanging in a thread.
 
 
 def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Returns (purpose, path, the setting that chooses another path) for each folder that a run writes to.
+    """Return (purpose, path, the setting that chooses another path) for each folder that a run writes to.
 
     The defaults of the caches are from the documentation of torch, triton, CUDA and matplotlib.
     """
-    home = environ.get("HOME", "/")
+    home, scratch = environ.get("HOME", "/"), environ.get("TMPDIR", "/tmp")
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
     user = environ.get("USER", "") or str(os.getuid())
-    scratch = environ.get("TMPDIR", "/tmp")
-    inductor = environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{scratch}/torchinductor_{user}"
-    return [
-        ("output", str(output_path.expanduser().absolute()), "output_path"),
-        ("data cache", cache, "XDG_CACHE_HOME"),
-        ("triton cache", environ.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache", "TRITON_CACHE_DIR"),
-        ("inductor cache", inductor, "TORCHINDUCTOR_CACHE_DIR"),
-        ("CUDA cache", environ.get("CUDA_CACHE_PATH") or f"{home}/.nv/ComputeCache", "CUDA_CACHE_PATH"),
-        ("matplotlib cache", environ.get("MPLCONFIGDIR") or f"{cache}/matplotlib", "MPLCONFIGDIR"),
+    caches = [
+        ("data cache", "XDG_CACHE_HOME", cache),
+        ("triton cache", "TRITON_CACHE_DIR", f"{home}/.triton/cache"),
+        ("inductor cache", "TORCHINDUCTOR_CACHE_DIR", f"{scratch}/torchinductor_{user}"),
+        ("CUDA cache", "CUDA_CACHE_PATH", f"{home}/.nv/ComputeCache"),
+        ("matplotlib cache", "MPLCONFIGDIR", f"{cache}/matplotlib"),
     ]
+    output = ("output", str(output_path.expanduser().absolute()), "output_path")
+    return [output, *((purpose, environ.get(name) or default, name) for purpose, name, default in caches)]
 
 
-def gather_facts(folders: Sequence[tuple[str, str, str]], seconds: float = PROBE_SECONDS) -> HostFacts:
-    """Returns the facts without those that take longer than `seconds`."""
-    most_of_it = 0.8 * seconds
+def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float = PROBE_SECONDS) -> HostFacts:
+    """Return the facts without those that take longer than PROBE_SECONDS; the NVIDIA driver has a limit of its own."""
     probes: dict[str, Callable[[], Any]] = {
         "boot": boot_id,
         "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "infiniband": _infiniband,
-        "driver": lambda: ask_driver(most_of_it),
-        "gpu_health": lambda: tuple(probe_gpus(most_of_it)),
-        "xids": lambda: tuple(xids(read_kernel_log())),
+        "driver": lambda: ask_driver(driver_seconds),
+        "gpu_health": lambda: _gpu_health(driver_seconds),
+        "xids": read_xids,
         "fabric": lambda: probe_fabric(os.environ),
-        "user": lambda: _user(os.environ),
+        "user": _user,
         "cpus": read_cpus,
-        "shadows": lambda: tuple(_shadows(os.environ)),
+        "shadows": _shadows,
     }
     answers: dict[Any, Any] = {}
-    finished: set[Any] = set()
 
     def probe(name: Any, ask: Callable[[], Any]) -> None:
         with contextlib.suppress(OSError, ValueError):
             answers[name] = ask()
-        finished.add(name)
 
     asked = [*probes.items(), *((folder, partial(probe_folder, *folder)) for folder in folders)]
     threads = [threading.Thread(target=probe, args=entry, daemon=True) for entry in asked]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    started = time.monotonic()
+    for thread, (name, _) in zip(threads, asked, strict=True):
+        seconds = driver_seconds + 1 if name in ("driver", "gpu_health") else PROBE_SECONDS
+        thread.join(max(0.0, started + seconds - time.monotonic()))
+    versions = {"noether": __version__, "python": platform.python_version()}
+    with contextlib.suppress(PackageNotFoundError):
+        versions["torch"] = version("torch")
     return HostFacts(
         host=socket.gethostname(),
-        versions=_versions(),
+        versions=versions,
         container=container_engine(os.environ),
         folders=tuple(answers.get(folder) or Folder(*folder) for folder in folders),
-        unanswered=tuple(name for name in probes if name not in finished),
         **{name: answers[name] for name in probes if name in answers},
     )
 
 
 def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
-    """Examines the file system that a folder is on or would be created on. Hangs if that file system hangs."""
-    text = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
-    resolved = os.path.realpath(path)
-    mount = mount_of(resolved, read_mounts(text))
-    nearest = next(str(each) for each in (Path(resolved), *Path(resolved).parents) if each.exists())
+    """Examine the file system that a folder is on or would be created on. Hangs if that file system hangs."""
+    mounts = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
+    resolved = Path(os.path.realpath(path))
+    kind, source = mount_of(resolved, mounts)
+    nearest = next(each for each in (resolved, *resolved.parents) if each.exists())
     free, refusal = 0, ""
     try:
         numbers = os.statvfs(nearest)
@@ -179,8 +223,31 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
             probe.write(b"0" * 4096)
     except OSError as error:
         refusal = f"{error.strerror or error} ({nearest})"
-    folder = Folder(purpose, path, fixed_by, answered=True, free=free, refusal=refusal)
-    return replace(folder, kind=mount.kind, source=mount.source, on_network=mount.on_network) if mount else folder
+    return Folder(purpose, path, fixed_by, answered=True, kind=kind, source=source, free=free, refusal=refusal)
+
+
+def mount_of(path: Path, mounts: str) -> tuple[str, str]:
+    """Return type and source of the file system that an absolute path is on, by the text of /proc/self/mountinfo.
+
+    The longest mount point above the path counts; of equal ones, the last. Optional fields end at a single dash, and
+    spaces are written \\040 (proc(5)).
+    """
+    found, depth = ("", ""), 0
+    for line in filter(None, map(_LINE.match, mounts.splitlines())):
+        point, kind, source = (
+            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word) for word in line.groups()
+        )
+        if path.is_relative_to(point) and len(Path(point).parts) >= depth:
+            found, depth = (kind, source), len(Path(point).parts)
+    return found
+
+
+def _gpu_health(seconds: float) -> tuple[GpuHealth, ...]:
+    try:
+        found: tuple[GpuHealth, ...] = ask_nvml(read_health, seconds)
+        return found
+    except pynvml.NVMLError:
+        return ()  # `check_driver` says why.
 
 
 def _infiniband() -> Infiniband:
@@ -191,45 +258,25 @@ def _infiniband() -> Infiniband:
     return Infiniband(ports, nodes, can_load("libibverbs.so.1"))
 
 
-def _user(environ: Mapping[str, str]) -> User:
-    try:
-        entry = pwd.getpwuid(os.getuid())
-        name, home = entry.pw_name, entry.pw_dir
-    except KeyError:
-        name, home = "", ""
-    home = environ.get("HOME") or home
+def _user() -> User:
+    name = home = ""
+    with contextlib.suppress(KeyError):
+        name, home = pwd.getpwuid(os.getuid()).pw_name, pwd.getpwuid(os.getuid()).pw_dir
+    home = os.environ.get("HOME") or home
     return User(os.getuid(), name, home, bool(home) and Path(home).is_dir())
 
 
-def _shadows(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns (name, folder) of each module in PYTHONPATH or ~/.local that hides an installed or standard one."""
-    folders = [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder in sys.path]
+def _shadows() -> tuple[tuple[str, str], ...]:
+    """Return (name, folder) of each module in PYTHONPATH or ~/.local that hides an installed or standard one."""
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder in sys.path]
     if site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path:
         folders.append(site.getusersitepackages())
     own = {path for path in sys.path if path.startswith(sys.prefix)}
-    standard = {name for name in sys.stdlib_module_names if not name.startswith("_")}
-    found = []
-    for folder in folders:
-        if folder in own or os.path.realpath(folder) in own:
-            continue
-        for name in sorted({entry.partition(".")[0] for entry in os.listdir(folder)} & {*standard, *PACKAGES}):
-            if any((Path(folder) / each).exists() for each in (f"{name}.py", f"{name}/__init__.py")):
-                found.append((name, folder))
-    return found
-
-
-def _versions() -> dict[str, str]:
-    found = {"noether": __version__, "python": platform.python_version()}
-    with contextlib.suppress(PackageNotFoundError):
-        found["torch"] = version("torch")
-    return found
-
-
-if __name__ == "__main__":
-    from noether.launch.processes.death_signal import die_with_parent
-
-    die_with_parent()
-    asked = json.loads(sys.argv[1])
-    gathered = gather_facts([tuple(folder) for folder in asked["folders"]], asked["seconds"])
-    print(json.dumps(asdict(gathered)), flush=True)
-    os._exit(0)  # A probe may still be hanging in a thread.
+    hidden = {*PACKAGES, *(name for name in sys.stdlib_module_names if not name.startswith("_"))}
+    return tuple(
+        (name, folder)
+        for folder in folders
+        if not own & {folder, os.path.realpath(folder)}
+        for name in sorted({entry.partition(".")[0] for entry in os.listdir(folder)} & hidden)
+        if any((Path(folder) / each).exists() for each in (f"{name}.py", f"{name}/__init__.py"))
+    )

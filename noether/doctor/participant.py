@@ -1,131 +1,264 @@
-"""One of the doctor's processes in a run of several: its ranks, what it finds on its own host, and what it answers."""
+"""One process of the doctor: its ranks, which meet as those of a training do, and what it finds on its own host."""
 
+import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import wait
 from typing import Any
 
-from noether.common.cpus import usable_cpus
+from noether.common.errors import JoinError, RequestError, one_line
 from noether.config.schema import RunConfig
-from noether.doctor.chain import MARGIN_SECONDS
-from noether.doctor.diagnosis import Diagnosis
-from noether.doctor.gpu_checks import check_fabric, check_gpu_health
+from noether.doctor.diagnosis import Diagnosis, refused, skipped
+from noether.doctor.host_checks import check_host
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.machine_checks import (
-    check_container,
-    check_cores,
-    check_folder,
-    check_infiniband,
-    check_locked_memory,
-    check_shared_memory,
-    check_user,
-)
-from noether.doctor.own_host import RankChildren, TimeBudget
-from noether.doctor.software_checks import check_devices, check_driver, check_imports, check_torch, check_versions
+from noether.doctor.report import DoctorReport
+from noether.doctor.world_checks import CHAIN, check_agreement, check_chain, check_names, check_presence
 from noether.launch.detect.placement import Placement
+from noether.launch.processes.context import WorkerContext, WorkerReport
+from noether.launch.processes.failure import is_echo
+from noether.launch.processes.hub import Hub
+from noether.launch.processes.listener import RunListener
+from noether.launch.processes.local_ranks import LocalRanks
+from noether.launch.processes.spoke import Spoke
+from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record
 
 TORCH_SHARE = 0.5
 """How long `import torch` may take, as a share of the whole time: 25 s by default."""
-DEVICES_SECONDS = 10.0
-MEETING_SHARE = 0.36
-"""How long to wait for the other ranks, as a share of the whole time: 18 s by default."""
+LEADER_SHARE, FOLLOWER_SHARE = 0.9, 0.8
+"""When the processes stop waiting for their ranks, as shares of the whole time: rank 0 may have started earlier."""
+POLL_S = 0.2
+"""The longest time between two looks at a link, which has time limits of its own."""
 
 
-@dataclass(frozen=True)
+class TimeBudget:
+    """Tracks how much of its seconds the doctor has left.
+
+    For the watchdog, `step` is what it does, and `scratch` the folder that it has made, "" before.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.step, self.scratch = seconds, "start", ""
+        self._deadline = time.monotonic() + seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """Return this share of the whole time, or the time left if that is less, but always more than zero."""
+        return max(0.1, min(share * self.seconds, self._deadline - time.monotonic()))
+
+
+def examine_rank(context: WorkerContext, asks: int) -> int:
+    """Be a rank of the doctor: the target of its workers."""
+    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), where rank 0 prints JSON.
+    write_to_log(context.run_info.log_folder / f"rank-{context.worker.rank}.log")
+    from noether.doctor.collectives import walk_steps  # With torch, which may be broken.
+
+    walk_steps(context, asks=asks)
+    return 0
+
+
+@dataclass
 class Participant:
-    """This process: its place in the run, the torch children of its ranks, and its findings so far."""
+    """This process: its place in the run, its ranks and their link to the other processes, its findings so far."""
 
     config: RunConfig
     facts: HostFacts
     placement: Placement
-    children: RankChildren
+    workers: LocalRanks
+    link: Hub | Spoke
     clock: TimeBudget
     found: list[Diagnosis]
+    started: float = field(default_factory=time.monotonic)
 
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks of the run that this process answers for."""
-        return tuple(worker.rank for worker in self.placement.workers)
+    def wait_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
+        """Serve the ranks and the link until something is true, or the time is up; return whether it is true."""
+        deadline, link, workers, has_met = time.monotonic() + seconds, self.link, self.workers, False
+        while True:
+            if isinstance(link, Spoke) and workers.listener_seen:
+                link.look_for(workers.listener_seen)
+            # The other processes of a torchrun are found by its ranks, through its store.
+            link.note_arrivals(workers.arrived if self.placement.endpoint.served_by else link.own_ranks)
+            link.poll()
+            if link.meeting is not None and not has_met:
+                workers.admit(link.meeting)
+                has_met = True
+            left = deadline - time.monotonic()
+            if is_over() or left <= 0:
+                return is_over()
+            workers.hear(wait([*link.descriptors(), *workers.sources()], min(left, POLL_S)))
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers rank 0, which asks itself too: a report, the time, or a step of the chain on each rank here."""
-        if asked["do"] == "report":
-            return self.report()
-        if asked["do"] == "clock":
-            return {"time": time.time()}
-        self.clock.step = asked["do"]
-        return {"answers": self.children.step(asked, asked["seconds"] + MARGIN_SECONDS)}
+    def has_settled(self) -> bool:
+        """Whether it is known where the ranks meet, or that they cannot; rank 0 waits for nobody where some refuse."""
+        link = self.link
+        refuses = isinstance(link, Hub) and link.reports and not set(link.missing).difference(*link.came)
+        if self.placement.endpoint.served_by and not self.workers.alive:
+            return True
+        return link.is_settled or bool(refuses)
+
+    def is_done(self) -> bool:
+        """Whether the ranks here have done what they can."""
+        going_on = [rank for rank in self._told() if rank["rank"] in self.workers.alive]
+        if any("torch" not in rank for rank in going_on):
+            return time.monotonic() - self.started >= self.clock.seconds * TORCH_SHARE
+        cannot_meet = self.has_settled() and self.link.meeting is None
+        return not going_on or (cannot_meet and all("devices" in rank for rank in going_on))
+
+    def _meeting_findings(self) -> Iterator[Diagnosis]:
+        """Return what came of meeting; nothing where only rank 0 has something to say of it."""
+        link, host, is_hub = self.link, self.link.endpoint.host, isinstance(self.link, Hub)
+        meeting, failure, why = link.meeting, link.failure, link.not_met
+        if meeting is not None:
+            yield Diagnosis("names", "ok", f"{host} is {meeting.address}" if meeting.address != host else host)
+        elif failure is not None:
+            finding = refused("agreement", failure.refusal)
+            is_own = failure.rank in link.own_ranks
+            yield finding if is_own else replace(finding, seen=f"{failure.who}: {finding.seen}")
+        elif isinstance(why, RequestError):
+            if not (is_hub and isinstance(why, JoinError)):
+                yield refused("names" if why.code == "master-not-resolved" else "port", why)
+        elif why is not None:
+            yield Diagnosis("port", "error", one_line(why), "rank 0 listening there")
+        elif is_hub and not self.has_settled():
+            yield Diagnosis("names", "error", f"{host}: no answer in time", "a name server that answers")
+        if meeting is None:  # The store of a launcher may have refused ranks.
+            yield from (
+                refused("port", told.refusal) for told in self.workers.reports.values() if told.kind == "refused"
+            )
+
+    def _told(self) -> list[dict[str, Any]]:
+        """Return what each rank here has told of its steps, as `check_chain` takes it."""
+        found = []
+        for rank, worker in self.workers.workers.items():
+            log, report = worker.context.run_info.log_folder / f"rank-{rank}.log", self.workers.reports.get(rank)
+            told: dict[str, Any] = {"rank": rank, "device": worker.context.worker.device.kind}
+            told |= {"error": f"no answer within {time.monotonic() - self.started:.0f} s", "follows": "timed-out"}
+            if report is not None:
+                follows = report.follows or ("lost-peer" if is_echo(report) else "")
+                told |= {"error": report.message.partition("\n")[0][:300], "follows": follows}
+                if report.kind == "died" and log.is_file():
+                    words = log.read_text(errors="replace").strip().splitlines()[-1:]
+                    told["error"] = ": ".join([told["error"], *(line[:300] for line in words)])
+            with suppress(FileNotFoundError):
+                told |= json.loads(log.with_suffix(".json").read_text())
+            found.append(told)
+        return found
 
     def report(self) -> dict[str, Any]:
-        """Runs this host's checks and returns everything that this process found."""
-        mine = [*self.found, *self._host_findings()]
-        return {
-            "findings": [asdict(replace(found, hosts=(self.facts.host,), ranks=self.ranks)) for found in mine],
-            "host": self.facts.host,
-            "facts": asdict(self.facts),
-            "versions": self._versions(),
-            "torch_works": "error" not in self.children.versions,
-            "gpu_ranks": self.children.gpu_ranks,
-            "node_rank": self.placement.node_rank,
-            "ranks": list(self.ranks),
-        }
-
-    def _host_findings(self) -> list[Diagnosis]:
-        self.clock.step = "import torch"
-        facts, torch = self.facts, self._torch()
-        devices: dict[str, Any] = {}
-        if "error" not in torch:
-            self.clock.step = "the devices"
-            devices = self.children.ask_first({"do": "devices"}, self.clock.left(DEVICES_SECONDS))
-        return [
-            check_versions(facts, torch),
-            check_torch(torch, os.getloadavg()[0], usable_cpus()),
-            check_driver(facts, torch),
-            check_devices(facts, torch, devices, os.environ),
-            *check_gpu_health(facts),
-            check_imports(facts),
-            check_container(facts),
-            check_shared_memory(facts, self.placement.local_world_size if self.children.gpu_ranks else 0),
-            check_infiniband(facts),
-            check_fabric(facts, os.environ),
-            check_locked_memory(facts),
-            check_cores(facts, os.environ, len(self.placement.workers), self.placement.local_world_size),
-            check_user(facts, os.environ),
-            *(check_folder(folder) for folder in facts.folders),
-        ]
-
-    def _torch(self) -> dict[str, Any]:
-        return self.children.wait_for_torch(self.clock.share(TORCH_SHARE))
-
-    def _versions(self) -> dict[str, str]:
-        """The versions and the kind of device, by name, that should be the same on every host."""
-        torch = self.children.versions
-        built = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
+        """Return everything that this process found, for JSON."""
+        told = self._told()
+        lacking = next((rank for rank in told if "torch" not in rank), None)
+        torch = told[0].get("torch", {})
+        if lacking is not None:
+            torch = {"error": lacking["error"], "late": lacking["follows"] == "timed-out"}
+        devices = told[0].get("devices") or {"error": told[0]["error"]} if lacking is None else {}
+        here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
+        # What should be the same on every host.
+        versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
         image = image_record()
         if image is not None:  # Docker's own digest is not known inside; revision and lock are.
-            built["image"] = (
-                image["digest"] or f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
-            )
-        return {**self.facts.versions, **built, "devices": self.placement.workers[0].device.kind}
+            built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
+            versions["image"] = image["digest"] or built
+        return {
+            "findings": [
+                (found.check, found.level, found.seen, found.expected, found.fix)
+                for found in (*self.found, *self._meeting_findings(), *here)
+            ],
+            "host": self.facts.host,
+            "facts": asdict(self.facts),
+            "versions": {**self.facts.versions, **versions, "devices": self.placement.workers[0].device.kind},
+            "torch_works": lacking is None and "devices" in told[0],
+            "told": told,
+            "node_rank": self.placement.node_rank,
+            "ranks": [worker.rank for worker in self.placement.workers],
+        }
 
-    def exchange_listener(self, port: int = 0) -> int:
-        """Writes the port of rank 0's listener to the store that a launcher serves, or reads it there; returns it.
 
-        It is 0, and what was found says why, if the store does not answer, or torch cannot be imported.
-        """
-        endpoint, seconds = self.placement.endpoint, self.clock.share(MEETING_SHARE)
-        answer = self._torch()
-        self.clock.step = f"the store of {endpoint.served_by}"
-        if "error" not in answer:
-            where = {"endpoint": asdict(endpoint), "restarts": self.placement.restarts}
-            request = {"do": "listener", **where, "port": port, "seconds": seconds}
-            answer = self.children.ask_first(request, seconds + 1)
-        if "error" in answer:
-            fix = f"noether doctor      (on {self.placement.nodes[0]}: check that it starts)"
-            if port:
-                fix = "unset MASTER_ADDR MASTER_PORT      (torchrun sets them itself)"
-            seen = f"{endpoint.host}:{endpoint.port}: {answer['error']}"
-            self.found.append(Diagnosis("port", "error", seen, f"the store of {endpoint.served_by}", fix))
-        return int(answer.get("port", 0))
+def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
+    """Run rank 0's process: let the ranks meet, ask every process, and fill the report."""
+    process.clock.step = "the ranks, and what every host found"
+    hub.ask({"do": "report"}, dict, hub.peers)  # Those that come later are asked, too.
+    seconds = process.clock.left(LEADER_SHARE)
+    process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(hub.peers), seconds)
+    told = [process.report(), *(hub.answers[ranks] for ranks in sorted(hub.answers))]
+    lost = _lost(hub, seconds)
+    for answer in told:
+        report.add(answer)
+    for ranks, loss in lost.items():
+        seen = f"ranks {list(ranks)} connected, then stopped answering: {loss.message}"
+        is_refusal = loss.kind == "refused"
+        finding = refused("agreement", loss.refusal) if is_refusal else Diagnosis("peers", "error", seen, "an answer")
+        report.findings.append(replace(finding, hosts=(loss.host,), ranks=ranks))
+    if listener is not None:
+        versions: dict[str, dict[str, str]] = {}
+        for answer in told:  # Ranks of one host may differ too; then each has its own entry.
+            is_known = versions.setdefault(answer["host"], answer["versions"]) == answer["versions"]
+            name = answer["host"] if is_known else f"{answer['host']} rank {answer['ranks'][0]}"
+            versions[name] = answer["versions"]
+        boots = {answer["node_rank"]: (answer["host"], answer["facts"]["boot"] or "") for answer in told}
+        together = [check_agreement(versions), check_names(boots)]
+        report.findings += [*_presence(process, hub, listener, told, lost), *together]
+    meeting, why_not = hub.meeting, "torch cannot be imported everywhere"
+    if meeting is None:
+        why_not = "not every rank connected" if isinstance(hub.not_met, JoinError) else "the ranks have not met"
+    elif lost:
+        why_not = "a rank stopped answering"
+    elif all(answer["torch_works"] for answer in told):
+        steps, hosts = [rank for answer in told for rank in answer["told"]], {answer["host"] for answer in told}
+        report.findings += check_chain(steps, hub.world_size, f"{meeting.address}:{meeting.port}", len(hosts))
+        return
+    report.findings += [skipped(name, why_not) for name in CHAIN]
+
+
+def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
+    """Run every other process: answer rank 0, or fill the report and return True, so that it is printed here."""
+    process.clock.step = "the ranks, and reaching rank 0"
+
+    def is_over() -> bool:
+        return process.has_settled() and process.is_done() and (spoke.question is not None or not spoke.peers)
+
+    process.wait_until(is_over, process.clock.left(FOLLOWER_SHARE))
+    if spoke.question is not None and spoke.peers:
+        spoke.answer(process.report())
+        process.wait_until(lambda: not spoke.peers, process.clock.left())
+        return False
+    report.add(process.report())
+    report.findings += [skipped(name, "rank 0 was not reached") for name in CHAIN]
+    report.as_follower()
+    return True
+
+
+def _lost(hub: Hub, seconds: float) -> dict[tuple[int, ...], WorkerReport]:
+    """Return, by their ranks, the processes that did not answer, refused the run, or are gone."""
+    found = {
+        peer.ranks: WorkerReport(peer.ranks[0], peer.host, "lost", f"no answer within {seconds:.0f} s")
+        for peer in hub.silent(hub.peers)
+    }
+    for rank, loss in hub.reports.items():
+        if not any(rank in ranks for ranks in (*found, *hub.answers)):
+            found[next((ranks for ranks in hub.came if rank in ranks), (rank,))] = loss
+    return found
+
+
+def _presence(
+    process: Participant,
+    hub: Hub,
+    listener: RunListener,
+    told: list[dict[str, Any]],
+    lost: Mapping[tuple[int, ...], WorkerReport],
+) -> list[Diagnosis]:
+    """Name the ranks that are missing, and those of other runs that were refused."""
+    nodes, came = process.placement.nodes, dict[int, tuple[str, list[int]]]()
+    for answer in told:
+        came.setdefault(answer["node_rank"], (answer["host"], []))[1].extend(answer["ranks"])
+    for number, (ranks, loss) in enumerate(lost.items()):
+        node = nodes.index(loss.host) if loss.host in nodes else -1 - number
+        came.setdefault(node, (loss.host, []))[1].extend(ranks)
+    # Else they had no way to come.
+    is_known = hub.reports or hub.meeting is not None or isinstance(hub.not_met, JoinError)
+    found = [check_presence(hub.world_size, nodes, came, hub.run_info.distributed.init_timeout_s)] if is_known else []
+    for caller in listener.strays.values():
+        seen = f"rank {caller.ranks[0]} on {caller.host} was refused: it is of {caller.identity}"
+        found.append(Diagnosis("peers", "warning", seen, f"ranks of this run: {hub.run_info.identity}"))
+    return found

@@ -4,10 +4,10 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from noether import __version__
@@ -33,8 +33,9 @@ class DoctorReport:
 
     def add(self, told: dict[str, Any]) -> None:
         """Records what a process told in its report. Each host is kept once, with all its ranks."""
-        self.findings += [Diagnosis.from_dict(fields) for fields in told["findings"]]
         facts, ranks = told["facts"], told["ranks"]
+        found = [Diagnosis(*words) for words in told["findings"]]
+        self.findings += [replace(finding, hosts=(facts["host"],), ranks=tuple(ranks)) for finding in found]
         for entry in self.hosts:
             if entry["facts"]["host"] == facts["host"] and entry["facts"]["boot"] == facts["boot"]:
                 entry["ranks"] = sorted({*entry["ranks"], *ranks})
@@ -47,7 +48,7 @@ class DoctorReport:
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the report for JSON."""
+        """Return the report for JSON."""
         return {
             "noether": __version__,
             "host": self.host,
@@ -60,46 +61,32 @@ class DoctorReport:
         }
 
 
-def summary(findings: list[Diagnosis]) -> str:
-    """Returns the last line of the report: how many findings of each level there are."""
-    counts = Counter(finding.level for finding in findings)
-    parts = [*(counted(counts[level], level) for level in ("error", "warning")), f"{counts['ok']} ok"]
-    return ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
-
-
-def where(finding: Diagnosis, hosts: int) -> str:
-    """Returns the hosts of a finding as text, "" if it concerns all of them."""
-    if not finding.hosts or (hosts > 0 and len(finding.hosts) >= hosts):
-        return ""
-    return first_of(finding.hosts, HOSTS_SHOWN)
-
-
 def print_report(report: DoctorReport, as_json: bool) -> None:
     """Prints the report; a process that did not reach rank 0 prints to standard error."""
     stream = sys.stderr if report.to_stderr else sys.stdout
     if as_json and not report.to_stderr:
         print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)
         return
-    findings = merged(report.findings)
+    findings, hosts = merged(report.findings), len(report.hosts)
     head, place = f"noether doctor: no ranks on {report.host}", report.placement
     if place is not None:
         ranks = counted(place.world_size, "rank")
         head = f"noether doctor: {place.launcher}, {ranks} on {', '.join(place.nodes[:HOSTS_SHOWN])}"
     if report.to_stderr:
         head = f"noether doctor on {report.host}, which could not report to rank 0"
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for finding in findings:
-        hosts = where(finding, len(report.hosts))
-        seen = Text.assemble((f"{hosts}: ", "bold"), finding.seen) if hosts else Text(finding.seen)
+        is_of_some = finding.hosts and (not hosts or len(finding.hosts) < hosts)
+        where = f"{first_of(finding.hosts, HOSTS_SHOWN)}: " if is_of_some else ""
+        seen = Text.assemble((where, "bold"), finding.seen)
         table.add_row(Text(finding.level, style=STYLES[finding.level]), finding.check, seen)
         if finding.level in ("error", "warning"):
             for label, text in (("expected", finding.expected), ("fix", finding.fix)):
                 if text:
                     table.add_row("", Text(label, style="dim"), Text(text))
-    console = Console(None, speaks=True, stream=stream)
-    seconds = time.monotonic() - report.started
-    console.say(Text(head, style="bold"), table, f"{summary(findings)}; {seconds:.0f} s", sep="\n")
+    counts = Counter(finding.level for finding in findings)
+    parts = [*(counted(counts[level], level) for level in ("error", "warning")), f"{counts['ok']} ok"]
+    summary = ", ".join(parts) + (f", {counts['skipped']} skipped" if counts["skipped"] else "")
+    console, seconds = Console(None, speaks=True, stream=stream), time.monotonic() - report.started
+    console.say(Text(head, style="bold"), table, f"{summary}; {seconds:.0f} s", sep="\n")
     stream.flush()

@@ -1,40 +1,51 @@
-"""Checks that all ranks are present and that the hosts agree in versions, devices and time. Pure functions."""
+"""Checks that all ranks are present, that the hosts agree, and the chain between the ranks. Pure functions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from noether.common.numbers import counted
-from noether.doctor.diagnosis import Diagnosis, Level
+from noether.doctor.diagnosis import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.rank_state import named_ranks
 
-CLOCK_SECONDS = 1.0
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
 """A run cannot work on hosts that differ in them: its link refuses another noether, torch or kind of device, and other
 settings; another CUDA or NCCL, which the link does not compare, fails later."""
+CHAIN = {
+    "store": ("every rank can write to and read from rank 0's store", "master_port=PORT      (an open port)"),
+    "gloo": (
+        "a sum over all ranks",
+        "export GLOO_SOCKET_IFNAME=INTERFACE      (from ip -br address: the one that reaches the other hosts)",
+    ),
+    "nccl": (
+        "a sum over all GPUs",
+        "NCCL_DEBUG=INFO noether doctor      (then NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1)",
+    ),
+    "bandwidth": ("sums that finish in seconds", "check the hosts' network links (ethtool, ibstat)"),
+}
+"""The steps between the ranks: what should work, and the fix if it does not."""
 
 
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
 ) -> Diagnosis:
-    """Checks that all ranks are present: `came` has host and ranks of those that did within `seconds`, by node rank."""
-    here = sorted(rank for _, ranks in came.values() for rank in ranks)
-    missing = sorted(set(range(world_size)) - set(here))
-    if not missing:
-        return Diagnosis("peers", "ok", f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}")
+    """Check that all ranks are present: `came` has host and ranks of those that did within `seconds`, by node rank."""
+    missing = set(range(world_size)).difference(*(ranks for _, ranks in came.values()))
     absent = [name for index, name in enumerate(nodes) if index not in came]
     there = ", ".join(f"{named_ranks(ranks)} on {host}" for host, ranks in came.values())
     who = f"none from {', '.join(absent)}" if absent else "other ranks of their hosts did"
     seen = f"{named_ranks(missing)} did not connect within {seconds:.0f} s ({who}); {there} did"
-    fix = "noether doctor"
-    if absent:
-        fix = f"noether doctor      (on {absent[0]} alone: check that it starts and can reach this host)"
-    return Diagnosis("peers", "error", seen, f"{world_size} ranks", fix, ranks=tuple(missing))
+    alone = f"      (on {absent[0]} alone: check that it starts and can reach this host)" if absent else ""
+    works = f"all {world_size} ranks, on {', '.join(host for host, _ in came.values())}"
+    fix, wanted = f"noether doctor{alone}", f"{world_size} ranks"
+    found = first_of_problems("peers", works, (missing, "error", seen, wanted, fix))
+    return replace(found, ranks=tuple(sorted(missing)))
 
 
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
-    """Checks that all hosts have the same versions and devices; `versions` has those of each host, by name."""
+    """Check that all hosts have the same versions and devices; `versions` has those of each host, by name."""
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
         for host, found in versions.items():
@@ -51,43 +62,73 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
-    """Checks that no two machines share a name: `boots` has, by node rank, the host's name and its kernel's boot id."""
+    """Check that no two machines share a name: `boots` has, by node rank, the host's name and its kernel's boot id."""
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
         by_name.setdefault(name, {})[boot] = node
-    for name, machines in by_name.items():
-        if len(machines) > 1:
-            nodes = ", ".join(str(node) for node in machines.values())
-            fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
-            seen = f"nodes {nodes} are all called {name}"
-            return Diagnosis("host names", "error", seen, "a different name for each machine", fix)
-    names = counted(len(by_name), "host name")
-    return Diagnosis("host names", "ok", f"{names}, each used by one machine")
+    shared = [(name, machines.values()) for name, machines in by_name.items() if len(machines) > 1]
+    seen = "; ".join(f"nodes {', '.join(map(str, nodes))} are all called {name}" for name, nodes in shared)
+    fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
+    works, wanted = (
+        f"{counted(len(by_name), 'host name')}, each used by one machine",
+        "a different name for each machine",
+    )
+    return first_of_problems("host names", works, (seen, "error", seen, wanted, fix))
 
 
-def check_clocks(offsets: Mapping[str, tuple[float, float]]) -> Diagnosis:
-    """Checks the hosts' clocks; `offsets`: how far each is ahead of rank 0's, and the doubt in that, in seconds."""
-    off = {host: ahead for host, (ahead, doubt) in offsets.items() if abs(ahead) - doubt > CLOCK_SECONDS}
-    if off:
-        by = {host: f"{abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" for host, ahead in off.items()}
-        seen = ", ".join(f"{host} is {how}" for host, how in by.items())
-        fix = "timedatectl set-ntp true      (or chronyc makestep, on the host)"
-        wanted = f"within {CLOCK_SECONDS:g} s of rank 0's: file and log times are compared"
-        return Diagnosis("clocks", "warning", seen, wanted, fix)
-    worst = max((abs(ahead) for ahead, _ in offsets.values()), default=0.0)
-    return Diagnosis("clocks", "ok", f"within {max(worst, 0.001):.3f} s of rank 0's")
+def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, hosts: int) -> list[Diagnosis]:
+    """Check each step of the chain, up to the first that failed.
+
+    `told` has of each rank its "rank" and "device", by name what each step told that it has done, and the "error" that
+    ended it, with "follows" as in `WorkerReport`. `where` is the address of the store.
+    """
+    found: list[Diagnosis] = []
+    gpus = sum(rank["device"] == "cuda" for rank in told)
+    interfaces = sorted({rank["gloo"]["interface"] for rank in told if rank.get("gloo", {}).get("interface")})
+    works = {
+        "store": f"{world_size} ranks write and read at {where}",
+        "gloo": f"a sum over {world_size} ranks" + (f", through {', '.join(interfaces)}" if interfaces else ""),
+        "nccl": f"a sum over {counted(gpus, 'GPU')}",
+    }
+    for name in CHAIN:
+        broken = _broken(name, told, world_size)
+        if broken is not None:
+            later = list(CHAIN)[len(found) + 1 :]
+            return [*found, broken, *(skipped(other, f"{name} failed") for other in later)]
+        if name == "bandwidth":
+            found.append(check_bandwidth([rank[name] for rank in told if rank[name]], hosts))
+        elif name == "nccl" and not gpus:
+            found.append(skipped(name, "no rank has a CUDA device"))
+        else:
+            found.append(Diagnosis(name, "ok", works[name]))
+    return found
 
 
-def check_bandwidth(backend: str, measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
-    """Checks the bandwidth measured by the slowest rank."""
+def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Diagnosis | None:
+    by_error: dict[str, list[int]] = {}
+    # What follows from a failure elsewhere, a time-out or a lost peer, comes after the others.
+    for rank in sorted((rank for rank in told if name not in rank), key=lambda rank: bool(rank["follows"])):
+        by_error.setdefault(rank["error"], []).append(rank["rank"])
+    lost = sorted(set(range(world_size)) - {rank["rank"] for rank in told})
+    if lost:
+        by_error["stopped answering"] = lost
+    if not by_error:
+        return None
+    said = [f"{named_ranks(ranks)}: {error}" for error, ranks in by_error.items()]
+    ranks = tuple(sorted(rank for failed in by_error.values() for rank in failed))
+    return Diagnosis(name, "error", "; ".join(said[:4]), *CHAIN[name], ranks=ranks)
+
+
+def check_bandwidth(measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
+    """Check the bandwidth that the slowest rank measured, as `collectives` tells it."""
     slowest = min(measured, key=lambda answer: answer["bus_mb_per_s"])
+    backend = slowest["backend"]
     seen = (
         f"{backend}: a sum of {slowest['large_bytes'] >> 20} MiB at {slowest['mb_per_s']:.0f} MB/s "
         f"(bus {slowest['bus_mb_per_s']:.0f} MB/s), a small one in "
         f"{max(answer['small_us'] for answer in measured):.0f} µs"
     )
-    enough = SLOW_MB_PER_S[backend]
-    if hosts > 1 and slowest["bus_mb_per_s"] < enough:
-        fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (from ip -br address: the fast one)"
-        return Diagnosis("bandwidth", "warning", seen, f"{enough:.0f} MB/s or more between hosts", fix)
-    return Diagnosis("bandwidth", "ok", seen)
+    enough, is_slow = SLOW_MB_PER_S[backend], slowest["bus_mb_per_s"] < SLOW_MB_PER_S[backend]
+    fix = f"export {backend.upper()}_SOCKET_IFNAME=INTERFACE      (from ip -br address: the fast one)"
+    wanted = f"{enough:.0f} MB/s or more between hosts"
+    return first_of_problems("bandwidth", seen, (hosts > 1 and is_slow, "warning", seen, wanted, fix))

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -116,16 +117,17 @@ def plan_run(
     *,
     visible_devices: str | None = None,
     environ: Mapping[str, str] = os.environ,
-    nvml: GpuDriver = nvml_gpus,
+    nvml: GpuDriver | None = None,
     facts: ProcessFacts | None = None,
 ) -> RunPlan:
     """Plans a run from its configuration and from where this process was started.
 
-    `visible_devices` is a mask for another machine; `nvml` stands for the NVIDIA driver, and `facts` for what the
-    system shows about this process (None: what it shows now).
+    `visible_devices` is a mask for another machine; `nvml` stands for the NVIDIA driver (None: that of this host),
+    and `facts` for what the system shows about this process (None: what it shows now).
     """
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
+    nvml = nvml or partial(nvml_gpus, config.distributed.driver_timeout_s)
     placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
     reasons = dict(placement.reasons)
     if visible_devices is None:

@@ -64,12 +64,19 @@ class RunningWorker:
 
 
 def start_workers(
-    placement: Placement, target: str, payload: Any, run_info: RunInfo, ports: RunPorts
+    placement: Placement,
+    target: str,
+    payload: Any,
+    run_info: RunInfo,
+    ports: RunPorts,
+    *,
+    methods: tuple[str, ...] = (),
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
     A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
-    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory.
+    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory. `methods`
+    are other ways than these two, to try in order: spawned workers import torch themselves, and nobody waits for that.
 
     Call it from the main thread, which must outlive the workers: their death signal follows the thread. A script that
     calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; the run's `log_folder`
@@ -81,7 +88,7 @@ def start_workers(
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
-    methods = start_methods(os.environ) if len(placement.workers) > 1 else ("fork",)
+    methods = methods or (start_methods(os.environ) if len(placement.workers) > 1 else ("fork",))
     packed = pickle.dumps(payload)
     log_folder = run_info.log_folder
     with refusals_told(log_folder):

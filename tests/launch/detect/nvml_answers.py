@@ -17,10 +17,13 @@ from noether.cli.model_commands import train
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.doctor.gpu_checks import check_gpu_health
+from noether.doctor.host_checks import check_driver
 from noether.doctor.host_facts import gather_facts
-from noether.doctor.software_checks import check_driver
 from noether.launch.planning.plan import plan_run
 from noether.training import begin
+
+LIMIT_S = 2.0
+LIMIT = f"distributed.driver_timeout_s={LIMIT_S}"
 
 
 def answer(ask: Callable[[], Any]) -> dict[str, Any]:
@@ -31,7 +34,7 @@ def answer(ask: Callable[[], Any]) -> dict[str, Any]:
 
 
 def planned() -> list[str]:
-    return [worker.device.name for worker in plan_run(load_config()).placement.workers]
+    return [worker.device.name for worker in plan_run(load_config([LIMIT])).placement.workers]
 
 
 def started() -> list[str]:
@@ -44,12 +47,12 @@ def started() -> list[str]:
 
     begin.train_here = stop  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
-        train(f"output_path={folder}")
+        train(f"output_path={folder}", LIMIT)
     return names
 
 
 def examined() -> list[list[str]]:
-    facts = gather_facts([("output", str(Path.cwd()), "output_path")])
+    facts = gather_facts([("output", str(Path.cwd()), "output_path")], LIMIT_S)
     doctor = [check_driver(facts, {"cuda": "13.0"}), *check_gpu_health(facts)]
     return [[found.level, found.seen, found.fix] for found in doctor]
 

@@ -31,7 +31,7 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, cache, tmp_path) -> Non
     assert done.returncode == 0, [finding for finding in report["findings"] if finding["level"] != "ok"]
     assert (report["launcher"], report["world_size"]) == ("slurm", 4)
     assert [host["ranks"] for host in report["hosts"]] == [[0, 1], [2, 3]]
-    for name in ("names", "peers", "agreement", "host names", "clocks", "store", "gloo", "bandwidth"):
+    for name in ("names", "peers", "agreement", "host names", "store", "gloo", "bandwidth"):
         assert found[name]["level"] == "ok", found[name]
     assert "through eth0" in found["gloo"]["seen"], "between hosts, and not over the loopback"
     assert len(found["torch"]["hosts"]) == 2
