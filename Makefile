@@ -62,7 +62,7 @@ else
 	$(BIN)/python -m tests.faults.frozen --cases 100
 	$(BIN)/python -m tests.faults.disks --cases 200
 	$(BIN)/python -m tests.faults.damage --cases 1500
-	$(BIN)/python -m tests.faults.changed --cases 300
+	$(BIN)/python -m tests.faults.changed --cases 150
 	$(BIN)/python -m tests.faults.strangers --cases 12
 endif
 

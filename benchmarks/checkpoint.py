@@ -20,9 +20,8 @@ import torch
 from record import ABOUT, at_least_one, finish, parser, row, told
 from torch import nn
 
-from noether.checkpoints.saver import Saver
 from noether.checkpoints.state import Progress, TrainingState
-from noether.checkpoints.writer import CheckpointWriter
+from noether.checkpoints.writer import CheckpointWriter, Saver
 from noether.core.data.loader import Batch
 from noether.core.tasks.base import Predictions, SampleMetrics, Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
@@ -93,7 +92,7 @@ class Arms:
 
     def settle(self) -> None:
         """Between arms: nothing is on its way, and the disk has what it was given."""
-        self.writer.make_room()
+        self.writer.wait()
         os.sync()
 
 

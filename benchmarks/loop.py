@@ -29,8 +29,7 @@ from record import ABOUT, Arm, at_least_one, finish, parser, row, serve, told
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from noether.checkpoints.saver import Saver
-from noether.checkpoints.writer import CheckpointWriter
+from noether.checkpoints.writer import CheckpointWriter, Saver
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
@@ -44,8 +43,7 @@ from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.runs.tracking.console import ConsoleTracker
-from noether.runs.tracking.metrics_file import MetricsFile
-from noether.runs.tracking.tracker import Trackers
+from noether.runs.tracking.tracker import MetricsFile, Trackers
 from noether.training.build import build_run
 from noether.training.loop import Loop
 

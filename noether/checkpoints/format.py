@@ -17,7 +17,6 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints import format_2
 from noether.common.errors import RequestError
 from noether.common.plain_file import create_plain, open_plain, read_plain
 from noether.common.stamped_file import StampedFile, stamped
@@ -26,10 +25,7 @@ from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, number, parse_object, read_metrics
 
 FORMAT = 4
-"""4: weights say the eps of their norms.
-
-3, which no release wrote, is refused: its weights do not, and have another than those of format 2.
-"""
+"""What meta.json says; checkpoints of 2 and 3, which no release wrote, are refused like any other."""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
@@ -62,11 +58,7 @@ class CheckpointFolder:
         return int(self.path.name.removeprefix(UPDATE))
 
     def meta(self) -> dict[str, Any]:
-        """Returns meta.json.
-
-        Raises:
-            DamagedCheckpoint: it cannot be read, or is not as it was written.
-        """
+        """Returns meta.json. DamagedCheckpoint: it cannot be read, or is not as it was written."""
         return dict(self._once(META, self._checked_meta)[1])
 
     def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
@@ -82,8 +74,8 @@ class CheckpointFolder:
 
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
-        if meta.get("format") not in (FORMAT, format_2.FORMAT):
-            raise ValueError(f"format {meta.get('format')!r:.40}, not {FORMAT} or {format_2.FORMAT}: another version")
+        if meta.get("format") != FORMAT:
+            raise ValueError(f"format {meta.get('format')!r:.40}, not {FORMAT}: another version")
         if meta.get("meta_sha256") != _meta_digest(meta):
             raise ValueError("another SHA-256 than when it was written")
         digests = meta.get("sha256")
@@ -91,7 +83,6 @@ class CheckpointFolder:
             raise ValueError("sha256 does not name the files of a checkpoint")
         if CHECKPOINT.fullmatch(self.path.name) and meta.get("updates") != self.updates:
             raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
-        meta = format_2.as_now(meta)
         counts = [meta.get(name) for name in _COUNTS]
         if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config"), dict):
             raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
@@ -116,11 +107,7 @@ class CheckpointFolder:
             raise self._damaged(damage, fix)
 
     def verified(self, name: str) -> StampedFile:
-        """Returns one of its files, which is as it was written.
-
-        Raises:
-            DamagedCheckpoint: it is not, or meta.json does not name it.
-        """
+        """Returns one of its files, which is as it was written. DamagedCheckpoint: it is not, or is not named."""
         expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
@@ -135,11 +122,6 @@ class CheckpointFolder:
         return file
 
     @property
-    def world_size(self) -> int:
-        """Ranks that wrote it. Raises DamagedCheckpoint where meta.json cannot be read."""
-        return int(self.meta()["world_size"])
-
-    @property
     def weights(self) -> list[str]:
         """The kinds of weights that it holds, the selected first. DamagedCheckpoint where meta.json cannot be read."""
         return [kind for kind, file in WEIGHTS.items() if file in self.meta()["sha256"]]
@@ -148,9 +130,8 @@ class CheckpointFolder:
     def loading(self, name: str) -> Iterator[Path]:
         """Gives the verified path of a file whose content is about to be put into use.
 
-        Raises:
-            DamagedCheckpoint: it is not as it was written, or its content is not what a run writes. Digests that are
-                right are no proof of that: anybody can compute them.
+        DamagedCheckpoint: it is not as it was written, or its content, which right digests do not prove, is not what a
+        run writes.
         """
         try:
             yield self.verified(name).path
@@ -236,10 +217,7 @@ def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> Chec
     """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
 
     Damaged ones are named to `warn` and passed over, and better ones that are gone are named too. `whole` as for
-    `newest_intact`.
-
-    Raises:
-        RequestError: where the run has no intact checkpoint.
+    `newest_intact`. RequestError: the run has no intact checkpoint.
     """
     ordered = ranked(list_checkpoints(folder))
     chosen = _first_intact(ordered, warn, whole=whole)
@@ -265,17 +243,9 @@ def write_checkpoint(
 ) -> CheckpointFolder:
     """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
 
-    Args:
-        folder: the run's checkpoints folder.
-        updates: updates made; names the checkpoint.
-        files: the content of each by its name, piece by piece; what a piece raises ends the write.
-        meta: further content of meta.json.
-        by: gives the checkpoint its name, where it may.
-        before_rename: called when all is on the disk and nothing has its name yet; what it raises leaves it so.
-
-    Raises:
-        OSError: where the disk refuses; the checkpoints that were there are as they were.
-        NoetherError: where `by` may not write any more; likewise.
+    files: the content of each by its name, piece by piece. meta: further content of meta.json.
+    before_rename: called when all is on the disk and nothing has its name yet. What it or a piece raises, OSError of a
+        disk that refuses, or NoetherError where `by` may not write any more leaves the folder as it was.
     """
     final = folder / f"{UPDATE}{updates:09d}"
     is_first = not folder.exists()
@@ -325,3 +295,27 @@ def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
 def _meta_digest(meta: dict[str, Any]) -> str:
     own = {key: value for key, value in meta.items() if key != "meta_sha256"}
     return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+
+def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
+    """Removes what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
+    for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
+        by.drop(checkpoint.path)
+    remove_leftovers(folder)
+
+
+def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFolder], bool]) -> list[CheckpointFolder]:
+    """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best of these.
+
+    Where none is intact, none may go: one may still be repaired.
+    """
+    found = list_checkpoints(folder)
+    intact = [one for one in found if not is_damaged(one)]
+    kept = [*intact[-keep:], *ranked(intact)[:1]]
+    return [one for one in found if one not in kept] if intact else []
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what interrupted writes and removals have left; only the folder's one writer may call it."""
+    for leftover in folder.glob(f".{UPDATE}*"):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -31,11 +31,8 @@ def own_settings(
 ) -> tuple[SettingsLayer, RunConfig]:
     """Returns the settings of a run, as they are written and checked: config.yaml, which every start writes.
 
-    Where that cannot be read, those in `checkpoint`, under its digest, count (None: none can be read); for whoever
-    `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
-
-    Raises:
-        RequestError: they cannot be read.
+    Where that cannot be read, those in `checkpoint`, under its digest, count (None: RequestError); for
+    whoever `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
     """
     refused: list[str] = []
     try:
@@ -63,11 +60,7 @@ def say_of_settings(text: str) -> None:
 
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
-    """Composes the configuration of a run, on the settings of the run that `resume` names.
-
-    Raises:
-        RequestError: as `config.compose.load_config` and `on_own_settings`.
-    """
+    """Composes the configuration of a run, on the settings of the run that `resume` names. RequestError as both."""
     return load_config(*on_own_settings(overrides, hp))
 
 
@@ -91,9 +84,7 @@ def on_own_settings(
 
     With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `own_settings`;
     the words are changes to them. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
-
-    Raises:
-        RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
+    RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
     """
     words, typed = list(overrides), _typed(overrides)
     folder, name = (None, None) if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)

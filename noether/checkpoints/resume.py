@@ -50,17 +50,12 @@ class ResumeTarget:
 
 
 def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
-    """Decides where a run starts, and refuses to resume with settings that would change what the run learns.
+    """Decides where a run starts, by `resume`, `run_id` and `output_path` as `_find` says.
 
-    Args:
-        config: the run's configuration; its `resume`, `run_id` and `output_path` decide, as `_find` says.
-        warn: told of every damaged checkpoint that was passed over.
-        whole: False reads of a checkpoint meta.json alone, not its gigabytes, for whoever starts a run that will
-            verify it itself.
-
-    Raises:
-        RequestError: where there is nothing to resume, a new run would overwrite an old one, or settings have changed
-            that must not (`resume_rules`).
+    warn: told of every damaged checkpoint that was passed over.
+    whole: False reads of a checkpoint meta.json alone, for whoever starts a run that will verify it itself.
+    RequestError: there is nothing to resume, a new run would overwrite an old one, or settings (`resume_rules`) have
+    changed that must not.
     """
     with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
         target = _find(config, warn, whole)
@@ -82,8 +77,9 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
-        attempts = attempts_so_far(folder)
-        if folder.holds_work() or _may_be_alive(folder):
+        attempts, holder = attempts_so_far(folder), read_attempt(folder)
+        # One that is alive, or may be: that of another host cannot be asked.
+        if folder.holds_work() or (holder is not None and holder.alive() is not False):
             raise RequestError(
                 "run-exists",
                 f"the run {folder.path} exists already",
@@ -149,19 +145,14 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
     return ResumeTarget(folder, checkpoint, attempts)
 
 
-def _may_be_alive(folder: RunFolder) -> bool:
-    """Whether an attempt at the run is alive, or may be: that of another host cannot be asked."""
-    attempt = read_attempt(folder)
-    return attempt is not None and attempt.alive() is not False
-
-
 def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
     """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired. Asked first: what
     # another attempt saves meanwhile is found below.
-    begins = not list_checkpoints(folder.checkpoints) and not _has_saved(folder)
+    told = (row["kind"] for row in read_metrics(folder.metrics))
+    begins = not list_checkpoints(folder.checkpoints) and "checkpoint" not in told
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
     if checkpoint is None and begins and not may_begin:
         place = (f"output_path={override_value(str(folder.path.parent))}", f"run_id={override_value(folder.run_id)}")
@@ -175,8 +166,3 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     if checkpoint is None and not begins:
         raise no_intact_checkpoint(folder.checkpoints)
     return ResumeTarget(folder, checkpoint, attempts)
-
-
-def _has_saved(folder: RunFolder) -> bool:
-    """Whether the run's history tells of a checkpoint."""
-    return any(row["kind"] == "checkpoint" for row in read_metrics(folder.metrics))

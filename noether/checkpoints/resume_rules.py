@@ -98,10 +98,7 @@ class Change:
 def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
     """Returns the settings that differ, in the order of the schema.
 
-    Args:
-        before: the resolved settings stored with the checkpoint; what it lacks, an older version did not know, and
-            counts as the default.
-        now: what is asked.
+    What `before`, stored with the checkpoint, lacks, an older version did not know, and counts as the default.
     """
     with suppress(ValidationError, RequestError):  # Of a version with other settings: compared as it stands.
         before = RunConfig.model_validate(before).model_dump(mode="json")
@@ -125,13 +122,8 @@ def is_accepted(key: str, accept: Sequence[str]) -> bool:
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
     """Returns a line for each change that the user should know of.
 
-    Args:
-        changes: from `compare_configs`.
-        accept: keys or sections that the user has accepted; "all" is every key.
-        run: the run, for the message.
-
-    Raises:
-        RequestError: naming every change that is refused, why, and the line that accepts it.
+    `accept`: keys or sections that the user has accepted; "all" is every key. RequestError: names every change that is
+    refused, why, and the line that accepts it.
     """
     refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
@@ -153,7 +145,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
 
 
 def _changes_sizes(key: str) -> bool:
-    """Returns whether a setting may change how many weights there are, or what they mean."""
+    """Whether a setting may change how many weights there are, or what they mean."""
     outputs = key in ("task.classes", "task.kind") or key.startswith("task.fields")
     return outputs or (key.startswith("model.") and key not in SAME_SIZES)
 

@@ -1,7 +1,9 @@
 """The state that a run needs to resume bit for bit: weights, EMA weights, optimiser, scaler, random numbers."""
 
+import copy
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,17 +13,43 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noether.checkpoints import format_2
-from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
 from noether.common.errors import RequestError
 from noether.core.data.loader import seed_everything
 from noether.core.models.build import TensorModel
 from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
+from noether.launch.process_group.torch_internals import foreach
 from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
 from noether.runs.resuming import continue_line
+
+
+class EmaWeights:
+    """An exponential moving average of a model's weights, in a model of its own.
+
+    They forget faster early on, min(decay, (1 + n) / (10 + n)) at the n-th update, so that the random
+    initial weights are gone after a few hundred updates whatever the decay.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self._followed: nn.Module | None = None
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, updates: int) -> None:
+        """Moves the average towards `model`, which has made `updates` updates."""
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        if self._followed is not model:
+            # Found once: walking through modules takes as long as an update of a small model.
+            self._followed = model
+            self._ema = [parameter.detach() for parameter in self.model.parameters()]
+            self._weights = [parameter.detach() for parameter in model.parameters()]
+            self._own_buffers, self._buffers = list(self.model.buffers()), list(model.buffers())
+        foreach.lerp_(self._ema, self._weights, 1 - decay)
+        if self._buffers:
+            foreach.copy_(self._own_buffers, self._buffers)
 
 
 @dataclass
@@ -69,13 +97,17 @@ class TrainingState:
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
-    files = {WEIGHTS[kind]: _weights(model) for kind, model in state.evaluation_models().items()}
-    return files | {"optimizer.safetensors": _optimizer_tensors(state)}
+    tensors = {WEIGHTS[kind]: model_tensors(model) for kind, model in state.evaluation_models().items()}
+    kept = ((name, value) for name, value in _optimizer_state(state) if isinstance(value, Tensor))
+    tensors["optimizer.safetensors"] = dict(kept)
+    return {file: {name: _for_file(value) for name, value in own.items()} for file, own in tensors.items()}
 
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
     """Returns the counters and the task's statistics, as the text of their files."""
-    optimizer = {"numbers": _optimizer_numbers(state), "groups": _changed_groups(state.optimizer)}
+    # Numbers as such: a tensor would continue them less exactly.
+    numbers = {name: value for name, value in _optimizer_state(state) if isinstance(value, (int, float))}
+    optimizer = {"numbers": numbers, "groups": _changed_groups(state.optimizer)}
     counters = {"progress": asdict(state.progress), "scaler": state.scaler.state_dict(), "optimizer": optimizer}
     return {"state.json": json.dumps(counters, indent=2), "task.json": json.dumps(state.task.state(), indent=2)}
 
@@ -98,9 +130,14 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         if state.progress.updates != checkpoint.updates:
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
-        _load_optimizer_numbers(state, counters.get("optimizer", format_2.NO_NUMBERS))
+        parameters, kept = dict(state.model.named_parameters()), counters["optimizer"]
+        for path, number in kept["numbers"].items():
+            name, _, key = path.rpartition("/")
+            state.optimizer.state[parameters[name]][key] = number
+        for settings, changed in zip(state.optimizer.param_groups, kept["groups"], strict=False):
+            settings.update(changed)
     load_task_state(state.task, checkpoint)
-    if checkpoint.world_size == group.world_size:
+    if checkpoint.meta()["world_size"] == group.world_size:
         with checkpoint.loading("random.safetensors") as path:
             _restore_random_state(load_file(path), group)
     else:
@@ -111,9 +148,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
 def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
     """Loads the `raw` or `ema` weights of a checkpoint into a model.
 
-    Raises:
-        RequestError: where the checkpoint was written by another model, or without EMA weights.
-        DamagedCheckpoint: where the file is not as it was written.
+    RequestError: it was written by another model, or without EMA weights, or is damaged.
     """
     file, named = WEIGHTS[weights], weights_name(weights)
     if weights not in checkpoint.weights:
@@ -186,22 +221,14 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Loads parameters and buffers, and leaves what get_extra_state returns as it is.
-
-    Raises:
-        RuntimeError: names or shapes differ.
-    """
+    """Loads parameters and buffers, but for what get_extra_state returns. RuntimeError: names or shapes differ."""
     extra = {name: value for name, value in model.state_dict().items() if name.endswith("_extra_state")}
     model.load_state_dict({**extra, **tensors})
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: _for_file(value) for name, value in model_tensors(model).items()}
-
-
 def _for_file(value: Tensor) -> Tensor:
     """Returns what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
-    return torch.view_as_real(value) if value.dtype == torch.complex128 else value
+    return torch.view_as_real(value.detach()) if value.dtype == torch.complex128 else value.detach()
 
 
 def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
@@ -210,20 +237,17 @@ def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
     return torch.view_as_complex(value) if pairs else value
 
 
-def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
-    tensors = {}
+def _optimizer_state(state: TrainingState) -> Iterator[tuple[str, Any]]:
+    """Yields what the optimiser keeps of each parameter: "NAME/KEY", value."""
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"{name}/{key}"] = _for_file(value.detach())
-    return tensors
+            yield f"{name}/{key}", value
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Returns what an optimiser keeps for each group of parameters, but for the rate, which the schedule gives."""
-    return [
-        {key: kept for key, kept in group.items() if key not in ("params", "lr")} for group in optimizer.param_groups
-    ]
+    given = ("params", "lr")
+    return [{key: kept for key, kept in group.items() if key not in given} for group in optimizer.param_groups]
 
 
 def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -235,36 +259,14 @@ def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{key: kept for key, kept in now.items() if key not in first or kept != first[key]} for now, first in pairs]
 
 
-def _optimizer_numbers(state: TrainingState) -> dict[str, float]:
-    """Returns the numbers among the optimiser's state by parameter: a tensor would continue them less exactly."""
-    return {
-        f"{name}/{key}": value
-        for name, parameter in state.model.named_parameters()
-        for key, value in state.optimizer.state.get(parameter, {}).items()
-        if isinstance(value, (int, float))
-    }
-
-
-def _load_optimizer_numbers(state: TrainingState, kept: dict[str, Any]) -> None:
-    parameters = dict(state.model.named_parameters())
-    for path, number in kept["numbers"].items():
-        name, _, key = path.rpartition("/")
-        state.optimizer.state[parameters[name]][key] = number
-    for group, changed in zip(state.optimizer.param_groups, kept["groups"], strict=False):
-        group.update(changed)
-
-
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
     counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
     needed = getattr(state.optimizer, "needed_state", None)  # A user's own optimiser checks for itself.
     for name, parameter in state.model.named_parameters():
         prefix = f"{name}/"
-        own = {
-            key.removeprefix(prefix): _as_kept(value, parameter)
-            for key, value in tensors.items()
-            if key.startswith(prefix)
-        }
+        named = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        own = {key: _as_kept(value, parameter) for key, value in named.items()}
         for key, value in own.items():
             if needed is not None and value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"{name}/{key} of shape {tuple(value.shape)}, not {tuple(parameter.shape)}")

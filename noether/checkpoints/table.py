@@ -1,16 +1,30 @@
-"""Lists a run's checkpoints, whether they are intact, and which may be removed. No torch here."""
+"""`noether checkpoints`: lists a run's checkpoints, reads them back, removes old ones. No torch here."""
 
+import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
-from noether.checkpoints.format import CheckpointFolder, DamagedCheckpoint, list_checkpoints, ranked
+from noether.checkpoints.format import (
+    CheckpointFolder,
+    DamagedCheckpoint,
+    choose_to_prune,
+    list_checkpoints,
+    newest_intact,
+    ranked,
+)
+from noether.checkpoints.own_settings import own_settings
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
+from noether.common.flags import number_of
 from noether.common.numbers import duration_text, size_text
-from noether.runs.folder import RunFolder
+from noether.common.refused_disk import refusals_told
+from noether.common.whole_file import UNFENCED
+from noether.runs.folder import RunFolder, existing_run
 from noether.runs.records import is_count, number
 
 
@@ -70,3 +84,41 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
         epoch = "" if row.epoch is None else f"{row.epoch:.2f}"
         table.add_row(row.name, str(row.update), epoch, size_text(row.size), duration_text(row.age_s), marks, files)
     return table
+
+
+def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
+    """Lists a run's checkpoints, reads them back, or removes old ones.
+
+    Returns FAILED where one that was read is damaged and stays. RequestError: no such run, or words that contradict.
+    """
+    folder = existing_run(run)
+    if (keep is not None or yes) and not prune:
+        raise RequestError(
+            "prune-flags-alone",
+            "--keep and --yes need --prune",
+            seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
+            fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
+        )
+    asked = None if keep is None else number_of("keep", keep, int, 1, 10**9, "--keep 1")
+    rows = describe_checkpoints(folder, verify=verify or prune)
+    doomed: list[CheckpointRow] = []
+    if prune:
+        newest = newest_intact(folder.checkpoints, whole=False)
+        kept = asked or own_settings(folder, newest)[1].trainer.keep_checkpoints
+        damaged = [row.name for row in rows if row.damage]
+        chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
+        doomed = [row for row in rows if row.name in [one.path.name for one in chosen]]
+        with refusals_told(folder.path, elsewhere=f"remove them where {folder.checkpoints} can be written"):
+            for row in doomed if yes else ():
+                UNFENCED.drop(folder.checkpoints / row.name)
+    names = [row.name for row in doomed]
+    if as_json:
+        gone = {"removed" if yes else "would_remove": names} if prune else {}
+        print(json.dumps({"run": str(folder.path), "checkpoints": [asdict(row) for row in rows], **gone}, indent=2))
+    else:
+        console = Console(None, speaks=True)
+        console.say(render_checkpoints(rows) if rows else f"{folder.path} has no checkpoint yet")
+        told = f"{', '.join(names) or 'nothing'} ({size_text(sum(row.size for row in doomed))})"
+        if prune:
+            console.say(f"\nremoved {told}" if yes else f"\nwould remove {told}; nothing is removed without --yes")
+    return ExitCode.FAILED if any(row.damage for row in rows if row not in doomed) else ExitCode.DONE

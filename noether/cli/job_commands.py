@@ -16,7 +16,7 @@ def checkpoints(
         keep: how many of the newest intact checkpoints --prune keeps (default: the run's keep_checkpoints)
         yes: with --prune: remove them
     """
-    from noether.checkpoints.command import checkpoints_here
+    from noether.checkpoints.table import checkpoints_here
 
     return checkpoints_here(run, verify=verify, prune=prune, keep=keep, yes=yes, as_json=json)
 
@@ -45,7 +45,7 @@ def status(*, output_path: str = "runs", json: bool = False) -> int:
     Args:
         output_path: the folder that holds the run folders
     """
-    from noether.runs.status import show_status
+    from noether.runs.overview import show_status
 
     return show_status(output_path, as_json=json)
 

@@ -13,8 +13,7 @@ from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
 from noether.core.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.core.data.order import share_evaluation
-from noether.core.memory import smaller_when_full
-from noether.core.precision import Precision, evaluation_mode
+from noether.core.precision import Precision, evaluation_mode, smaller_when_full
 from noether.core.problem import Problem
 from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task
 from noether.launch.process_group.group import Group

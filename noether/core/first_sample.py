@@ -20,10 +20,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
     Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
     place of a dictionary, or has nothing to train; the loss has no gradient; the loss or a metric has another shape
     than its own, of one sample or of two. Training meets any other one of the model and the loss itself, with its
-    traceback; one of the metrics ends the start, and not the first evaluation.
-
-    Raises:
-        RequestError: one of these mistakes.
+    traceback; one of the metrics ends the start, and not the first evaluation. RequestError: one of these mistakes.
     """
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -1,4 +1,4 @@
-"""How a model computes: its precision, and evaluation mode."""
+"""How a model computes: its precision, evaluation mode, and the answer to memory that is full."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from noether.common.errors import RequestError, one_line
+from noether.common.numbers import counted
 from noether.config.trainer import TrainerConfig
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,3 +63,33 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""How torch 2.13 says it in a plain RuntimeError: the CPU's allocator, and libraries that allocate by themselves."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Returns whether an error means that a device, or this machine, has no memory left."""
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and any(text in str(error) for text in FULL))
+
+
+@contextmanager
+def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Iterator[None]:
+    """Answers memory that is full within the block with half the size, by RequestError in place of what torch raised.
+
+    `what` needs the memory, `setting` bounds it and is `size` now; `otherwise` is the line to write where that is 1.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_full(error):
+            raise
+        raise RequestError(
+            "out-of-memory",
+            f"{what} does not fit into the memory",
+            seen=f"{one_line(error)}; {counted(size, 'sample')} at once",
+            expected="less at once",
+            fix=f"{setting}={size // 2}" if size > 1 else otherwise,
+        ) from error

@@ -11,9 +11,8 @@ from noether.common.plain_file import create_plain
 from noether.common.shown import shown_name
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.launch.detect.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
-from noether.runs.attempts import have_ranks_met
 from noether.runs.folder import RunFolder
-from noether.runs.lease import Attempt
+from noether.runs.lease import Attempt, have_ranks_met
 from noether.runs.overview import find_run, job_in_queue, last_attempt, queue_of, run_state
 from noether.runs.records import read_record
 from noether.runs.resuming import continue_line
@@ -25,9 +24,7 @@ LIMIT_S = 600.0
 def cancel_run(run: str) -> int:
     """Stops a run, in its job or on this machine.
 
-    Raises:
-        RequestError: where the run is not running, runs on another machine, or its job is suspended.
-        NoetherError: where it does not stop within the limit.
+    RequestError: it is not running, or elsewhere, or its job is suspended. NoetherError: it does not stop in time.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))

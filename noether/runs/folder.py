@@ -61,10 +61,7 @@ class RunFolder:
     def holds_work(self) -> bool:
         """Whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
 
-        A start that failed in its first batch has not.
-
-        Raises:
-            RequestError: where this user may not look, or the disk does not answer.
+        A start that failed in its first batch has not. RequestError: this user may not look, or the disk is silent.
         """
         with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
@@ -98,12 +95,8 @@ def new_run_id() -> str:
 def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     """Returns the folder of a run that was made before: a path, or a name in runs/.
 
-    Args:
-        path: what the user typed.
-        form: how a run is typed there, {} for its folder; "" where nothing but what was named may be proposed.
-
-    Raises:
-        RequestError: where the path is not a run folder, naming the run that has a name like it.
+    `form` is how a run is typed there, {} for its folder; "" where nothing but what was named may be proposed.
+    RequestError: the path is not a run folder; it names the run that has a name like it.
     """
     run, name = named_run(path)
     if name is None and is_run(run):

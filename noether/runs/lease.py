@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -26,9 +27,8 @@ from noether.common.plain_file import NotPlainFile, refuse_strangers_link
 from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
 from noether.launch.detect.slurm.step import restart_count
-from noether.runs.attempts import record_attempt
 from noether.runs.folder import RunFolder
-from noether.runs.records import is_count, parse_record, read_rows, write_record
+from noether.runs.records import Row, append_row, is_count, parse_record, read_rows, write_record
 
 _OWN_FOLDER = ".attempt-"
 
@@ -70,10 +70,6 @@ class Attempt:
         """The Slurm job that ends with this process, or None."""
         return self.job if self.is_task else None
 
-    def is_of(self, job: str | None) -> bool:
-        """Whether it is an attempt of this job (`job_of_task`); of none, none is."""
-        return job is not None and self.job == job
-
     def alive(self) -> bool | None:
         """Whether its process runs; None where that cannot be seen from this host."""
         if self.exit_code is not None:
@@ -98,9 +94,7 @@ class Lease(Publisher):
     def check(self) -> None:
         """Returns where this attempt may still write. An attempt.json that was damaged or removed is written again.
 
-        Raises:
-            FencedError: a later attempt has taken the folder.
-            OSError: the file system does not answer, or the folder is gone; ask again before writing.
+        FencedError: a later attempt has the folder. OSError: the disk does not answer, or it is gone; ask again.
         """
         holder = read_attempt(self.folder)
         if holder is None:
@@ -191,11 +185,8 @@ def take_lease(
 
     start_update: the update that it goes on after; 0: it starts from the beginning.
     after: the attempts that there had been when this one decided from where it starts; None: however many.
-
-    Raises:
-        FencedError: where another has taken it since.
-        RequestError: where a later attempt of the same job has the folder, or one that is alive on this host.
-        OSError: where the disk refuses.
+    FencedError: another has taken it since. RequestError: a later attempt of the same job has the folder, or one that
+    is alive on this host. OSError: the disk refuses.
     """
     name = secrets.token_hex(8)
     refuse_strangers_link(folder.path)
@@ -252,7 +243,7 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
 
 
 def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
-    same_job = holder.is_of(own.job)
+    same_job = own.job is not None and holder.job == own.job
     if same_job and own.requeues < holder.requeues:
         raise RequestError(
             "stale-start",
@@ -274,8 +265,7 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
 def read_attempt(folder: RunFolder) -> Attempt | None:
     """Returns the newest attempt at a run; None where there is none, or where the record is damaged.
 
-    Raises:
-        OSError: where it is there and cannot be read: that must not be taken for a run without a writer.
+    OSError: it is there and cannot be read: that must not be taken for a run without a writer.
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
@@ -306,3 +296,80 @@ def _clock(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return f"{seconds:g} s after 1970"
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One attempt at a run: its number, the update it went on after (0: of a new run), and the last it has saved.
+
+    `last_update` and `outcome` are None where it was killed and the run has not been started since.
+    """
+
+    number: int
+    start_update: int
+    last_update: int | None
+    outcome: str | None
+    host: str
+    started: str
+    job: str
+
+
+def record_attempt(
+    folder: RunFolder, number: int, start_update: int, host: str, job: str = "", *, unique: str = ""
+) -> None:
+    """Adds an attempt to attempts.jsonl, as it takes the folder. Raises OSError where it cannot be.
+
+    `job` is the scheduler's name for it, `unique` its random id.
+    """
+    started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    row = {"number": number, "id": unique, "start_update": start_update, "host": host, "started": started, "job": job}
+    append_row(folder.attempts, row)
+
+
+def record_meeting(folder: RunFolder, number: int) -> None:
+    """Adds that the ranks of an attempt have met, which they do listening for signals. Raises OSError as above."""
+    append_row(folder.attempts, {"number": number, "ranks_met": True})
+
+
+def have_ranks_met(folder: RunFolder, number: int) -> bool:
+    """Whether every rank of an attempt listens for signals: those that come earlier end a process as it stands."""
+    return any(row.get("number") == number and row.get("ranks_met") for row in read_rows(folder.attempts))
+
+
+def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
+    """Adds how an attempt ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
+    append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
+
+
+def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
+    """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
+    attempts: dict[int, Row] = {}
+    for row in read_rows(folder.attempts):
+        if is_count(row.get("number")):
+            attempts.setdefault(row["number"], {}).update(row)
+    rows = [row for row in attempts.values() if is_count(row.get("start_update"))]
+    records = []
+    for row, following in zip_longest(rows, rows[1:]):
+        last = row.get("last_update", following and following["start_update"])
+        outcome = row.get("outcome", following and "killed")
+        ended = (last if is_count(last) else None, None if outcome is None else str(outcome))
+        host, started, job = (str(row.get(name, "")) for name in ("host", "started", "job"))
+        records.append(AttemptRecord(row["number"], row["start_update"], *ended, host, started, job))
+    return records
+
+
+def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> None:
+    """Writes stopped.json: that everything is saved, up to an update, and what the next attempt needs to know."""
+    in_vain = attempts_without_progress(folder, saved)
+    write_record(folder.stopped, {"reason": reason, "update": saved, "attempts_without_progress": in_vain}, by)
+
+
+def attempts_without_progress(folder: RunFolder, reached: int) -> int:
+    """Returns how many attempts of one job in a row, the newest included, have added no update to what they found.
+
+    Whoever requeues the job gives up at a limit: a run that is stopped at the same place each time would otherwise keep
+    its nodes for ever. A newly submitted job counts from zero.
+    """
+    attempts = read_attempts(folder)[::-1]
+    in_vain = takewhile(lambda one: one.start_update == reached and one.job == attempts[0].job, attempts)
+    return len(list(in_vain))

@@ -41,10 +41,11 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
             going_on = run_state(folder, queue_of(folder)).state in (RUNNING, WAITING)
             asked = time.monotonic()
         for path in log_files(folder, rank):
-            while text := _new_text(path, offsets):
+            while content := _read_on(path, offsets.get(path, 0)):
+                offsets[path] = offsets.get(path, 0) + len(content)
                 if path != shown:
                     print(f"{'' if shown is None else chr(10)}==> {shown_name(str(path))} <==")
-                print(shown_log(text), end="", flush=True)
+                print(shown_log(content.decode(errors="replace")), end="", flush=True)
                 shown = path
         if not going_on:
             return ExitCode.DONE
@@ -54,8 +55,7 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
 def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     """Returns the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
 
-    Raises:
-        RequestError: where the run has logs, and none of this rank.
+    RequestError: the run has logs, and none of this rank.
     """
     if rank is not None:
         ranks = list(map(str, rank_logs(folder)))
@@ -80,9 +80,7 @@ def rank_logs(folder: RunFolder) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def _new_text(path: Path, offsets: dict[Path, int]) -> str:
+def _read_on(path: Path, offset: int) -> bytes:
     with open_plain(path) as file:
-        file.seek(offsets.get(path, 0))
-        content = file.read(MOST_AT_ONCE)
-    offsets[path] = offsets.get(path, 0) + len(content)
-    return content.decode(errors="replace")
+        file.seek(offset)
+        return file.read(MOST_AT_ONCE)

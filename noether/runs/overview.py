@@ -1,19 +1,36 @@
-"""How each run is doing: what its folder holds, its newest attempt, and the job it waits in."""
+"""How each run is doing: its folder, its newest attempt, the job it waits in; and `noether status`, a line each."""
 
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from noether.common.errors import RequestError
+from rich.table import Table
+
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError
+from noether.common.numbers import number_text
+from noether.common.shown import shown_name
 from noether.launch.detect.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.runs.folder import RunFolder, existing_run, is_run
 from noether.runs.lease import Attempt, read_attempt
 from noether.runs.metrics import described_in
-from noether.runs.records import RECENT_ROWS, Row, is_count, last_update, mapping, number, read_metrics, read_record
-from noether.runs.results import newest_metrics, read_result
+from noether.runs.records import (
+    RECENT_ROWS,
+    Row,
+    is_count,
+    last_update,
+    mapping,
+    newest_metrics,
+    number,
+    read_metrics,
+    read_record,
+)
 
 HEADLINES_SHOWN = 2
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
@@ -50,10 +67,7 @@ class RunState:
 def find_run(path: str | Path, form: str = "{}") -> RunFolder:
     """Returns a run's folder: one that has trained, or whose job waits to, and then it may still have none.
 
-    `form` as for `existing_run`.
-
-    Raises:
-        RequestError: where the path is neither.
+    `form` as for `existing_run`. RequestError: the path is neither.
     """
     folders = [RunFolder(folder) for folder in (Path(path).expanduser(), Path("runs") / path)]
     for folder in folders:
@@ -107,11 +121,7 @@ def submitted_job(folder: RunFolder) -> str | None:
 
 
 def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
-    """Returns the queue for the sake of some runs; those that were never in a job do not need Slurm to answer.
-
-    Raises:
-        SlurmError: where Slurm does not answer and a run was in a job.
-    """
+    """Returns the queue for the sake of some runs. SlurmError: it does not answer, and a run was in a job."""
     attempts = [last_attempt(folder) for folder in folders]
     if all(attempt and attempt.slurm_job is None and attempt.alive() for attempt in attempts):
         return {}
@@ -133,7 +143,7 @@ def run_state(
     state, why = state_and_reason(folder, attempt, job)
     rows = read_metrics(folder.metrics, warn)
     training = [row for row in rows if row["kind"] == "training"]
-    plan, result = read_record(folder.plan, warn), read_result(folder.result, warn)
+    plan, result = read_record(folder.plan, warn), read_record(folder.result, warn)
     split, metrics = newest_metrics(result, rows)
     total = planned_updates(plan)
     return RunState(
@@ -193,3 +203,61 @@ def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
         return None
     left: float = (total - recent[-1][0]) * seconds / updates - (time.time() - recent[-1][1])
     return max(0.0, left)
+
+
+DEFAULT_FOLDER = "runs"
+MOST_COLUMNS = 1000
+
+
+def show_status(output_path: str, *, as_json: bool) -> int:
+    """Prints the runs in a folder with the jobs they wait or run in."""
+    queued, refusal = {}, None
+    try:
+        queued = queued_jobs()
+    except SlurmError as error:
+        refusal = error
+    try:
+        folders = runs_under(Path(output_path).expanduser(), queued)
+    except RequestError:
+        if output_path != DEFAULT_FOLDER:
+            raise
+        folders = []  # Before the first run there is no such folder, and nothing is wrong.
+    if refusal and any(job_of_run(folder) for folder in folders):
+        print(f"noether: {refusal}\nruns in jobs are shown from their folders alone", file=sys.stderr)
+    states = [run_state(folder, queued, _warn) for folder in folders]
+    if as_json:
+        print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))
+    elif not states:
+        print(f"no runs in {output_path}; noether train makes one")
+    else:
+        console, table = Console(None, speaks=True), status_table(states)
+        if not console.terminal.is_terminal:  # A program reads lines: one for each run, however long.
+            console.terminal.width = MOST_COLUMNS
+        console.say(table)
+    return ExitCode.DONE
+
+
+def _warn(text: str) -> None:
+    print(f"noether: {shown_name(text)}", file=sys.stderr)
+
+
+def status_table(states: list[RunState]) -> Table:
+    """Returns the runs as a table."""
+    columns = ("run", "state", "job", "update", "training loss", "left", "split", "last metrics")
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    for state in states:
+        progress = "" if state.update is None else f"{state.update:,}"
+        if state.total_updates:
+            progress = f"{progress or 0}/{state.total_updates:,}"
+        left = "" if state.seconds_left is None else str(timedelta(seconds=round(state.seconds_left)))
+        table.add_row(
+            shown_name(Path(state.run).name),
+            state.state if state.state in ("done", "running") else f"{state.state}: {shown_name(state.why)}",
+            state.job or "",
+            progress,
+            "" if state.training_loss is None else number_text(state.training_loss),
+            left + (f" (job {state.time_left})" if state.time_left else ""),
+            shown_name(state.split),
+            ", ".join(map(shown_name, state.headlines)),
+        )
+    return table

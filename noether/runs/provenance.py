@@ -43,19 +43,13 @@ def provenance() -> dict[str, Any]:
 
     What is not to be had is None: no image, no driver, no revision.
     """
-    packages = {}
-    for name in RECORDED_PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed"
     source = Path(__file__).resolve().parents[2]
     lock = source / "constraints.txt"
     image = image_record()
     return {
         "noether": __version__,
         "python": platform.python_version(),
-        "packages": packages,
+        "packages": {name: _version(name) or "not installed" for name in RECORDED_PACKAGES},
         "git_revision": image["git_revision"] if image else _git_revision(source),
         "lock_sha256": sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         "image": image,
@@ -98,21 +92,18 @@ def nccl_version(needs: Iterable[str]) -> str | None:
     """Returns the version of the NCCL wheel that is among a package's requirements; None where none is installed."""
     # The wheel's name carries the major version of CUDA.
     wheels = (re.match(r"nvidia-nccl-cu\d+", need) for need in needs)
+    return next((_version(wheel[0]) for wheel in wheels if wheel), None)
+
+
+def _version(package: str) -> str | None:
     with contextlib.suppress(PackageNotFoundError):
-        return next((version(wheel[0]) for wheel in wheels if wheel), None)
+        return version(package)
     return None
 
 
 def _git_revision(source: Path) -> str | None:
-    if not (source / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
+    if (source / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
+    return None

@@ -26,15 +26,15 @@ LARGEST_HISTORY = 2**32
 """Bytes of a file of rows that is read."""
 POSITION = ("kind", "time", "update", "epoch", "samples", "split", "weights", "selected")
 """What says where a row belongs, and is not one of its metrics."""
+RESULT_VERSION = 2
+"""Of result.json: what an evaluation of a split found."""
+CALIBRATION_VERSION = 2
+"""Of evaluation/intervals-….json."""
 _DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns the JSON object of a text.
-
-    Raises:
-        ValueError: not UTF-8, not JSON, nested too deeply, or another type.
-    """
+    """Returns the JSON object of a text. ValueError: not UTF-8, not JSON, nested too deeply, or another type."""
     try:
         content = json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
@@ -47,19 +47,14 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def write_record(path: Path, content: Mapping[str, Any], by: Publisher = UNFENCED) -> None:
     """Writes a record whole, with its SHA-256. Raises OSError where the disk refuses."""
     plain = json.loads(strict_json(content))
-    write_json(path, {**plain, _DIGEST: _digest(plain)}, by)
+    write_json(path, {**plain, _DIGEST: sha256(_canonical(plain)).hexdigest()}, by)
 
 
 def parse_record(path: Path) -> dict[str, Any]:
-    """Returns the content of a record, without its SHA-256.
-
-    Raises:
-        OSError: it is missing, or cannot be read.
-        ValueError: it is not as it was written.
-    """
+    """Returns the content of a record. OSError: it cannot be read. ValueError: it is not as it was written."""
     content = parse_object(read_plain(path))
     written = content.pop(_DIGEST, None)
-    if written is not None and written != _digest(content):
+    if written is not None and written != sha256(_canonical(content)).hexdigest():
         raise ValueError("another SHA-256 than when it was written")
     return content
 
@@ -78,7 +73,7 @@ def read_record(path: Path, warn: Warn = lambda text: None) -> dict[str, Any]:
 def row_line(row: Mapping[str, Any]) -> str:
     """Returns the line of a row, with its CRC-32."""
     plain = json.loads(strict_json(row))
-    return strict_json({**plain, _CHECKSUM: _checksum(plain)}) + "\n"
+    return strict_json({**plain, _CHECKSUM: crc32(_canonical(plain))}) + "\n"
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -96,8 +91,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     """Returns the rows of a file in order; none where there is no file.
 
-    A last line without an end was cut off by a kill, and is left out silently; every other line that cannot be
-    read is named.
+    A last line without an end was cut off by a kill, and is left out silently; any other that cannot be read is named.
     """
     try:
         content = read_plain(path, LARGEST_HISTORY)
@@ -141,6 +135,12 @@ RECENT_ROWS = 20
 def last_evaluation(rows: Sequence[Row]) -> Row:
     """Returns the row of the last evaluation, of the selected weights; an empty one where there is none."""
     return next((row for row in reversed(rows) if row["kind"] == "evaluation" and row.get("selected")), {})
+
+
+def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, Mapping[str, Any]]:
+    """Returns a result's split and metrics; before there is one, those of the last evaluation among a run's rows."""
+    newest = result if mapping(result, "metrics") else last_evaluation(rows)
+    return str(newest.get("split", "")), mapping(newest, "metrics")
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
@@ -215,7 +215,7 @@ def parse_row(line: bytes) -> Row:
     """Returns the row of one line, without its CRC-32. Raises ValueError where it is not as it was written."""
     row = parse_object(line)
     written = row.pop(_CHECKSUM, None)
-    if written is not None and written != _checksum(row):
+    if written is not None and written != crc32(_canonical(row)):
         raise ValueError("another CRC-32 than when it was written")
     return row
 
@@ -224,9 +224,9 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    return sha256(_canonical(content)).hexdigest()
-
-
-def _checksum(row: Mapping[str, Any]) -> int:
-    return crc32(_canonical(row))
+def parse_calibration(path: Path) -> dict[str, Any]:
+    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
+    record = parse_record(path)
+    if record.get("version") != CALIBRATION_VERSION:
+        raise ValueError(f"version {record.get('version')}, where this noether reads {CALIBRATION_VERSION}")
+    return record

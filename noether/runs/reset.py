@@ -15,8 +15,7 @@ from noether.runs.overview import RUNNING, WAITING, queue_of, run_state
 def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Returns where a run's folder would be kept, RUN.replaced-1 or the next number; None where it holds no work.
 
-    Raises:
-        RequestError: an attempt is alive, or its host cannot be asked; or the run's job waits or runs.
+    RequestError: an attempt is alive, or its host cannot be asked; or the run's job waits or runs.
     """
     with refusals_told(folder.path):
         holder = read_attempt(folder)
@@ -43,14 +42,13 @@ def is_own_attempt(folder: RunFolder, environ: Mapping[str, str] = os.environ) -
     """Whether what is in the folder was begun by an earlier attempt of this job; outside of a job that is taken so."""
     job = job_of_task(environ)
     holder = read_attempt(folder)
-    return job is None or (holder is not None and holder.is_of(job))
+    return job is None or (holder is not None and holder.job == job)
 
 
 def set_aside(folder: RunFolder, place: Path) -> None:
     """Moves a run's folder away, as `place_aside` has decided.
 
-    Raises:
-        RequestError: another attempt has taken the run meanwhile; its folder stays where it is.
+    RequestError: another attempt has taken the run meanwhile; its folder stays where it is.
     """
     with refusals_told(folder.path):
         before = read_attempt(folder)

@@ -47,17 +47,11 @@ def approved_code(
 ) -> Collection[str]:
     """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
 
-    Args:
-        folder: the run's.
-        config: its settings as they are about to be built.
-        written_in: the file that they were read from.
-        trust: whether the user has said that this run's code may run.
-        fix: the words by which the user says so; by default --trust.
-        trains: whether the run goes on training; else code that only trains, such as an optimiser, is not imported.
-        submits: whether it goes on in a job, which runs shell lines and an image too.
-
-    Raises:
-        RequestError: the run names code, this user did not start it and does not trust it.
+    config: its settings as they are about to be built. written_in: the file that they were read from.
+    trust: whether the user has said that this run's code may run. fix: the words that say so; by default --trust.
+    trains: whether the run goes on training; else code that only trains, such as an optimiser, is not imported.
+    submits: whether it goes on in a job, which runs shell lines and an image too.
+    RequestError: the run names code, this user did not start it and does not trust it.
     """
     code = config.own_code(trains=trains, submits=submits)
     why = "" if trust or not code else _why_not_own(folder, config, written_in)

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from noether.checkpoints.ema import EmaWeights
 from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.state import Progress, TrainingState, load_checkpoint
-from noether.common.errors import RequestError
+from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint
+from noether.common.errors import EndedByAnother, RequestError
 from noether.common.numbers import counted
 from noether.common.stamped_file import StampedFile
+from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
 from noether.core.data.loader import seed_everything
@@ -28,10 +28,9 @@ from noether.launch.planning.batches import BatchPlan
 from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.conditions import data_changes
-from noether.training.optimizers import build_optimizer
+from noether.training.optimizers import Schedule, build_optimizer, build_schedule
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.run_length import RunLength, plan_length
-from noether.training.schedules import Schedule, build_schedule
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,9 @@ class Run:
 
     def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
         """Returns what evaluates weights of this run; `at_boundary` is called before each batch."""
+        micro = self.batch.micro
         return Evaluator(
-            self.config,
-            self.problem,
-            self.group,
-            self.precision,
-            usual_batch_size=self.batch.micro,
-            at_boundary=at_boundary,
+            self.config, self.problem, self.group, self.precision, usual_batch_size=micro, at_boundary=at_boundary
         )
 
     def is_over(self) -> bool:
@@ -82,11 +77,7 @@ class Run:
         problem, length = self.problem, self.length
         return {
             "batch": asdict(self.batch),
-            "length": {
-                "updates_per_epoch": length.updates_per_epoch,
-                "total_updates": length.total_updates,
-                "epochs": length.epochs,
-            },
+            "length": {name: getattr(length, name) for name in ("updates_per_epoch", "total_updates", "epochs")},
             "data": {
                 "training": len(problem.train_indices),
                 "validation": len(problem.validation_indices),
@@ -142,38 +133,21 @@ def build_run(
     if trainer.recompute:
         recompute_blocks(problem.model)
     try_model(problem, group.device, precision)
-    state = TrainingState(
-        problem.model,
-        EmaWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None,
-        build_optimizer(config.optimizer, problem.model),
-        precision.scaler(),
-        problem.task,
-        Progress(),
-    )
+    ema = EmaWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None
+    optimizer = build_optimizer(config.optimizer, problem.model)
+    state = TrainingState(problem.model, ema, optimizer, precision.scaler(), problem.task, Progress())
     if trainer.max_batch_size == "auto":
         batch = batch.with_room_for(largest_micro_batch(problem, precision, group, batch.per_rank))
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(
-        config=config,
-        group=group,
-        problem=problem,
-        state=state,
-        batch=batch,
-        order=order,
-        length=length,
-        schedule=schedule,
-        precision=precision,
-        begun_with=tuple(begun_with),
-    )
+    return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(begun_with))
 
 
 def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
     """Puts the checkpoint that a run goes on from into its state. Every rank calls it.
 
-    Raises:
-        RequestError: the checkpoint is damaged or not on this `host`, of other data, or past the length that is asked.
+    RequestError: it is damaged or not on this `host`, of other data, or past the length that is asked.
     """
 
     def verified_here() -> CheckpointFolder:
@@ -209,3 +183,61 @@ def _already_past(run: Run) -> RequestError:
         expected="a length counted from the run's first update",
         fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
     )
+
+
+def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
+    """Returns the value of the metric that the run's trainer.select_by names. RequestError: there is none."""
+    name, asked = run.selected_by.name, run.config.trainer.select_by
+    if name not in summary:
+        near = nearest(name, summary)
+        sign = "" if run.described[near or ""].better else asked.removesuffix(name)  # The user's minus, if any.
+        raise RequestError(
+            "no-such-metric",
+            f"no metric {name} to select checkpoints by",
+            seen=f"trainer.select_by={asked}",
+            expected=f"one of {', '.join(sorted(summary))}",
+            fix=f"trainer.select_by={sign}{near}" if near else "trainer.select_by=loss",
+        )
+    return summary[name]
+
+
+def check_selection(run: Run) -> None:
+    """Refuses a selection that no evaluation could make, before the first update.
+
+    Every rank calls it, before a state is resumed: the evaluation may draw random numbers. RequestError: no validation
+    split to stop a run by, no such metric, or a minus that contradicts it.
+    """
+    trainer, validation = run.config.trainer, run.problem.validation_indices
+    if trainer.stop_after is not None and not validation:
+        raise RequestError(
+            "stop-without-validation",
+            "trainer.stop_after needs a validation split",
+            seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
+            expected="a dataset.validation_fraction that holds out at least one sample",
+            fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)",
+        )
+    if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
+        raise RequestError(
+            "select-by-direction",
+            "a minus says that higher is better, and of this metric lower is",
+            seen=f"trainer.select_by={trainer.select_by}",
+            expected=run.selected_by.in_words,
+            fix=f"trainer.select_by={run.selected_by.name}",
+        )
+    if trainer.select_by == "loss" or not validation:
+        return
+    sample_metrics = run.evaluator().sample_metrics(
+        run.state.model, run.problem.splits.train, validation[: run.group.world_size]
+    )
+    refusal: RequestError | None = None
+    if run.group.is_first:
+        try:
+            selection_metric(run, run.problem.task.summarise(sample_metrics))
+        except RequestError as error:
+            refusal = error
+    if (refusal := run.group.from_first(refusal)) is not None:
+        raise (
+            refusal
+            if run.group.is_first
+            else EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {refusal.summary}")
+        )

@@ -25,12 +25,8 @@ class Callback:
     def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> bool | None:
         """Called after each evaluation of the validation split.
 
-        Args:
-            run: with its state, `run.state.model` and `run.state.progress`.
-            metrics: by name, of the weights that are selected (EMA weights, if there are any); {} but on rank 0.
-
-        Returns:
-            True on rank 0 ends the run here, with everything saved and its result written.
+        `metrics` are of the weights that are selected (EMA weights, if there are any); {} but on rank 0. True on rank 0
+        ends the run here, with everything saved and its result written.
         """
         return None
 
@@ -39,12 +35,7 @@ METHODS = ("begin", "after_update", "after_evaluation")
 
 
 def load_callbacks(paths: Sequence[str]) -> list[Callback]:
-    """Returns an object of each class that trainer.callbacks names.
-
-    Raises:
-        RequestError: no such class, none derived from Callback, one whose constructor needs arguments, or methods that
-            a run does not call or cannot call.
-    """
+    """Returns an object of each class that trainer.callbacks names. RequestError: a run cannot call one."""
     return [_load(path) for path in paths]
 
 

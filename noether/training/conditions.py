@@ -34,9 +34,7 @@ def conditions_of(device: torch.device) -> dict[str, Any]:
 def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
     """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
 
-    Args:
-        meta: of the checkpoint that is resumed.
-        now: the same of the checkpoints that this start will write.
+    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write.
     """
     said = []
     changed = [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]
@@ -47,20 +45,17 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
         said.append(f"{what} before, {here} now: the order of samples continues, and sums are rounded in another order")
         # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws for each.
         modules = list(model.modules())
-        kinds = {
-            "BatchNorm": any(isinstance(module, _BatchNorm) for module in modules),
-            "dropout": any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules),
-        }
-        if layers := [name for name, there in kinds.items() if there]:
+        normed = any(isinstance(module, _BatchNorm) for module in modules)
+        dropped = any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
+        if layers := ["BatchNorm"] * normed + ["dropout"] * dropped:
             said.append(
                 f"the model has {' and '.join(layers)}: with another {'number of ranks' if ranks else 'micro-batch'} "
                 "its weights differ by more than rounding"
             )
     before, here = _known(meta), _known(now)
     # What was not to be had, such as the driver's version, is not known to differ.
-    if others := [
-        f"{name} {before[name]} → {here[name]}" for name in here if before.get(name, here[name]) != here[name]
-    ]:
+    differing = (name for name in here if before.get(name, here[name]) != here[name])
+    if others := [f"{name} {before[name]} → {here[name]}" for name in differing]:
         said.append(f"{', '.join(others)}: results may be rounded differently from here on")
     tensors = model_tensors(model)
     if others := [name for name in model.state_dict() if name not in tensors]:
@@ -69,19 +64,13 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
 
 
 def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
-    """Returns a line where a run goes on with other data than it was trained on, and that is accepted.
+    """Returns a line where a run goes on with other data than those of its checkpoint, and that is accepted.
 
-    Args:
-        meta: of the checkpoint that is resumed; one of format 2 may not say which data it was.
-        now: the data of this start, by `data_identity`.
-        accepted: the keys of `accept_changes`.
-        run: its folder, for the message.
-
-    Raises:
-        RequestError: the data differ, and `accept_changes` has neither dataset nor all.
+    `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
+    dataset nor all.
     """
     before = meta["data"]
-    if before in (None, now):
+    if before == now:
         return []
     seen, expected = (
         f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)

@@ -13,12 +13,11 @@ from noether.common.numbers import duration_text
 from noether.launch.process_group.group import Group, joined_group
 from noether.launch.process_group.stop import AgreedStop
 from noether.launch.processes.context import WorkerContext
-from noether.training.build import Run, build_run, go_on_from
+from noether.training.build import Run, build_run, check_selection, go_on_from
 from noether.training.callbacks import load_callbacks
 from noether.training.loop import update_batches
 from noether.training.rehearsal import updates_that_fit
-from noether.training.request import TrainRequest
-from noether.training.selection import check_selection
+from noether.training.start import TrainRequest
 from noether.training.update import Updater
 from noether.training.update_metrics import peak_memory_mib
 

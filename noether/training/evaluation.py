@@ -29,10 +29,9 @@ from noether.launch.processes.context import WorkerContext
 from noether.registry import hook
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import described_by
-from noether.runs.records import mean_rate, number, read_metrics, read_record, write_record
+from noether.runs.records import RESULT_VERSION, mean_rate, number, read_metrics, read_record, write_record
 from noether.runs.report.chosen_cases import choose_cases
 from noether.runs.report.tables import result_tables
-from noether.runs.results import VERSION
 from noether.training.evaluate_command import EvaluateRequest
 
 
@@ -73,7 +72,7 @@ class RunEvaluation:
             return {}
         metrics = task.summarise(sample_metrics)
         result: dict[str, Any] = {
-            "version": VERSION,
+            "version": RESULT_VERSION,
             "split": split,
             "samples": len(indices),
             **self.about,
@@ -136,7 +135,7 @@ class RunEvaluation:
 
 def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:
     """Returns what result.json says of the weights: the updates that made them, and the ranks that wrote them."""
-    made = {"updates": checkpoint.updates, "world_size": checkpoint.world_size}
+    made = {"updates": checkpoint.updates, "world_size": checkpoint.meta()["world_size"]}
     return {"weights": weights, "checkpoint": checkpoint.path.name, **made}
 
 

@@ -5,19 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from noether.checkpoints.saver import Saver
+from noether.checkpoints.writer import Saver
 from noether.config.interval import Interval
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import RankOrder
 from noether.core.tasks.base import Task
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
-from noether.runs.tracking.metrics_file import UNCOUNTED
-from noether.runs.tracking.tracker import Trackers
-from noether.training.build import Run
+from noether.runs.tracking.tracker import UNCOUNTED, Trackers
+from noether.training.build import Run, selection_metric
 from noether.training.callbacks import Callback
-from noether.training.profile import UpdateProfile
-from noether.training.selection import selection_metric
-from noether.training.time_use import Clock, Part
+from noether.training.time_use import Clock, Part, UpdateProfile
 from noether.training.update import Updater
 from noether.training.update_metrics import EpochMetrics, LogWindow
 
@@ -27,8 +24,7 @@ class Loop:
     """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
 
     `saver` is asked for checkpoints on every rank, and rank 0's writes them. `validate` evaluates the validation split:
-    on rank 0 it returns metrics by the name of the weights. `callbacks`: the user's. `time_use`,
-    once `run` has returned: what its seconds were made of.
+    on rank 0 it returns metrics by the name of the weights. `time_use`, once `run` has returned: of its seconds.
     """
 
     built: Run
@@ -43,8 +39,7 @@ class Loop:
     def run(self) -> int:
         """Trains. Every rank calls it.
 
-        Returns:
-            0 where the run is complete, else why all ranks stopped (a signal, or TIME_LIMIT), with everything saved.
+        Returns 0 where the run is complete, else why all ranks stopped (a signal or TIME_LIMIT), with all saved.
         """
         built, group = self.built, self.built.group
         trainer, progress = built.config.trainer, built.state.progress
@@ -130,9 +125,7 @@ class Loop:
         """Evaluates the validation split with every kind of weights; returns the selection metric.
 
         The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank.
-
-        Raises:
-            StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
+        StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
         """
         metrics, selected = self.validate(), self.built.state.selected_weights
         for weights, values in metrics.items():
@@ -151,11 +144,8 @@ class Loop:
         ending = [type(one).__name__ for one in self.callbacks if one.after_evaluation(self.built, metrics)]
         if ending := self.built.group.from_first(ending) or []:
             progress.ended = True
-            self._log(
-                "note",
-                text=f"the run ends after update {progress.updates}: {', '.join(ending)} said so",
-                asked_for=True,
-            )
+            text = f"the run ends after update {progress.updates}: {', '.join(ending)} said so"
+            self._log("note", text=text, asked_for=True)
 
     def _count_in_vain(self, improved: bool) -> None:
         progress, trainer = self.built.state.progress, self.built.config.trainer

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from noether.checkpoints.saver import Saver
-from noether.checkpoints.writer import CheckpointWriter
+from noether.checkpoints.writer import CheckpointWriter, Saver
 from noether.common.console import Console
 from noether.common.refused_disk import refusals_told
 from noether.launch.process_group.deadline import Deadline
@@ -14,20 +13,16 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
 from noether.runs.provenance import provenance
 from noether.runs.tracking.console import ConsoleTracker
-from noether.runs.tracking.metrics_file import MetricsFile
 from noether.runs.tracking.services import RunFacts, open_services
-from noether.runs.tracking.tracker import Tracker, Trackers
+from noether.runs.tracking.tracker import MetricsFile, Tracker, Trackers
 from noether.training.build import Run
 from noether.training.conditions import conditions_of
-from noether.training.profile import UpdateProfile
+from noether.training.time_use import UpdateProfile
 
 
 @dataclass(frozen=True)
 class OpenRun(Run):
-    """A run that is built, its folder, and who may write there.
-
-    lease: the right to write to the folder; rank 0 alone uses it.
-    """
+    """A run that is built, its folder, and the right to write there (`lease`), which rank 0 alone uses."""
 
     folder: RunFolder
     lease: Lease
@@ -61,15 +56,8 @@ def open_trackers(run: OpenRun) -> Trackers:
     """Returns what shows the rows and, on rank 0, keeps them: those of a run that goes on after its state's update."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     start_update = run.state.progress.updates
-    trackers: list[Tracker] = [
-        ConsoleTracker(
-            console,
-            described=run.described,
-            start_update=start_update,
-            total_updates=length.total_updates,
-            total_epochs=length.epochs,
-        )
-    ]
+    lengths = {"start_update": start_update, "total_updates": length.total_updates}
+    trackers: list[Tracker] = [ConsoleTracker(console, described=run.described, **lengths, total_epochs=length.epochs)]
     if not run.group.is_first:
         return Trackers(trackers, console.warn)
     with refusals_told(folder.path):

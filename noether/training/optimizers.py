@@ -1,24 +1,40 @@
-"""Builds optimisers: parameter groups, and the optimisers that torch does not have."""
+"""Builds optimisers, that torch does not have and the user's own among them, and the learning rate of each update."""
 
-from collections.abc import Iterable
+import copy
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from math import cos, isfinite, pi
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
+from noether.checkpoints.state import group_settings
+from noether.common.errors import RequestError
+from noether.config.optimizer import (
+    AdamWConfig,
+    CosineConfig,
+    CustomOptimizerConfig,
+    CustomScheduleConfig,
+    LionConfig,
+    MuonConfig,
+    OneCycleConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    StepConfig,
+)
+from noether.core.components import Component
 from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, WithoutCompiler, foreach
-from noether.training.own_optimizer import build_own
+from noether.training.run_length import RunLength
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     """Builds the optimiser over a model's trainable parameters.
 
-    Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set.
-
-    Raises:
-        RequestError: the user's own is no optimiser, or one that a run cannot use or resume.
+    Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set. RequestError:
+    the user's own is no optimiser, or one that a run cannot use or resume.
     """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     if isinstance(config, CustomOptimizerConfig):
@@ -51,8 +67,7 @@ def _fused(model: nn.Module) -> bool:
 class Lion(WithoutCompiler):
     """Lion (Chen et al., arXiv 2302.06675): every weight moves by the learning rate, in the momentum's sign.
 
-    With momentum m and gradient g: w ← w (1 − lr·wd) − lr · sign(β₁ m + (1 − β₁) g), then
-    m ← β₂ m + (1 − β₂) g.
+    With momentum m and gradient g: w ← w (1 − lr·wd) − lr · sign(β₁ m + (1 − β₁) g), then m ← β₂ m + (1 − β₂) g.
     """
 
     needed = ("exp_avg",)
@@ -71,10 +86,7 @@ class Lion(WithoutCompiler):
     def _step_group(self, parameters: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float) -> None:
         beta1, beta2 = betas
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameter in parameters:
-            if "exp_avg" not in self.state[parameter]:
-                self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
-        momenta = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        momenta = _momenta(self, parameters, "exp_avg")
         # A complex weight counts as two real ones.
         parameters, gradients, momenta = (
             [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
@@ -86,6 +98,14 @@ class Lion(WithoutCompiler):
             foreach.mul_(parameters, 1 - lr * weight_decay)
         foreach.add_(parameters, directions, alpha=-lr)
         foreach.lerp_(momenta, gradients, 1 - beta2)
+
+
+def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[Tensor]:
+    """Returns the momentum of each parameter, which is zero at first, in the optimiser's state by this name."""
+    for parameter in parameters:
+        if name not in optimizer.state[parameter]:
+            optimizer.state[parameter][name] = torch.zeros_like(parameter)
+    return [optimizer.state[parameter][name] for parameter in parameters]
 
 
 class Muon(WithoutCompiler):
@@ -115,10 +135,7 @@ class Muon(WithoutCompiler):
         self, parameters: list[Tensor], lr: float, momentum: float, steps: int, weight_decay: float
     ) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameter in parameters:
-            if "momentum_buffer" not in self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        momenta = _momenta(self, parameters, "momentum_buffer")
         foreach.lerp_(momenta, gradients, 1 - momentum)
         ahead = foreach.lerp(gradients, momenta, momentum)  # Nesterov's form
         directions = orthogonal(torch.stack(ahead), steps).to(parameters[0].dtype)
@@ -195,3 +212,143 @@ class MuonForMatrices(WithoutCompiler):
 def is_matrix(parameter: Tensor) -> bool:
     """Whether Muon takes a parameter: a matrix of real numbers."""
     return parameter.ndim == 2 and not parameter.is_complex()
+
+
+def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
+    """Builds the user's own optimiser, after a trial update of copies. RequestError: as `build_optimizer`."""
+    few = [{**group, "params": [nn.Parameter(one.detach().clone()) for one in group["params"][:1]]} for group in groups]
+    trial = _own(config, few)
+    step = inspect.signature(trial.step).parameters.values()
+    if needed := [one.name for one in step if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]:
+        raise _unusable(config, f"step({', '.join(needed)})", "a step that needs no argument: gradients are in .grad")
+    before = [one.detach().clone() for group in few for one in group["params"]]
+    for group in trial.param_groups:
+        group["lr"] = config.learning_rate
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    numbers = _numbers_of(trial)
+    trial.step()
+    after_it = _numbers_of(trial)
+    if counted := [name for name, value in numbers.items() if after_it.get(name, value) != value]:
+        name = counted[0]
+        seen = f"self.{name}: {numbers[name]:g} before a step, and {after_it[name]:g} after it"
+        raise _unusable(config, seen, "counters in self.state or self.param_groups, which a checkpoint keeps")
+    after = [one for group in few for one in group["params"]]
+    if all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
+        raise _unusable(config, "a step that changes no weight", "a step that follows .grad, at the rate group['lr']")
+    for parameter, state in trial.state.items():
+        for name, value in state.items():
+            if not isinstance(value, (Tensor, int, float, type(None))):
+                seen = f"state {name!r} of a parameter {tuple(parameter.shape)}: {type(value).__name__}"
+                raise _unusable(config, seen, "tensors and numbers, which a checkpoint can keep")
+    try:
+        json.dumps(group_settings(trial))
+    except TypeError as error:
+        expected = "numbers, texts and lists, which a checkpoint can keep"
+        raise _unusable(config, f"in param_groups: {error}", expected) from None
+    own = _own(config, groups)
+    own.built_groups = copy.deepcopy(group_settings(own))  # type: ignore[attr-defined]
+    return own
+
+
+def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
+    """Returns the attributes of an optimiser that are numbers, or tensors of one."""
+
+    def is_number(value: Any) -> bool:
+        one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        return one or type(value) in (int, float)
+
+    return {name: float(value) for name, value in vars(optimizer).items() if is_number(value)}
+
+
+def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
+    given = {"params": groups, "lr": config.learning_rate}
+    offered = {"weight_decay": config.weight_decay}
+    component = Component("optimizer", config.kind, config.options(), base=Optimizer, given=given, offered=offered)
+    try:
+        own: Optimizer = component.build()
+    except (ValueError, TypeError) as error:
+        raise _unusable(config, str(error), "options that it takes") from None
+    return own
+
+
+def _unusable(config: CustomOptimizerConfig, seen: str, expected: str) -> RequestError:
+    return RequestError(
+        "optimizer-unusable",
+        f"no run can use {config.kind}",
+        seen=seen,
+        expected=expected,
+        fix="optimizer=adamw      (or change that class)",
+    )
+
+
+Schedule = Callable[[int], float]
+"""update (0-based) → learning rate."""
+
+
+def build_schedule(config: ScheduleConfig, peak: float, length: RunLength) -> Schedule:
+    """Returns the learning rate as a pure function of the update, so that a resumed run needs no state.
+
+    Every schedule is in updates of the whole run, whatever the world size. RequestError: the user's own function
+    returns no schedule.
+    """
+    last = max(length.total_updates - 1, 1)
+    if isinstance(config, OneCycleConfig):
+        return _one_cycle(config, peak, length.count_updates(config.rise), last)
+    warmup = length.count_updates(config.warmup) if config.warmup is not None else 0
+    if isinstance(config, CosineConfig):
+        final = config.final_learning_rate
+        after = _cosine(peak, final, warmup, max(last, warmup + 1))
+    elif isinstance(config, CustomScheduleConfig):
+        after = _own_schedule(config, peak, length.total_updates)
+    elif isinstance(config, StepConfig):
+        every, factor = max(length.count_updates(config.every), 1), config.factor
+
+        def after(update: int) -> float:
+            return peak * factor ** (update // every)
+    else:
+
+        def after(update: int) -> float:
+            return peak
+
+    # The first update already moves (1/warmup of the peak), and update `warmup` is the first at the peak.
+    return lambda update: peak * (update + 1) / (warmup + 1) if update < warmup else after(update)
+
+
+def _own_schedule(config: CustomScheduleConfig, peak: float, updates: int) -> Schedule:
+    """Builds the user's own schedule, and asks it for every learning rate of the run before the first update."""
+    given = {"peak": peak, "updates": updates}
+    curve = Component("schedule", config.kind, config.options(), given=given).build()
+    seen = f"{curve!r}, which cannot be called" if not callable(curve) else ""
+    for update in range(0 if seen else updates):
+        rate = curve(update)
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
+            seen = f"{rate!r} for update {update}"
+            break
+    if seen:
+        raise RequestError(
+            "schedule-unusable",
+            f"{config.kind} returns no schedule",
+            seen=seen,
+            expected="a function from an update (the first is 0) to its learning rate, a number of at least 0",
+            fix="schedule=cosine      (or change that function)",
+        )
+    return lambda update: float(curve(update))
+
+
+def _cosine(start: float, end: float, first: int, last: int) -> Schedule:
+    """Half a cosine from `start` at update `first` to `end` at update `last`."""
+
+    def rate(update: int) -> float:
+        done = min(max(update - first, 0) / (last - first), 1.0)
+        return end + (start - end) * 0.5 * (1 + cos(pi * done))
+
+    return rate
+
+
+def _one_cycle(config: OneCycleConfig, peak: float, rise: int, last: int) -> Schedule:
+    initial = peak / config.initial_division
+    rise = min(max(rise, 1), max(last - 1, 1))
+    up = _cosine(initial, peak, 0, rise)
+    down = _cosine(peak, initial / config.final_division, rise, max(last, rise + 1))
+    return lambda update: up(update) if update <= rise else down(update)

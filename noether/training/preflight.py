@@ -102,32 +102,36 @@ def _check_own_components(config: RunConfig) -> None:
 
     Components that come with noether are checked by the schema already.
     """
-    components = []
-    if isinstance(config.dataset, CustomDatasetConfig):
-        given: dict[str, str | Path | None] = {"split": "train", "root": config.dataset_root}
-        components.append(Component("dataset", config.dataset.kind, config.dataset.options(), given=given))
-    if isinstance(config.model, CustomModelConfig):
-        from torch import nn
-
-        adapters = ("input", "output")  # Not the constructor's.
-        options = {name: value for name, value in config.model.options().items() if name not in adapters}
-        components.append(Component("model", config.model.kind, options, base=nn.Module, offered={"layout": None}))
-    if isinstance(config.task, CustomTaskConfig):
-        from noether.core.tasks.base import Task
-
-        components.append(Component("task", config.task.kind, config.task.options(), base=Task))
-    if isinstance(config.optimizer, CustomOptimizerConfig):
-        from torch.optim import Optimizer
-
-        kind, options, given = config.optimizer.kind, config.optimizer.options(), {"params": None, "lr": None}
-        offered = {"weight_decay": config.optimizer.weight_decay}
-        components.append(Component("optimizer", kind, options, base=Optimizer, given=given, offered=offered))
-    if isinstance(config.schedule, CustomScheduleConfig):
-        given = {"peak": None, "updates": None}
-        components.append(Component("schedule", config.schedule.kind, config.schedule.options(), given=given))
+    data, model, task, optimizer, schedule = (
+        config.dataset,
+        config.model,
+        config.task,
+        config.optimizer,
+        config.schedule,
+    )
     with code_granted(config.own_code()):
-        for component in components:
-            component.find()
+        if isinstance(data, CustomDatasetConfig):
+            given = {"split": "train", "root": config.dataset_root}
+            Component("dataset", data.kind, data.options(), given=given).find()
+        if isinstance(model, CustomModelConfig):
+            from torch import nn
+
+            adapters = ("input", "output")  # Not the constructor's.
+            options = {name: value for name, value in model.options().items() if name not in adapters}
+            Component("model", model.kind, options, base=nn.Module, offered={"layout": None}).find()
+        if isinstance(task, CustomTaskConfig):
+            from noether.core.tasks.base import Task
+
+            Component("task", task.kind, task.options(), base=Task).find()
+        if isinstance(optimizer, CustomOptimizerConfig):
+            from torch.optim import Optimizer
+
+            rate, offered = {"params": None, "lr": None}, {"weight_decay": optimizer.weight_decay}
+            kind, options = optimizer.kind, optimizer.options()
+            Component("optimizer", kind, options, base=Optimizer, given=rate, offered=offered).find()
+        if isinstance(schedule, CustomScheduleConfig):
+            peak = {"peak": None, "updates": None}
+            Component("schedule", schedule.kind, schedule.options(), given=peak).find()
         if config.trainer.callbacks:
             from noether.training.callbacks import load_callbacks
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder
-from noether.core.memory import is_full, smaller_when_full
-from noether.core.precision import Precision
+from noether.core.precision import Precision, is_full, smaller_when_full
 from noether.core.problem import Problem
 from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
@@ -75,9 +74,7 @@ def largest_micro_batch(problem: Problem, precision: Precision, group: Group, mo
     """Returns the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
 
     They fit beside what is `still_to_come`. Weights, running statistics and random numbers stay as they are.
-
-    Raises:
-        RequestError: where a single sample does not fit.
+    RequestError: a single sample does not fit.
     """
 
     def fits(size: int) -> bool:

@@ -4,16 +4,16 @@ import os
 import signal
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noether.checkpoints.format import newest_update
-from noether.checkpoints.pruning import remove_leftovers
+from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
 from noether.common.refused_disk import refusals_told
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
+from noether.common.stamped_file import StampedFile
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
@@ -24,17 +24,36 @@ from noether.launch.planning.plan import RunPlan, plan_run, render_plan, run_inf
 from noether.launch.process_group.deadline import Deadline, find_deadline
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
-from noether.runs.attempts import record_outcome, record_stop
 from noether.runs.folder import RunFolder
-from noether.runs.lease import FencedError, Lease, attempts_so_far, take_lease
+from noether.runs.lease import FencedError, Lease, attempts_so_far, record_outcome, record_stop, take_lease
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.training.preflight import check_software, check_start
 from noether.training.refusing import Start
-from noether.training.request import TrainRequest
 from noether.training.tensorboard_page import beside_run
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the parent process hands to its workers.
+
+    target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
+        rank 0, which receives it from there.
+    data: folder of the data on this host. plan: of this host. quiet: print nothing.
+    weights: what a run begins with, as that process verified it on its host.
+    deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
+    """
+
+    config: RunConfig
+    target: ResumeTarget | None
+    data: Path | None
+    plan: RunPlan
+    weights: StampedFile | None = None
+    deadline: Deadline | None = None
+    quiet: bool = False
+
 
 # By name: what they need is imported by the ranks alone.
 TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"
@@ -127,8 +146,10 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
         lease = take_lease(folder, is_task=is_task, start_update=start_update, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
-        if target.checkpoint is None:
-            _record(config, plan, folder, lease)
+        if target.checkpoint is None:  # Before the first worker starts, so that a crash leaves it.
+            write_record(folder.plan, plan.as_dict(), lease)
+            mark_own(folder, config)
+            write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.
     remove_leftovers(folder.checkpoints)
     return replace(target, lease=lease), lease
 
@@ -190,10 +211,3 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
         if code == ExitCode.DONE and as_json:
             print((folder.path / "dry_run.json").read_text())
     return code
-
-
-def _record(config: RunConfig, plan: RunPlan, folder: RunFolder, lease: Lease) -> None:
-    """Writes what was asked and planned before the first worker starts, so that a crash leaves it."""
-    write_record(folder.plan, plan.as_dict(), lease)
-    mark_own(folder, config)
-    write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.

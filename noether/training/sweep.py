@@ -25,8 +25,7 @@ from noether.launch.planning.plan import plan_run, render_plan
 from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.metrics import Metrics, described_in
-from noether.runs.records import finite_values, mapping, write_record
-from noether.runs.results import read_result
+from noether.runs.records import finite_values, mapping, read_record, write_record
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
             return code
     if dry_run:
         return ExitCode.DONE
-    found = {run: read_result(run.folder.result) for run in runs}
+    found = {run: read_record(run.folder.result) for run in runs}
     results = {run: finite_values(mapping(result, "metrics")) for run, result in found.items()}
     summary = summarise(results)
     path = runs[0].folder.path.parent / f"{base}.sweep.json"

@@ -20,10 +20,7 @@ ENDS_WITHIN_S = 5.0
 def serve_here(paths: tuple[str, ...], port: str | None) -> int:
     """Serves runs, and those in folders of runs, until Ctrl-C or SIGTERM.
 
-    Without a port it is the first free one from 6006 on.
-
-    Raises:
-        RequestError: a path without events of a run, or no number of a port.
+    Without a port it is the first free one from 6006 on. RequestError: a path without events, or no number of a port.
     """
     if port is not None:
         number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free one)")
@@ -39,11 +36,7 @@ def beside_run(folder: RunFolder, wanted: bool) -> AbstractContextManager[object
 
 
 def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
-    """Returns the folders of event files by the names that the page shows.
-
-    Raises:
-        RequestError: a path that is neither a run nor holds any, or a run that has written no events.
-    """
+    """Returns the folders of event files by the names that the page shows. RequestError: a path or run without any."""
     found: dict[str, Path] = {}
     for path in paths:
         folder = Path(path).expanduser()

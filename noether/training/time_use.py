@@ -1,12 +1,14 @@
 """Measures how a run spends its time: a clock that always runs for exactly one part of the loop."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
 
 class Part(IntEnum):
@@ -95,10 +97,7 @@ def divided(host: Sequence[float], device: Sequence[float]) -> list[float]:
 
 @dataclass
 class TimeTable:
-    """Seconds of each rank by part.
-
-    hosts: where each rank runs; on rank 0 alone.
-    """
+    """Seconds of each rank by part, and on rank 0 alone the hosts on which they run."""
 
     ranks: list[list[float]]
     hosts: Sequence[str] = ()
@@ -110,9 +109,8 @@ class TimeTable:
 
     def parts(self) -> dict[str, float]:
         """Returns the mean seconds of a rank by part."""
-        return {
-            name: round(sum(rank[part] for rank in self.ranks) / len(self.ranks), 6) for part, name in enumerate(NAMES)
-        }
+        seconds = (sum(own) / len(self.ranks) for own in zip(*self.ranks, strict=True))
+        return dict(zip(NAMES, (round(mean, 6) for mean in seconds), strict=True))
 
     def slowest(self) -> dict[str, Any] | None:
         """Returns which rank had most to do, where, and its lead over the others' mean as a share of the time.
@@ -131,3 +129,53 @@ class TimeTable:
         """Returns seconds by part, the slowest rank, and every rank's seconds, for JSON."""
         ranks = [dict(zip(NAMES, (round(value, 4) for value in rank), strict=True)) for rank in self.ranks]
         return {"parts": self.parts(), "slowest": self.slowest(), "ranks": ranks}
+
+
+class UpdateProfile:
+    """Traces `updates` updates of a start from its third on into `folder`, one file for each rank.
+
+    The first updates also load, allocate and compile. `trace-rank-0.json.gz` opens at https://ui.perfetto.dev; on a
+    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. What a disk refuses is told to `warn`, and does
+    not end the run.
+    """
+
+    def __init__(
+        self, folder: Path, updates: int, rank: int, device: torch.device, warn: Callable[[str], None]
+    ) -> None:
+        self._folder, self._rank, self._warn, self._on_gpu = folder, rank, warn, device.type == "cuda"
+        self._updates = 0
+        self._profile = profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])],
+            schedule=schedule(skip_first=1, wait=0, warmup=1, active=updates, repeat=1),
+            on_trace_ready=self._write,
+            record_shapes=True,
+        )
+        self._profile.start()
+
+    def after_update(self) -> None:
+        """Begins the trace after the second update, and writes it after the last that is traced."""
+        self._updates += 1
+        if self._on_gpu and self._updates == 2:
+            torch.cuda.memory._record_memory_history(max_entries=100_000)
+        self._profile.step()
+
+    def close(self) -> None:
+        """Writes what was traced where the run ends before that; nothing where no update was."""
+        self._profile.stop()
+        self._end_memory_history()
+
+    def _write(self, traced: Any) -> None:
+        if self._updates < 3:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            traced.export_chrome_trace(str(self._folder / f"trace-rank-{self._rank}.json.gz"))
+            if self._on_gpu:
+                torch.cuda.memory._dump_snapshot(str(self._folder / f"memory-rank-{self._rank}.pickle"))
+            self._end_memory_history()
+        except (OSError, RuntimeError) as error:
+            self._warn(f"the trace of rank {self._rank} could not be written to {self._folder}: {error}")
+
+    def _end_memory_history(self) -> None:
+        if self._on_gpu:
+            torch.cuda.memory._record_memory_history(enabled=None)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from noether.checkpoints.format import CheckpointFolder, newest_update
-from noether.checkpoints.pruning import drop_checkpoints_after
+from noether.checkpoints.format import list_checkpoints, newest_update
 from noether.checkpoints.state import state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
@@ -15,19 +14,18 @@ from noether.launch.process_group.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.launch.process_group.group import Group, joined_group
 from noether.launch.process_group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
-from noether.runs.attempts import record_meeting, record_outcome, record_stop
+from noether.runs.lease import record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
-from noether.training.build import build_run, go_on_from
+from noether.training.build import build_run, check_selection, go_on_from
 from noether.training.callbacks import Callback, load_callbacks
 from noether.training.conditions import differences_of_resume
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
 from noether.training.rehearsal import updates_that_fit
-from noether.training.request import TrainRequest
-from noether.training.selection import check_selection
+from noether.training.start import TrainRequest
 from noether.training.validation import Validation
 
 
@@ -56,7 +54,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     check_selection(run)
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
-        _resume(run, target.checkpoint, context.host)
+        go_on_from(run, target.checkpoint, context.host, console.warn)
+        console.say(f"resumed {folder.run_id} after update {run.state.progress.updates}")
+        for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model):
+            console.warn(difference)
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
     if group.is_first:
@@ -72,7 +73,9 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     run.note(lambda: record_meeting(folder, lease.own.number))
     reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
     if is_complete and group.is_first:
-        _say_complete(run)
+        console.say(f"the run is already complete: {folder.path}")
+        if config.tracker.report and not folder.report.exists():  # killed while it was written
+            report_run(folder, console, lease)
     stop.finish()
     return _leave(reason, run)
 
@@ -96,12 +99,6 @@ def _is_complete(run: OpenRun) -> bool:
     return newest <= run.state.progress.updates and bool(read_record(run.folder.result, run.console.warn))
 
 
-def _say_complete(run: OpenRun) -> None:
-    run.console.say(f"the run is already complete: {run.folder.path}")
-    if run.config.tracker.report and not run.folder.report.exists():  # killed while it was written
-        report_run(run.folder, run.console, run.lease)
-
-
 def _leave(reason: int, run: OpenRun) -> int:
     """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
     group, updates = run.group, run.state.progress.updates
@@ -120,20 +117,13 @@ def _leave(reason: int, run: OpenRun) -> int:
     return ExitCode.CHECKPOINTED
 
 
-def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
-    """Goes on from a checkpoint, and says what will not be as before."""
-    state, console = run.state, run.console
-    go_on_from(run, checkpoint, host, console.warn)
-    console.say(f"resumed {run.folder.run_id} after update {state.progress.updates}")
-    for difference in differences_of_resume(checkpoint.meta(), run.about, state.model):
-        console.warn(difference)
-
-
 def _record(run: OpenRun, plan: dict[str, Any]) -> None:
     """Writes what the run is from now on; what an earlier start made after this update is of another history."""
     folder, lease = run.folder, run.lease
     mark_own(folder, run.config)
     write_whole(folder.config, dump_config(run.config), lease)
     write_record(folder.plan, plan, lease)
-    drop_checkpoints_after(folder.checkpoints, run.state.progress.updates, lease)
+    for checkpoint in list_checkpoints(folder.checkpoints):
+        if checkpoint.updates > run.state.progress.updates:
+            lease.drop(checkpoint.path)
     lease.drop(folder.result)

@@ -1,6 +1,6 @@
 """One update: micro-batches → one gradient, agreed by all ranks → one step of the optimiser."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from math import isfinite
 from typing import cast
@@ -11,17 +11,102 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from noether.checkpoints.state import TrainingState
-from noether.common.errors import RequestError
+from noether.common.errors import NoetherError, RequestError
 from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.core.data.loader import Batch
-from noether.core.precision import Precision
+from noether.core.precision import Precision, evaluation_mode
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import LightDDP
-from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError, all_finite, find_bad_numbers
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part
 from noether.training.update_metrics import UpdateMetrics
+
+
+class NonFiniteError(NoetherError):
+    """The gradient was not finite, and the policy says to stop."""
+
+
+class DeferredFiniteCheck:
+    """Reads whether a gradient was finite one update later, when reading it no longer waits for the device."""
+
+    def __init__(self) -> None:
+        self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None
+
+    def at(self, norm: Tensor, batches: Sequence[Batch]) -> Sequence[Batch] | None:
+        """Notes this update's gradient norm; returns the batches of the one before, where that was not finite."""
+        bad = self.settle()
+        answer = torch.empty((), dtype=norm.dtype, pin_memory=norm.is_cuda)
+        answer.copy_(norm.detach(), non_blocking=True)
+        event = None
+        if norm.is_cuda:
+            event = torch.cuda.Event()
+            event.record()
+        self._pending = (answer, event, batches)
+        return bad
+
+    def settle(self) -> Sequence[Batch] | None:
+        """Returns the batches of the last update noted, where its gradient was not finite; waits for the answer."""
+        if self._pending is None:
+            return None
+        answer, event, batches = self._pending
+        self._pending = None
+        if event is not None:
+            event.synchronize()
+        return None if bool(torch.isfinite(answer)) else batches
+
+
+@torch.no_grad()
+def find_bad_numbers(
+    state: TrainingState, precision: Precision, batches: Sequence[Batch], rank: int, *, late: bool = False
+) -> list[str]:
+    """Looks for what brought a gradient that is not finite, on one rank; it may cost a forward pass per sample.
+
+    Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on one
+    and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as they
+    were. What the passes change (running statistics, random numbers) is put back.
+    `late`: the weights have taken the gradient already, and cannot say any more whether a sample was at fault.
+    Returns the first that there is of samples whose numbers, weights, samples whose loss and micro-batches whose loss
+    are not finite.
+    """
+    found = [
+        f"rank {rank}: sample {index}, {', '.join(keys)}"
+        for index, alone in _single_samples(batches)
+        if (keys := [key for key, value in alone.items() if not all_finite(value)])
+    ]
+    if found:
+        return found
+    weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
+    if weights and late:
+        samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
+        return [f"rank {rank}: the weights, or one of samples {samples}: the update was made before this was seen"]
+    if weights:
+        return [f"rank {rank}: the weights themselves, {first_of(weights, 1)}"]
+
+    def loss(batch: Batch) -> float:
+        return float(loss_of(state.model, state.task, precision, batch))
+
+    device = next((value.device for value in batches[0].values()), torch.device("cpu"))
+    with restored_afterwards(state.model, device):
+        with evaluation_mode(state.model):
+            losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
+        found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
+        for batch in () if found else batches:
+            if not isfinite(together := loss(batch)):
+                samples = ", ".join(map(str, batch["index"].tolist()))
+                found.append(f"rank {rank}: samples {samples} together, loss {together:.4g}")
+    return found
+
+
+def _single_samples(batches: Sequence[Batch]) -> Iterator[tuple[int, Batch]]:
+    for batch in batches:
+        for position, index in enumerate(batch["index"].tolist()):
+            yield index, {key: value[position : position + 1] for key, value in batch.items()}
+
+
+def all_finite(value: Tensor) -> bool:
+    """Returns whether a tensor holds no NaN and no infinity; integers never do."""
+    return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())
 
 
 class Updater:
@@ -75,9 +160,8 @@ class Updater:
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateMetrics:
         """Makes one update from this rank's micro-batches, already on the device.
 
-        Raises:
-            NonFiniteError: where the gradient is not finite and the policy says so. The weights are then as before,
-                but on a GPU, where the gradient was that of the update before; no checkpoint holds them.
+        NonFiniteError: the gradient is not finite and the policy says so. The weights are then as before, but on a GPU,
+        where the gradient was that of the update before; no checkpoint holds them.
         """
         if not self._buckets_settled:
             self._settle_buckets(batches[0])
@@ -114,7 +198,10 @@ class Updater:
         norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         skipped = self._why_not(norm, batches, before)
         if skipped is None:
-            self._clip(norm)
+            largest = self.config.clip_gradient_norm
+            # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
+            if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
+                clip_grads_with_norm_(self.parameters, largest, norm)
             for group in state.optimizer.param_groups:
                 group["lr"] = learning_rate
             scaler.step(state.optimizer)
@@ -153,13 +240,6 @@ class Updater:
             expected="a gradient of each parameter that is trained",
             fix=f"'trainer.freeze=[{','.join(unused)}]'      (or trainer.max_batch_size=null)",
         )
-
-    def _clip(self, norm: Tensor) -> None:
-        """Scales the gradient, whose norm is given, down to the largest that is allowed."""
-        largest = self.config.clip_gradient_norm
-        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
-        if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
-            clip_grads_with_norm_(self.parameters, largest, norm)
 
     def _wait_begins(self) -> None:
         if self._reducing:

@@ -16,14 +16,23 @@ from noether.common.shown import shown_name
 from noether.launch.processes.failure import is_echo
 from noether.launch.processes.link import report_from
 from noether.launch.processes.worker import error_file
-from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.lease import read_attempts
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in, weights_name
 from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
-from noether.runs.records import RECENT_ROWS, Row, finite_values, is_count, last_update, mapping, number, read_record
+from noether.runs.records import (
+    RECENT_ROWS,
+    Row,
+    finite_values,
+    is_count,
+    last_update,
+    mapping,
+    newest_metrics,
+    number,
+    read_record,
+)
 from noether.runs.report.history import Evaluation, History
-from noether.runs.results import as_now, newest_metrics
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed, is_inside, log_part
 from noether.watch.liveness import Liveness, read_liveness
@@ -250,8 +259,8 @@ class WatchedRun:
     def _checkpoint(self, row: CheckpointRow) -> dict[str, Any]:
         return {**asdict(row), "saved": time.time() - row.age_s, "size": size_text(row.size)}
 
-    def _result(self) -> dict[str, Any]:
-        return as_now(dict(self._record(self.folder.result)))
+    def _result(self) -> Mapping[str, Any]:
+        return self._record(self.folder.result)
 
     def _shown(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return self.described.headlines(metrics, HEADLINES_SHOWN)

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from noether.checkpoints.command import checkpoints_here
-from noether.checkpoints.format import list_checkpoints, selected_checkpoint, write_checkpoint
-from noether.checkpoints.pruning import choose_to_prune
-from noether.checkpoints.table import describe_checkpoints
+from noether.checkpoints.format import choose_to_prune, list_checkpoints, selected_checkpoint, write_checkpoint
+from noether.checkpoints.table import checkpoints_here, describe_checkpoints
 from noether.common.whole_file import Publisher
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder

@@ -1,4 +1,4 @@
-"""Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is asked again."""
+"""Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is told of."""
 
 import threading
 import time
@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from noether.checkpoints import writer as checkpoint_writer
 from noether.checkpoints.format import list_checkpoints, newest_intact
-from noether.checkpoints.snapshot import DTYPES, Snapshot, StagingBuffer, safetensors_parts
-from noether.checkpoints.writer import CheckpointWriter, Written
+from noether.checkpoints.writer import DTYPES, CheckpointWriter, Snapshot, StagingBuffer, Written, safetensors_parts
 from noether.common.errors import NoetherError
 from noether.runs.lease import FencedError
 from tests.saved import META
@@ -64,18 +63,15 @@ class Disk:
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
-        self.hold = threading.Event()
-        self.hold.set()
 
     def __call__(self) -> None:
-        assert self.hold.wait(30)
         if self.failures:
             raise self.failures.pop(0)
 
 
 @pytest.fixture
 def disk(monkeypatch) -> Disk:
-    monkeypatch.setattr(checkpoint_writer, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(checkpoint_writer, "LAST_PAUSE_S", 0.05)
     return Disk()
 
 
@@ -84,38 +80,44 @@ def writer(disk, tmp_path: Path) -> CheckpointWriter:
     return CheckpointWriter(tmp_path / "checkpoints", keep=2, before_rename=disk)
 
 
+def write(writer: CheckpointWriter, updates: int) -> None:
+    writer.start(snapshot(updates))
+    assert writer.wait(60)
+
+
 def kept(writer: CheckpointWriter) -> list[int]:
     return [checkpoint.updates for checkpoint in list_checkpoints(writer.folder)]
 
 
 def test_snapshots_are_written_one_after_the_other(writer) -> None:
-    for updates in (1, 2, 3):
-        writer.make_room()
-        writer.start(snapshot(updates))
-    assert writer.finish() is None
+    for updates in (1, 2):
+        write(writer, updates)
+    assert writer.write_last(snapshot(3)) is None
     assert kept(writer) == [2, 3]
     assert [news.checkpoint.updates for news in writer.news()] == [1, 2, 3]
     assert newest_intact(writer.folder, pytest.fail).updates == 3
 
 
-def test_a_refused_checkpoint_is_tried_again_and_both_are_told(writer, disk) -> None:
-    disk.failures = [OSError(28, "No space left on device"), OSError(5, "Input/output error")]
-    writer.make_room()
-    writer.start(snapshot(1))
-    assert writer.finish() is None
+def test_a_refused_checkpoint_is_told_of_and_the_next_one_is_written(writer, disk) -> None:
+    disk.failures = [OSError(28, "No space left on device")]
+    write(writer, 1)
+    assert writer.refused is not None
+    write(writer, 2)
     news = writer.news()
-    assert [type(item) for item in news] == [str, str, Written]
-    assert "No space left on device; training continues; it is tried again" in news[0]
-    assert kept(writer) == [1]
+    assert [type(item) for item in news] == [str, Written]
+    assert "update 1 could not be written: No space left on device; training continues, and the next one" in news[0]
+    assert kept(writer) == [2]
 
 
-def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it_goes_on(writer, disk) -> None:
-    writer.make_room()
-    writer.start(snapshot(1))
-    writer.make_room()
-    disk.failures = [OSError(28, "No space left on device")] * 100
-    writer.start(snapshot(2))
-    error = writer.finish(limit_s=0.3)
+@pytest.mark.parametrize("refusals", [2, 100], ids=["for-a-while", "to-the-end"])
+def test_the_last_one_is_tried_again_and_an_error_says_from_where_it_goes_on(refusals, writer, disk) -> None:
+    write(writer, 1)
+    disk.failures = [OSError(28, "No space left on device")] * refusals
+    error = writer.write_last(snapshot(2))
+    if refusals == 2:
+        assert error is None
+        assert kept(writer) == [1, 2]
+        return
     assert isinstance(error, NoetherError)
     assert "No space left on device" in str(error)
     assert "continues after update 1" in str(error)
@@ -124,9 +126,7 @@ def test_the_last_one_that_cannot_be_written_is_an_error_that_says_from_where_it
 
 def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> None:
     disk.failures = [FencedError("another start")]
-    writer.make_room()
-    writer.start(snapshot(1))
-    assert isinstance(writer.finish(), FencedError)
+    assert isinstance(writer.write_last(snapshot(1)), FencedError)
     with pytest.raises(FencedError):
         writer.news()
     assert kept(writer) == []
@@ -137,7 +137,6 @@ def test_a_closed_writer_holds_no_tensors_that_its_thread_would_free_at_the_end_
     last = snapshot(1)
     # Slow, so that a thread that is not waited for is still at it.
     weakref.finalize(last.tensors["w.safetensors"]["w"], lambda: (time.sleep(0.3), freed.set()))
-    writer.make_room()
     writer.start(last)
     del last
     writer.close()

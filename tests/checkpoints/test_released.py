@@ -11,7 +11,7 @@ from checkpoints.make_released import HERE, inputs
 from conftest import REPOSITORY
 
 from noether.physics.export.exported import load_exported
-from noether.runs.results import read_result
+from noether.runs.records import read_record
 
 VERSIONS = sorted(path.name for path in HERE.iterdir() if path.is_dir())
 
@@ -42,7 +42,7 @@ def test_a_run_is_evaluated_and_goes_on(version: str, noether, tmp_path: Path) -
     assert noether("checkpoints", str(run), "--verify").code == 0
     done = noether("evaluate", str(run), "--json")
     assert done.code == 0, done.err
-    old = read_result(HERE / version / "run" / "result.json")["metrics"]
+    old = read_record(HERE / version / "run" / "result.json")["metrics"]
     before = {name: value for name, value in old.items() if value is not None}
     after = json.loads(done.out)["metrics"]
     assert {name: after[name] for name in before} == pytest.approx(before, rel=1e-4)

@@ -11,8 +11,7 @@ from rich.text import Text
 from noether.common.console import Console
 from noether.common.shown import shown_log, shown_name, shown_text
 from noether.runs.folder import RunFolder
-from noether.runs.overview import run_state
-from noether.runs.status import status_table
+from noether.runs.overview import run_state, status_table
 
 EVIL = "\x1b]0;owned\x07\x1b[2J[red]\u202ecba\x9b31m"
 

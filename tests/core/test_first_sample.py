@@ -73,8 +73,6 @@ class Cars:
             sample["surface_normals"] = points[:-3]
         elif self.wrong == "short field":
             sample["volume_velocity"] = air[:-1]
-        elif self.wrong == "uneven":
-            sample = {key: value[: 10 + index] for key, value in sample.items()}
         elif self.wrong:
             sample.pop(self.wrong)
         return sample
@@ -99,16 +97,6 @@ class TensorOut(OneTensor):
 class Nothing(nn.Module):
     def forward(self, batch):
         return {"logits": batch["image"].flatten(1)[:, :3]}
-
-
-class Unmasked(Task):
-    """A task of one's own that knows nothing of padding."""
-
-    def loss(self, predictions, batch):
-        return predictions["surface_pressure"].square().mean()
-
-    def metrics(self, predictions, batch):
-        return {"loss": predictions["surface_pressure"].square().mean(dim=(1, 2))}
 
 
 class OnlyLoss(Task):
@@ -306,24 +294,3 @@ def test_a_task_that_only_has_a_loss_is_scored_by_it(tmp_path: Path, noether) ->
     predictions = {"logits": torch.arange(6.0).reshape(3, 2)}
     found = OnlyLoss().metrics(predictions, {"image": torch.zeros(3, 1)})
     assert found["loss"].tolist() == [0.5, 6.5, 20.5]
-
-
-UNEVEN = ["dataset.wrong=uneven", "dataset.validation_fraction=0", f"task.kind={HERE}.Unmasked",
-          "dataset.geometry_points=8",
-          "trainer.effective_batch_size=2", "trainer.max_updates=2", "accelerator=cpu"]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_differing_numbers_of_points_need_one_sample_at_a_time(noether, tmp_path: Path) -> None:
-    """The two settings that the messages name are what helps."""
-    (tmp_path / f"{HERE}.py").write_text(Path(__file__).read_text())
-    words = ["train", *(word for word in CARS if word != "task.scalars={}"), *UPT, *UNEVEN]
-    first = noether(*words, "run_id=a", cwd=tmp_path)
-    assert (first.code, "Traceback" in first.err) == (2, False), first.err
-    assert "fix       trainer.max_batch_size=1" in first.err
-    second = noether(*words, "trainer.max_batch_size=1", "trainer.evaluation_batch_size=2", "run_id=b", cwd=tmp_path)
-    assert (second.code, "Traceback" in second.err) == (2, False), second.err
-    assert "fix       trainer.evaluation_batch_size=1" in second.err
-    third = noether(*words, "trainer.max_batch_size=1", "run_id=c", cwd=tmp_path)
-    assert third.code == 0, third.out + third.err

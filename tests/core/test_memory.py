@@ -6,7 +6,7 @@ from conftest import REPOSITORY, TINY
 from misbehaving import WORDS
 
 from noether.common.errors import RequestError
-from noether.core.memory import is_full, smaller_when_full
+from noether.core.precision import is_full, smaller_when_full
 
 ERRORS = {
     "the-gpu's-allocator": (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),

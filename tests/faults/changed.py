@@ -1,31 +1,26 @@
-"""Changes what a run stands on: its data before it is resumed, and the weights of another run that it begins with.
+"""Changes the data of a run before it is resumed.
 
-    python -m tests.faults.changed --cases 300 [--first 0] [--record FILE]
+    python -m tests.faults.changed --cases 150 [--first 0] [--record FILE]
 
-An even case is a run that is killed; then its data are changed. The next start must refuse them by the code of the
-change, go on with them under `accept_changes` where they are whole, and with the data put back end bit for bit as the
-undisturbed run. An odd case is a run that begins with the weights of another of which one file is damaged: it must be
-refused by a code, or end with the weights that the undamaged one gives.
+A case is a run that is killed; then its data are changed. The next start must refuse them by the code of the change, go
+on with them under `accept_changes` where they are whole, and with the data put back end bit for bit as the undisturbed
+run.
 """
 
-import json
 import random
 import re
 import shutil
 import sys
 import tempfile
-from functools import cached_property
 from pathlib import Path
 
 import yaml
 
-from noether.checkpoints.format import list_checkpoints, newest_update, ranked
+from noether.checkpoints.format import newest_update
 
 from . import victim
-from .commands import NO_TRACEBACK, run_command
-from .damage import WAYS
 from .data_changes import DATA, OTHER_DATA, write_cars, write_lines
-from .room import LIMIT_S, Room, Undisturbed, ended, final_hashes, history
+from .room import LIMIT_S, NO_TRACEBACK, Room, Undisturbed, ended, final_hashes, history, run_command
 from .series import options, run_series
 
 OWN = Path(__file__).resolve().parent / "own"
@@ -120,65 +115,6 @@ def refusal_of(said: str) -> str:
     return codes[-1] if codes and NO_TRACEBACK not in said else said
 
 
-class SourceRoom(Room):
-    """Runs that begin with the weights of another, of which a file is damaged."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.undisturbed(1)
-        run, self.intact, self.source = self.run_folder("calm-1"), folder / "intact", folder / "source"
-        shutil.copytree(run.path, self.intact / "run")
-        log = self.log("export")
-        code = run_command(["export", str(run.path), str(self.intact / "export"), "--weights-only"], log, self.environ)
-        assert code == 0, log.read_text()
-        best = ranked(list_checkpoints(self.intact / "run" / "checkpoints"))[0]
-        at = f"run/checkpoints/{best.path.name}"
-        self.places = (
-            "run",
-            at,
-            f"{at}/ema.safetensors",
-            f"{at}/model.safetensors",
-            "export",
-            "export/model.safetensors",
-        )
-        self.cases = [
-            (place, str(path.relative_to(self.intact)), way)
-            for place in self.places
-            for path in sorted((self.intact / place.partition("/")[0]).rglob("*"))
-            if path.is_file()
-            for way in WAYS
-            # Most files of a run are not looked at by whoever begins with its weights.
-            if place == "run" or path.parent.name in (best.path.name, "export")
-        ]
-        random.Random(0).shuffle(self.cases)
-        self.calm = {place: self._begin(place)[1] for place in self.places}
-
-    def _begin(self, place: str) -> tuple[int | None, str]:
-        """Trains an update from there; returns the exit code, and the digests or the refusal's code."""
-        name = "case"
-        shutil.rmtree(self.run_folder(name).path, ignore_errors=True)
-        self.log(name).unlink(missing_ok=True)
-        short = self.config.trainer.model_copy(update={"max_updates": 1, "evaluate_every": None})
-        config = self.config_of(name, initial_weights=str(self.source / place), trainer=short)
-        if not self.source.exists():
-            shutil.copytree(self.intact, self.source)
-        code = ended(victim.start(config, self.log(name), self.environ), LIMIT_S)
-        if code == 0:
-            return code, json.dumps(final_hashes(self.run_folder(name)))
-        return code, refusal_of(self.log(name).read_text(errors="replace"))
-
-    def run_case(self, number: int) -> tuple[str, list[str]]:
-        """Damages a file of the source and begins with it; returns what was done, and what went wrong."""
-        place, file, way = self.cases[number % len(self.cases)]
-        shutil.rmtree(self.source, ignore_errors=True)
-        shutil.copytree(self.intact, self.source)
-        WAYS[way](self.source / file, random.Random(f"{number} {way}"))
-        code, found = self._begin(place)
-        story = f"from {place}, {file}: {way}: {'the same weights' if found == self.calm[place] else found}"
-        sound = (code == 0 and found == self.calm[place]) or (code == 2 and re.fullmatch(r"[a-z-]+", found))
-        return story, [] if sound else [f"exit code {code}"]
-
-
 class Scene:
     """The rooms, each made when its first case comes."""
 
@@ -188,22 +124,15 @@ class Scene:
         self.changes = [(kind, way) for kind, ways in DATA.items() for way in ways]
         random.Random(0).shuffle(self.changes)
 
-    @cached_property
-    def sources(self) -> SourceRoom:
-        return SourceRoom(self.folder / "sources")
-
     def run_case(self, number: int) -> tuple[str, list[str]]:
-        half, odd = divmod(number, 2)
-        if odd:
-            return self.sources.run_case(half)
-        kind, way = self.changes[half % len(self.changes)]
+        kind, way = self.changes[number % len(self.changes)]
         if kind not in self.rooms:
             self.rooms[kind] = DataRoom(self.folder / kind, kind)
         return self.rooms[kind].run_case(way, random.Random(number))
 
 
 def main() -> int:
-    given = options(__doc__, 300).parse_args()
+    given = options(__doc__, 150).parse_args()
     import noether.training.start  # noqa: F401
     import noether.training.train  # noqa: F401  Once, and not in every process that is started.
 

@@ -17,16 +17,27 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
 
-from .commands import NO_TRACEBACK, import_what_is_used, run_command, wait_for
-from .room import LIMIT_S, Blow, Room, Undisturbed, ended, final_hashes, history
+from .room import (
+    LIMIT_S,
+    NO_TRACEBACK,
+    Blow,
+    Room,
+    Undisturbed,
+    ended,
+    final_hashes,
+    history,
+    import_what_is_used,
+    run_command,
+    wait_for,
+)
 from .series import options, run_series
 
 MORE = ("tracker.tensorboard=true",)
@@ -94,24 +105,14 @@ def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
     return replace
 
 
-def _folder(path: Path, rng: random.Random) -> None:
-    path.unlink()
-    path.mkdir()
+def _instead(make: Callable[[Path], object]) -> Callable[[Path, random.Random], None]:
+    """Something else in the place of the file."""
 
+    def replace(path: Path, rng: random.Random) -> None:
+        path.unlink()
+        make(path)
 
-def _link(path: Path, rng: random.Random) -> None:
-    path.unlink()
-    path.symlink_to(path.with_name("nowhere"))
-
-
-def _pipe(path: Path, rng: random.Random) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _endless(path: Path, rng: random.Random) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
+    return replace
 
 
 WAYS: dict[str, Callable[[Path, random.Random], None]] = {
@@ -144,10 +145,10 @@ WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "a value of a huge number": _write(_value("1e999")),
     "another file's content": _write(lambda content, rng: b"# another\nkey: value\n"),
     "gone": lambda path, rng: path.unlink(),
-    "a folder": _folder,
-    "a dangling link": _link,
-    "a pipe": _pipe,
-    "a link to /dev/zero": _endless,
+    "a folder": _instead(Path.mkdir),
+    "a dangling link": _instead(lambda path: path.symlink_to(path.with_name("nowhere"))),
+    "a pipe": _instead(os.mkfifo),
+    "a link to /dev/zero": _instead(lambda path: path.symlink_to("/dev/zero")),
 }
 FOLDER_WAYS: dict[str, Callable[[Path, random.Random], None]] = {
     "folder gone": lambda path, rng: shutil.rmtree(path),
@@ -167,17 +168,7 @@ def _another(path: Path, rng: random.Random) -> Path:
     return rng.choice([other.path for other in list_checkpoints(path.parent)])
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A run folder as it is before the damage, and what its commands say of it then."""
-
-    name: str
-    folder: Path
-    said: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One damage."""
 
     stage: str
@@ -185,7 +176,7 @@ class Case:
     way: str
 
     def __str__(self) -> str:
-        return f"{self.stage}: {self.file}: {self.way}"
+        return ": ".join(self)
 
 
 class Scene(Room):
@@ -198,18 +189,11 @@ class Scene(Room):
         shutil.rmtree(self.run_folder("first").path)
         provenance()  # Asks git, once.
         self.calm: Undisturbed = self.undisturbed(1)
-        self.stages = {name: self._stage(name) for name in ("killed", "stopped", "done")}
-
-    def _stage(self, name: str) -> Stage:
-        folder = self.folder / f"stage-{name}"
-        if name == "done":
-            shutil.copytree(self.folder / "calm-1", folder)
-        elif name == "killed":
-            self.start(f"stage-{name}", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
-        else:
-            self._stop(f"stage-{name}")
-        said = {word: self.metrics(folder, word)[1] for word in ("evaluate",)}
-        return Stage(name, folder, said)
+        self.stages = {name: folder / f"stage-{name}" for name in ("killed", "stopped", "done")}
+        shutil.copytree(folder / "calm-1", self.stages["done"])
+        self.start("stage-killed", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
+        self._stop("stage-stopped")
+        self.evaluated = {name: self.metrics(stage, "evaluate")[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
         """Stops a run with everything saved; it is fast, so that the first tries may come too late."""
@@ -239,20 +223,19 @@ class Scene(Room):
 
     def cases(self) -> list[Case]:
         found = []
-        for stage in self.stages.values():
-            for path in sorted(stage.folder.rglob("*")):
-                name = str(path.relative_to(stage.folder))
-                found += [Case(stage.name, name, way) for way in (FOLDER_WAYS if path.is_dir() else WAYS)]
-                if path.parent.name == "checkpoints":
-                    found += [Case(stage.name, name, way) for way in CHECKPOINT_WAYS]
+        for stage, folder in self.stages.items():
+            for path in sorted(folder.rglob("*")):
+                ways = [*(FOLDER_WAYS if path.is_dir() else WAYS)]
+                ways += CHECKPOINT_WAYS if path.parent.name == "checkpoints" else ()
+                found += [Case(stage, str(path.relative_to(folder)), way) for way in ways]
         return found
 
     def run_case(self, number: int, case: Case) -> list[str]:
         """Damages a copy of the stage and runs the commands; returns what went wrong."""
-        rng, stage = random.Random(f"{number} {case}"), self.stages[case.stage]
+        rng, before = random.Random(f"{number} {case}"), self.evaluated[case.stage]
         run = self.run_folder("case")
         shutil.rmtree(run.path, ignore_errors=True)
-        shutil.copytree(stage.folder, run.path, symlinks=True)
+        shutil.copytree(self.stages[case.stage], run.path, symlinks=True)
         (run.path / "report.html").unlink(missing_ok=True)
         target = run.path / case.file
         {**WAYS, **FOLDER_WAYS, **CHECKPOINT_WAYS}[case.way](target, rng)
@@ -260,11 +243,11 @@ class Scene(Room):
         names = set(Path(case.file).parts) - {"checkpoints", "logs", "evaluation", "tensorboard"}
         names |= {Path(case.file).name} | ({COPY} if case.way in CHECKPOINT_WAYS else set())
 
-        code, metrics, said = 0, stage.said["evaluate"], ""
+        code, metrics, said = 0, before, ""
         if number % 2 or case.file.startswith(("checkpoints", "config")):
             code, metrics, said = self.metrics(run.path, "evaluated")
             self._judge("evaluate", code, said, wrong)
-        if code == 0 and metrics != stage.said["evaluate"] and not any(name in said for name in names):
+        if code == 0 and metrics != before and not any(name in said for name in names):
             wrong.append(f"evaluate: other metrics, unsaid\n{said}")
         for words in (["status", "--output-path", str(self.folder)], ["checkpoints", str(run.path), "--verify"],
                       ["report", str(run.path)], ["logs", str(run.path)]):  # fmt: skip

@@ -17,8 +17,7 @@ import tempfile
 from pathlib import Path
 
 from . import victim
-from .commands import NO_TRACEBACK, import_what_is_used
-from .room import LIMIT_S, Room, ended, final_hashes, history
+from .room import LIMIT_S, NO_TRACEBACK, Room, ended, final_hashes, history, import_what_is_used
 from .series import options, run_series
 
 SOURCE = Path(__file__).with_name("disk_shim.c")

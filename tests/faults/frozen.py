@@ -24,10 +24,9 @@ from noether.common.processes import is_stopped
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
 
-from .commands import NO_TRACEBACK, import_what_is_used, wait_for
-from .room import LIMIT_S, Room, final_hashes, history
+from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history, import_what_is_used, wait_for
 from .series import options, run_series
-from .victim import FILE_EVENTS, Victim, fork
+from .victim import Operations, Victim, fork
 
 
 class Scene(Room):
@@ -60,8 +59,8 @@ class Scene(Room):
         else:
             number = rng.randint(1, self.calm.operations)
             story = f"frozen before operation {number} of {self.calm.operations}"
-            run = os.fspath(self.run_folder(name).path)
-            older = self.train(name, lambda: count_operations(run, lambda n: freeze() if n == number else None))
+            run = self.run_folder(name).path
+            older = self.train(name, lambda: Operations(run, lambda n: freeze() if n == number else None))
         frozen = wait_for(lambda: is_stopped(older.pid) or older.wait(0) is not None, LIMIT_S) and older.code is None
         newer = self.train(f"{name}", lambda: setattr(socket, "gethostname", lambda: "other"))
         code = newer.wait(LIMIT_S)
@@ -108,18 +107,6 @@ def count_checks(then: Callable[[int], object]) -> None:
         then(looks[0])
 
     Lease.check = counted  # type: ignore[method-assign]
-
-
-def count_operations(folder: str, before: Callable[[int], object]) -> None:
-    """Calls `before` with its number before everything that this process does to a folder."""
-    operations = [0]
-
-    def on_event(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
-        if event in FILE_EVENTS and str(arguments[0]).startswith(folder):
-            operations[0] += 1
-            before(operations[0])
-
-    sys.addaudithook(on_event)
 
 
 def main() -> int:

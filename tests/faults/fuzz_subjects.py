@@ -158,12 +158,10 @@ class Records(Subject):
         return "".join(json.dumps(row) + "\n" for row in rows).encode() if rows else json.dumps(content).encode()
 
     def run(self, rng: random.Random) -> None:
-        from noether.runs.attempts import attempts_without_progress
-        from noether.runs.lease import read_attempt
-        from noether.runs.overview import run_state
+        from noether.runs.lease import attempts_without_progress, read_attempt
+        from noether.runs.overview import run_state, status_table
+        from noether.runs.records import read_record
         from noether.runs.report.tables import unbeaten_baselines
-        from noether.runs.results import read_result
-        from noether.runs.status import status_table
         from noether.training.evaluation import mean_pace
 
         path = rng.choice(self.files)
@@ -171,7 +169,7 @@ class Records(Subject):
         try:
             attempts_without_progress(self.run_folder, 4)
             mean_pace(self.run_folder)
-            unbeaten_baselines(read_result(self.run_folder.result))
+            unbeaten_baselines(read_record(self.run_folder.result))
             holder = read_attempt(self.run_folder)
             if holder is not None:
                 holder.describe()
@@ -187,10 +185,16 @@ class Checkpoints(Subject):
         import torch
         from torch import nn
 
-        from noether.checkpoints.ema import EmaWeights
         from noether.checkpoints.format import write_checkpoint
-        from noether.checkpoints.snapshot import safetensors_parts
-        from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
+        from noether.checkpoints.state import (
+            EmaWeights,
+            Progress,
+            TrainingState,
+            random_state,
+            saved_tensors,
+            saved_texts,
+        )
+        from noether.checkpoints.writer import safetensors_parts
         from noether.config.optimizer import AdamWConfig
         from noether.launch.detect.placement import Device, Endpoint, Worker
         from noether.launch.process_group.group import Group

@@ -30,7 +30,7 @@ from typing import Any
 
 from noether.common.errors import ExitCode
 from noether.config.compose import dump_config
-from noether.runs.attempts import read_attempts
+from noether.runs.lease import read_attempts
 from tests.processes import free_port
 
 from . import victim

@@ -61,9 +61,9 @@ def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
 
 
 @pytest.mark.slow
-def test_changed_data_and_damaged_sources_are_refused_by_their_code() -> None:
-    """Own data of another length, and a run that begins with another's weights."""
-    assert "2 changes, 0 unsaid or tracebacks" in run("changed", "--first", "8", "--cases", "2")
+def test_changed_data_are_refused_by_their_code() -> None:
+    """Own data of another length."""
+    assert "1 changes, 0 unsaid or tracebacks" in run("changed", "--first", "4", "--cases", "1")
 
 
 @pytest.mark.slow

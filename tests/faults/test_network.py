@@ -5,7 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,19 +44,14 @@ class Hosts:
         """Pulls the cable out of a host ("down"), or puts it back ("up")."""
         self.run(host, "ip", "link", "set", "eth0", state)
 
-    def train(
-        self, folder: Path, *overrides: str, ranks: Sequence[tuple[int, int]] = ((0, 0), (1, 1))
-    ) -> list[subprocess.Popen[bytes]]:
-        """Starts one rank on each host, as a person does who has no scheduler; n1.log and n2.log are appended.
-
-        `ranks` are hosts, counted from 0, with the number that each is told.
-        """
+    def train(self, folder: Path, *overrides: str) -> list[subprocess.Popen[bytes]]:
+        """Starts one rank on each host, as a person does who has no scheduler; n1.log and n2.log are appended."""
         words = ["-m", "noether", "train", "--hp", str(OWN / "lines.yaml"), "resume=auto", "run_id=run", *overrides]
         words += [f"output_path={folder}", "nodes=2", f"master_addr={ADDRESSES[0]}", "master_port=29571"]
         started = []
-        for host, rank in ranks:
+        for host in (0, 1):
             with (folder / f"n{host + 1}.log").open("ab") as log:
-                command = self.on(host, sys.executable, *words, f"node_rank={rank}")
+                command = self.on(host, sys.executable, *words, f"node_rank={host}")
                 started.append(subprocess.Popen(command, env=self.environ, stdout=log, stderr=log, cwd=OWN))
         self.started += started
         return started
@@ -133,16 +128,3 @@ def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -
     assert "Traceback" not in said()
     assert final_hashes(folder) == undisturbed
     assert updates_made(folder) == list(range(1, UPDATES + 1))
-
-
-@pytest.mark.slow
-def test_a_second_host_0_is_told_that_there_is_one(hosts, tmp_path) -> None:
-    """The second was meant to be node 1, and ends at once; the first goes on to wait for it."""
-    logs = [tmp_path / "n1.log", tmp_path / "n2.log"]
-    own = ("resume=null", "run_id=null")
-    (first,) = hosts.train(tmp_path, *own, ranks=[(0, 0)])
-    wait_for("n1", lambda: "noether: rank 0 on n1 waits for rank 1 of 2" in logs[0].read_text(), 60)
-    (second,) = hosts.train(tmp_path, *own, ranks=[(1, 0)])
-    assert second.wait(30) == 2
-    assert "[rank-twice]" in logs[1].read_text()
-    assert first.poll() is None

@@ -95,7 +95,7 @@ def start(
     """
 
     def act() -> None:
-        operations = _Operations(config.output_path / str(config.run_id), die_at)
+        operations = Operations(config.output_path / str(config.run_id), lambda n: die() if n == die_at else None)
         from noether.training.begin import train_here
         from noether.training.refusing import Start
 
@@ -112,11 +112,19 @@ def start(
     return fork(act, log, environ)
 
 
-class _Operations:
-    """Counts what this process does to a folder: opens, renames, removals, flushes, and pieces of checkpoint files."""
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # The signal is on its way; nothing may be done any more.
 
-    def __init__(self, folder: Path, die_at: int | None) -> None:
-        self.done, self._die_at, self._folder = 0, die_at, os.fspath(folder)
+
+class Operations:
+    """Counts what this process does to a folder: opens, renames, removals, flushes, and pieces of checkpoint files.
+
+    `before` is called with the number of each, from 1, before it is done.
+    """
+
+    def __init__(self, folder: Path, before: Callable[[int], object]) -> None:
+        self.done, self._before, self._folder = 0, before, os.fspath(folder)
         sys.addaudithook(self._on_event)
         flush = os.fsync
 
@@ -143,6 +151,4 @@ class _Operations:
 
     def _count(self) -> None:
         self.done += 1
-        if self.done == self._die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)  # The signal is on its way; nothing may be done any more.
+        self._before(self.done)

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from noether.checkpoints.ema import EmaWeights
-from noether.checkpoints.snapshot import StagingBuffer
-from noether.checkpoints.state import Progress, TrainingState, saved_tensors
+from noether.checkpoints.state import EmaWeights, Progress, TrainingState, saved_tensors
+from noether.checkpoints.writer import StagingBuffer
 from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
 from noether.core.data.loader import evaluation_batches, to_device, training_batches

@@ -10,18 +10,22 @@ from noether.checkpoints.format import list_checkpoints, newest_update, write_ch
 from noether.common.errors import RequestError
 from noether.common.whole_file import write_whole
 from noether.runs import lease as lease_module
-from noether.runs.attempts import (
+from noether.runs.folder import RunFolder
+from noether.runs.lease import (
+    FencedError,
+    Lease,
+    attempts_so_far,
     attempts_without_progress,
     have_ranks_met,
+    read_attempt,
     read_attempts,
     record_attempt,
     record_meeting,
     record_outcome,
+    take_lease,
 )
-from noether.runs.folder import RunFolder
-from noether.runs.lease import FencedError, Lease, attempts_so_far, read_attempt, take_lease
 from noether.runs.records import parse_record, read_metrics, write_record
-from noether.runs.tracking.metrics_file import MetricsFile
+from noether.runs.tracking.tracker import MetricsFile
 from tests.refusal import refusal
 from tests.saved import META
 

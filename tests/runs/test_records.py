@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from noether.runs.attempts import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.folder import RunFolder
+from noether.runs.lease import attempts_without_progress, read_attempts, record_attempt, record_outcome
 from noether.runs.records import (
     mean_rate,
     number,
@@ -78,7 +78,7 @@ def test_a_row_that_a_kill_cut_off_is_left_out_without_a_word(tmp_path) -> None:
     assert read_rows(path, pytest.fail) == ROWS[:1]
 
 
-def test_rows_of_an_older_version_have_no_checksum_and_are_read(tmp_path) -> None:
+def test_rows_that_a_person_wrote_have_no_checksum_and_are_read(tmp_path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "note", "update": 1, "text": "a\x85b\u2028c"}\n')
     assert read_metrics(path, pytest.fail)[0]["text"] == "a\x85b\u2028c"

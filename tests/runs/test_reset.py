@@ -8,7 +8,7 @@ from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints
 from noether.common.errors import RequestError
-from noether.runs.folder import RunFolder, newest_run
+from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
@@ -135,11 +135,3 @@ def test_a_start_that_made_nothing_is_started_over_in_its_folder(noether, tmp_pa
     done = noether(*words)
     assert done.code == 0, done.err
     assert [path.name for path in tmp_path.iterdir()] == ["cars"]
-
-
-def test_the_newest_run_is_not_one_that_was_started_over(tmp_path: Path) -> None:
-    for name in ("cars", "cars.replaced-1"):
-        (tmp_path / name / "checkpoints" / "update-000000002").mkdir(parents=True)
-    newest = newest_run(tmp_path)
-    assert newest is not None
-    assert newest.path.name == "cars"

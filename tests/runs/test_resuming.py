@@ -10,10 +10,10 @@ import yaml
 from conftest import TINY
 
 from noether.checkpoints.chosen_model import WantedModel, choose_model
-from noether.checkpoints.command import checkpoints_here
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.own_settings import load_run_config, on_own_settings
 from noether.checkpoints.resume import find_target
+from noether.checkpoints.table import checkpoints_here
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder, existing_run, newest_run
@@ -71,17 +71,6 @@ def test_inside_a_run_its_settings_are_its_own_too(inside: str, resume: str, tmp
     assert (config.seed, config.output_path) == (7, tmp_path)
 
 
-def test_a_run_is_known_by_its_checkpoints_and_not_by_copies_of_them(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        make_run(tmp_path, name)
-    copy = tmp_path / "old/checkpoints/update-000000004.bak"
-    copy.mkdir()
-    os.utime(copy, (time.time() + 60, time.time() + 60))
-    found = newest_run(tmp_path)
-    assert found is not None
-    assert found.path.name == "new"
-
-
 def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "old", "cars")
     (tmp_path / "old").rename(tmp_path / "new")
@@ -91,13 +80,17 @@ def test_the_newest_run_of_a_folder_that_was_moved_is_that_of_the_folder(tmp_pat
     assert config.output_path == tmp_path / "new"
 
 
-def test_the_newest_run_is_the_one_that_saved_last_and_not_the_one_that_was_tidied_up(tmp_path: Path) -> None:
-    for age, name in ((200, "old"), (100, "new")):
+@pytest.mark.parametrize("later", ["a-removal", "a-copy-of-a-checkpoint", "a-run-that-was-started-over"])
+def test_the_newest_run_is_the_one_that_saved_last(later: str, tmp_path: Path) -> None:
+    for age, name in ((200, "old"), (100, "new"), *([(0, "old.replaced-1")] if "over" in later else [])):
         run = make_run(tmp_path, name)
         (run.checkpoints / "update-000000002").mkdir()
         for path in run.checkpoints.iterdir():
             os.utime(path, (time.time() - age, time.time() - age))
-    (tmp_path / "old" / "checkpoints" / "update-000000002").rmdir()
+    if later == "a-removal":
+        (tmp_path / "old/checkpoints/update-000000002").rmdir()
+    elif later == "a-copy-of-a-checkpoint":
+        (tmp_path / "old/checkpoints/update-000000004.bak").mkdir()
     found = newest_run(tmp_path)
     assert found is not None
     assert found.path.name == "new"

@@ -15,13 +15,11 @@ from noether.common.processes import boot_id
 from noether.common.signals import JOB_STOP_SIGNAL
 from noether.common.whole_file import write_json
 from noether.launch.detect.slurm.queue import QueuedJob, clean_environment
-from noether.runs.attempts import read_attempts, record_meeting
 from noether.runs.cancel import cancel_run
 from noether.runs.folder import RunFolder
-from noether.runs.lease import job_of_task, read_attempt, take_lease
-from noether.runs.overview import job_of_run, run_state, runs_under
+from noether.runs.lease import job_of_task, read_attempt, read_attempts, record_meeting, take_lease
+from noether.runs.overview import job_of_run, run_state, runs_under, status_table
 from noether.runs.records import parse_record
-from noether.runs.status import status_table
 from tests.refusal import refusal
 
 HERE = {

@@ -1,9 +1,11 @@
-"""A user's own model with one complex weight, and data that only both of its parts explain."""
+"""A user's own model with one complex weight, data that only both of its parts explain, and data on a grid."""
 
 import torch
 from torch import nn
 
 from noether.core.tasks.base import Task
+
+SIZE = 16
 
 
 class Turned:
@@ -17,7 +19,23 @@ class Turned:
 
     def __getitem__(self, index):
         x = self.x[index]
-        return {"x": x, "y": 2 * x[0] - 3 * x[1]}
+        return {"x": x, "y": (2 * x[0] - 3 * x[1])[None]}
+
+
+class Diffusion:
+    """Periodic temperatures (1, 16, 16) before and after: each wave k is damped by exp(-k²/20)."""
+
+    def __init__(self, split, root, count):
+        self.x = torch.randn(count, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(len(split)))
+        waves = torch.fft.fftfreq(SIZE, 1 / SIZE)
+        damping = torch.exp(-(waves[:, None] ** 2 + waves[: SIZE // 2 + 1] ** 2) / 20)
+        self.y = torch.fft.irfft2(torch.fft.rfft2(self.x) * damping, s=(SIZE, SIZE))
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "y": self.y[index]}
 
 
 class OneWeight(nn.Module):
@@ -30,7 +48,7 @@ class OneWeight(nn.Module):
 
     def forward(self, batch):
         x = torch.view_as_complex(batch["x"].contiguous())
-        return {"y": (self.w * x * self.phase / self.phase).real}
+        return {"y": (self.w * x * self.phase / self.phase).real[:, None]}
 
 
 class Regression(Task):
@@ -40,4 +58,4 @@ class Regression(Task):
         return (predictions["y"] - batch["y"]).square().mean()
 
     def metrics(self, predictions, batch):
-        return {"loss": (predictions["y"] - batch["y"]).square()}
+        return {"loss": (predictions["y"] - batch["y"]).square().flatten(1).mean(1)}

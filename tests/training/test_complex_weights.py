@@ -58,31 +58,19 @@ def test_both_parts_are_learned_and_a_resumed_run_is_the_same(noether, tmp_path)
     assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)
 
 
-OPERATOR = """\
-defaults: [/optimizer: adamw, /schedule: constant, _self_]
-dataset: {kind: own_operator.Diffusion, count: 64, validation_fraction: 0.25}
-model:
-  kind: neuralop.models.FNO
-  input: before
-  output: after
-  n_modes: [8, 8]
-  in_channels: 1
-  out_channels: 1
-  hidden_channels: 8
-  n_layers: 2
-task: {kind: own_operator.Regression}
-optimizer: {learning_rate: 0.01}
-accelerator: cpu
-trainer: {effective_batch_size: 16, max_updates: 24, checkpoint_every: 12 updates, evaluate_every: null, ema_decay: 0.7}
-tracker: {tensorboard: false, report: false}
-"""
+OPERATOR = (
+    *("dataset.kind=own_complex.Diffusion", "dataset.count=64", "model.kind=neuralop.models.FNO", "model.input=x"),
+    *("model.output=y", "model.n_modes=[8,8]", "model.in_channels=1", "model.out_channels=1"),
+    *("model.hidden_channels=8", "model.n_layers=2", "optimizer.learning_rate=0.01", "trainer.effective_batch_size=16"),
+    *("trainer.max_updates=24", "trainer.evaluate_every=null", "trainer.ema_decay=0.7"),
+)
 
 
 @pytest.mark.slow
 def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(noether, tmp_path) -> None:
     hp = tmp_path / "operator.yaml"
-    hp.write_text(OPERATOR)
-    words = ["--hp", str(hp), f"output_path={tmp_path}", "run_id=whole"]
+    hp.write_text(CONFIG)
+    words = ["--hp", str(hp), f"output_path={tmp_path}", "run_id=whole", *OPERATOR]
     done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
     assert done.code == 0, done.out + done.err
     whole = RunFolder(tmp_path / "whole")

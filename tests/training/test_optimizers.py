@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from noether.checkpoints.ema import EmaWeights
+from noether.checkpoints.state import EmaWeights
 from noether.config.optimizer import AdamWConfig, MuonConfig, SGDConfig
 from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 

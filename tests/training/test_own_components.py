@@ -4,27 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 from safetensors.torch import load_file
 
-OWN = '''
-import torch
-from torch import nn
-from noether.core.tasks.base import Task
-
-
-class Lines:
-    """y = slope · x, at random x."""
-
-    def __init__(self, split, root, count, slope=3.0):
-        self.x = torch.randn(count, 4, generator=torch.Generator().manual_seed(len(split)))
-        self.y = slope * self.x.sum(dim=1, keepdim=True)
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return {"x": self.x[index], "y": self.y[index]}
-
+OWN = (
+    (REPOSITORY / "tests" / "faults" / "own" / "slow_lines.py").read_text()
+    + """
 
 class Linear(nn.Module):
     def __init__(self, width):
@@ -33,16 +18,8 @@ class Linear(nn.Module):
 
     def forward(self, batch):
         return {"y": self.layer(batch["x"])}
-
-
-class Regression(Task):
-    def loss(self, predictions, batch):
-        return (predictions["y"] - batch["y"]).square().mean()
-
-    def metrics(self, predictions, batch):
-        error = (predictions["y"] - batch["y"]).abs().squeeze(1)
-        return {"loss": error.square(), "mae": error}
-'''
+"""
+)
 
 CONFIG = """
 defaults: [/optimizer: adamw, _self_]
@@ -74,7 +51,9 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path)
     assert again.code == 0, again.err
     assert json.loads(again.out)["samples"] == 16
-    (tmp_path / "own.py").write_text(OWN.replace("nn.Linear(width, 1)", "nn.Linear(width, 1, bias=False)"))
+    (tmp_path / "own.py").write_text(
+        OWN.replace("layer = nn.Linear(width, 1)", "layer = nn.Linear(width, 1, bias=False)")
+    )
     changed = noether("evaluate", "runs/lines", cwd=tmp_path)
     assert "fix       Linear of own as it was then" in changed.err
 

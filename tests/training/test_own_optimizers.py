@@ -11,9 +11,8 @@ from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.runs.folder import RunFolder
-from noether.training.optimizers import build_optimizer
+from noether.training.optimizers import build_optimizer, build_schedule
 from noether.training.run_length import RunLength
-from noether.training.schedules import build_schedule
 
 OWN = """
 import torch

@@ -2,7 +2,6 @@
 
 import pytest
 from conftest import final_hashes
-from learned import difference, weights
 
 pytestmark = pytest.mark.slow
 # A constant rate: the length of the run, which is cut short by `max_updates`, changes nothing else.
@@ -16,11 +15,3 @@ def test_a_run_cut_short_goes_on_bit_for_bit(train) -> None:
     train("cut", *common, f"trainer.max_updates={CUT_AT}")
     resumed = train("cut", *common, "resume=auto")
     assert final_hashes(resumed) == final_hashes(undisturbed)
-
-
-def test_another_number_of_ranks_goes_on_with_the_same_samples_to_rounding(train) -> None:
-    common = ("trainer.effective_batch_size=12", "trainer.precision=float64", "optimizer=sgd", "schedule=constant")
-    undisturbed = train("undisturbed", "devices=4", *common)
-    train("cut", "devices=3", *common, f"trainer.max_updates={CUT_AT}")
-    resumed = train("cut", "devices=4", *common, "resume=auto")
-    assert difference(weights(undisturbed), weights(resumed)) < 1e-12

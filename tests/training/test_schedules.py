@@ -5,8 +5,8 @@ import torch
 
 from noether.config.interval import Interval
 from noether.config.optimizer import ConstantConfig, CosineConfig, OneCycleConfig, StepConfig
+from noether.training.optimizers import build_schedule
 from noether.training.run_length import RunLength
-from noether.training.schedules import build_schedule
 
 LENGTH = RunLength(updates_per_epoch=20, total_updates=100, effective_batch_size=8)
 

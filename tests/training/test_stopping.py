@@ -14,8 +14,8 @@ from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.common.errors import ExitCode
-from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.lease import read_attempts
 from noether.runs.records import read_metrics
 
 OWN = REPOSITORY / "tests" / "faults" / "own"

@@ -87,16 +87,10 @@ def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, mo
         assert seconds[Part.BACKWARD] == pytest.approx(3 * seconds[Part.FORWARD])
         assert seconds[Part.OPTIMIZER] == pytest.approx(2 * seconds[Part.FORWARD])
         assert seconds[Part.REDUCTION] == 0
-
-
-def test_the_end_of_a_run_waits_for_what_the_gpu_still_has_to_do(monkeypatch) -> None:
-    device = BusyDevice()
-    monkeypatch.setattr(torch.cuda, "Event", device.event)
-    clock = Clock(torch.device("cuda"))
     clock.switch(Part.FORWARD)
     device.queued_ms += 10.0
     clock.switch(Part.OTHER)
-    assert clock.take()[Part.FORWARD] > 0
+    assert clock.take()[Part.FORWARD] > 0, "the end of a run waits for what the device still has to do"
 
 
 def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:

@@ -13,8 +13,7 @@ from noether.core.tasks.base import Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
-from noether.training.bad_numbers import DeferredFiniteCheck, NonFiniteError
-from noether.training.update import Updater
+from noether.training.update import DeferredFiniteCheck, NonFiniteError, Updater
 
 CONTEXT = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
 GROUP = Group(CONTEXT, torch.device("cpu"))
@@ -180,25 +179,21 @@ def test_weights_that_are_not_finite_are_named_themselves() -> None:
 
 def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and_before_anything_is_kept() -> None:
     """As on a GPU under nan_policy=stop, where reading the norm of every update would stop the host each time."""
-    updater = make(CONFIG, 1)
-    updater.look = DeferredFiniteCheck()
-    updater.update([broken(make_batch(7))], 0.1)
+
+    def after(batch) -> Updater:
+        updater = make(CONFIG, 1)
+        updater.look = DeferredFiniteCheck()
+        updater.update([batch], 0.1)
+        return updater
+
     with pytest.raises(NonFiniteError, match="update 1 is not finite"):
-        updater.settle()
-    updater = make(CONFIG, 1)
-    updater.look = DeferredFiniteCheck()
-    updater.update([broken(make_batch(7))], 0.1)
+        after(broken(make_batch(7))).settle()
     with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
-        updater.update([make_batch(7)], 0.1)
+        after(broken(make_batch(7))).update([make_batch(7)], 0.1)
     assert "rank 0: sample 3, t" in str(caught.value)
     # Of finite numbers, and with a loss that is not: the weights have taken its gradient, and are not blamed alone.
-    updater = make(CONFIG, 1)
-    updater.look = DeferredFiniteCheck()
-    updater.update([overflowing(make_batch(7))], 0.1)
     with pytest.raises(NonFiniteError, match="or one of samples 0, 1, 2, 3, 4, 5, 6"):
-        updater.settle()
-    updater = make(CONFIG, 1)
-    updater.look = DeferredFiniteCheck()
-    for _ in range(3):
-        updater.update([make_batch(7)], 0.1)
+        after(overflowing(make_batch(7))).settle()
+    updater = after(make_batch(7))
+    updater.update([make_batch(7)], 0.1)
     updater.settle()

@@ -219,7 +219,7 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what a checkpoint knows; one of format 2 may have fewer entries.
+        """Takes back what a checkpoint knows.
 
         ValueError: the state is not one of this task.
         """

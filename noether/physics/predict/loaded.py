@@ -20,8 +20,7 @@ from noether.physics.predict.shape_request import interval_level
 from noether.physics.predict.trained import TrainedModel, lacking_words, load_trained, output_text, outside_training
 from noether.physics.uncertainty.ensemble import Ensemble, calibrated, predict_together
 from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
-from noether.runs.records import read_metrics
-from noether.runs.results import read_result
+from noether.runs.records import read_metrics, read_record
 
 
 class LoadedRun:
@@ -83,7 +82,7 @@ class LoadedRun:
                 expected="a run that has ended",
                 fix=f"noether evaluate {self._folder.path}",
             )
-        result = read_result(self._folder.result)
+        result = read_record(self._folder.result)
         if "metrics" not in result:
             raise RequestError(
                 "result-unreadable",

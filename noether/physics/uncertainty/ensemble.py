@@ -46,8 +46,7 @@ from noether.physics.uncertainty.conformal import (
     kept_scores,
 )
 from noether.physics.uncertainty.members import differing, read_calibration, record_path
-from noether.runs.records import write_record
-from noether.runs.results import CALIBRATION_VERSION
+from noether.runs.records import CALIBRATION_VERSION, write_record
 
 SCALED_BY = 64
 """Training cases whose errors are the scale beside which a spread counts."""

@@ -8,8 +8,7 @@ from typing import Any
 from noether.checkpoints.chosen_model import ChosenModel
 from noether.common.errors import RequestError
 from noether.runs.folder import is_run
-from noether.runs.records import parse_record
-from noether.runs.results import parse_calibration
+from noether.runs.records import parse_calibration, parse_record
 
 
 def named_runs(words: Sequence[str]) -> list[str]:

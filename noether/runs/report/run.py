@@ -13,13 +13,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.numbers import finite
 from noether.common.plain_file import open_plain, read_plain
-from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.lease import read_attempts
 from noether.runs.metrics import Metrics, described_in
-from noether.runs.records import Row, mapping, parse_record, read_metrics
+from noether.runs.records import Row, mapping, parse_calibration, parse_record, read_metrics
 from noether.runs.report.history import History
 from noether.runs.report.numbers import Array
-from noether.runs.results import parse_calibration, parse_result
 
 
 class _Span(BaseModel):
@@ -97,7 +96,7 @@ class _Sweep(BaseModel):
 
 def checked_result(path: Path) -> dict[str, Any]:
     """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
-    content = parse_result(path)
+    content = parse_record(path)
     try:
         _Result.model_validate(content)
     except ValidationError as error:

@@ -70,18 +70,12 @@ class ConsoleTracker(Tracker):
 
     def _loss(self, values: Mapping[str, float]) -> list[str]:
         """The loss in words; nothing of a task whose metrics have none."""
-        return [f"loss {self._text(values, 'loss')}"] if "loss" in values else []
-
-    def _text(self, values: Mapping[str, float], name: str) -> str:
-        return self._described[name].text(values[name])
+        return [f"loss {self._described['loss'].text(values['loss'])}"] if "loss" in values else []
 
     def _log_training(self, row: Row) -> None:
-        facts = (
-            *self._loss(row),
-            f"lr {self._text(row, 'learning_rate')}",
-            self._text(row, "samples_per_second"),
-            self._text(row, "memory_mib"),
-        )
+        names = ("learning_rate", "samples_per_second", "memory_mib")
+        rate, pace, memory = (self._described[name].text(row[name]) for name in names)
+        facts = (*self._loss(row), f"lr {rate}", pace, memory)
         line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  " + "  ".join(facts)
         if self._progress is None:
             self._console.say(line)

@@ -136,11 +136,11 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
     for name in names:
         try:
             service: Service = load_object(name, "tracker.services", CLASSES)()
-        except RequestError as error:
-            trackers.append(LeftOutTracker(name, f"{error.summary} ({error.seen})", warn))
-            continue
         except Exception as error:  # Whatever its module or constructor raises.
-            trackers.append(LeftOutTracker(name, f"{type(error).__name__}: {error}", warn))
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, RequestError):
+                why = f"{error.summary} ({error.seen})"
+            trackers.append(LeftOutTracker(name, why, warn))
             continue
         own = replace(facts, session=sessions(facts.folder).get(name))
         trackers.append(ServiceTracker(name, service, own, warn, by))

@@ -1,7 +1,7 @@
 """TensorBoard event files of a run."""
 
 import io
-import itertools
+import re
 import socket
 import time
 from pathlib import Path
@@ -33,7 +33,8 @@ class TensorBoardFile(Tracker):
         folder.mkdir(parents=True, exist_ok=True)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
-        newest = max((_second(path) for path in earlier), default=0)
+        seconds = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in earlier)
+        newest = max((int(found[1]) for found in seconds if found), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
         self.file = AppendingFile(folder / name, by)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -58,8 +59,3 @@ class TensorBoardFile(Tracker):
         record = io.BytesIO()
         RecordWriter(record).write(event.SerializeToString())
         self.file.append(record.getvalue())
-
-
-def _second(path: Path) -> int:
-    digits = "".join(itertools.takewhile(str.isdigit, path.name.removeprefix("events.out.tfevents.")))
-    return int(digits or 0)

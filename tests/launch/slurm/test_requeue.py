@@ -18,8 +18,8 @@ from sharing import in_every_push
 
 from launch.slurm.conftest import PATH, Slurm, wait_for
 from noether.checkpoints.format import list_checkpoints, newest_update
-from noether.runs.attempts import attempts_without_progress, have_ranks_met, read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.lease import attempts_without_progress, have_ranks_met, read_attempts
 from noether.runs.records import read_metrics
 
 # Requeueing, a node's timeout and a job's limit take their minutes, and the first test waits for all of them.

@@ -13,8 +13,8 @@ from sharing import in_every_push
 
 from launch.slurm.conftest import PATH, Finished, Slurm, wait_for
 from noether.checkpoints.format import newest_update
-from noether.runs.attempts import read_attempts
 from noether.runs.folder import RunFolder
+from noether.runs.lease import read_attempts
 
 NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")

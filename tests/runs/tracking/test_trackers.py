@@ -1,7 +1,6 @@
 """The history of a run: whole lines, no duplicates after a resume, readable by TensorBoard itself."""
 
 import io
-import json
 import os
 import re
 
@@ -13,9 +12,8 @@ from noether.common.errors import NoetherError
 from noether.runs.metrics import OF_THE_LOOP, Metric, Metrics
 from noether.runs.records import read_metrics
 from noether.runs.tracking.console import ConsoleTracker
-from noether.runs.tracking.metrics_file import MetricsFile
 from noether.runs.tracking.tensorboard import TensorBoardFile
-from noether.runs.tracking.tracker import Trackers
+from noether.runs.tracking.tracker import MetricsFile, Trackers
 
 
 def training(update: int, loss: float = 1.0) -> dict:
@@ -57,14 +55,6 @@ def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
     assert [row["update"] for row in read_metrics(path)] == [4]
 
 
-def test_a_damaged_row_is_named_when_a_run_goes_on(tmp_path) -> None:
-    path, said = tmp_path / "metrics.jsonl", []
-    path.write_bytes(b'{"kind": "training", "update": 1}\n3\n\xff\n{"kind": "training", "update": 2}\n')
-    MetricsFile(path, 2, warn=said.append).close()
-    assert [row["update"] for row in read_metrics(path)] == [1, 2]
-    assert [f"{path}:{line} is damaged" in text for line, text in zip((2, 3), said, strict=True)] == [True, True]
-
-
 def test_rows_that_are_missing_are_told_of(tmp_path) -> None:
     path, said = tmp_path / "metrics.jsonl", []
     first = MetricsFile(path, 0)
@@ -86,21 +76,12 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
     first.close()
     with path.open("a") as file:
         file.write('{"kind": "training", "upd')  # Cut off by the kill.
-    (tmp_path / ".metrics.jsonl.123").touch()  # So was the start after it, while it wrote the history anew.
     second = MetricsFile(path, start_update=4)
     for update in (6, 8):
         second.log(training(update, loss=2.0))
     second.close()
     assert list(tmp_path.iterdir()) == [path]
     assert [(row["update"], row["loss"]) for row in read_metrics(path)] == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
-
-
-def test_what_is_not_finite_is_null_in_json(tmp_path) -> None:
-    file = MetricsFile(tmp_path / "metrics.jsonl", start_update=0)
-    file.log({**EVALUATION, "metrics": {"loss": float("nan")}})
-    file.close()
-    line = (tmp_path / "metrics.jsonl").read_text()
-    assert json.loads(line, parse_constant=lambda name: pytest.fail(name))["metrics"]["loss"] is None
 
 
 def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(tmp_path) -> None:
