@@ -114,10 +114,8 @@ class FirstWords(io.StringIO):
 
 
 def measure(ranks: int) -> dict[str, float]:
-    from noether.launch.detect.devices import DeviceInventory
-    from noether.launch.detect.launch_context import LaunchContext
     from noether.launch.detect.local import local_placement
-    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest
     from noether.launch.processes.run import run_placement
     from noether.launch.processes.spawner import warm_up
 

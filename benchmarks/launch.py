@@ -76,10 +76,8 @@ def noether_worker(context: "WorkerContext", marks: str) -> int:
 
 def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.common.cpus import UsableCpus
-    from noether.launch.detect.devices import DeviceInventory
-    from noether.launch.detect.launch_context import LaunchContext
     from noether.launch.detect.local import local_placement
-    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest
     from noether.launch.processes.run import run_placement
 
     # An inventory of its own: two CPU workers a core is the most that a user may ask for.

@@ -38,8 +38,8 @@ from noether.core.data.loader import Batch
 from noether.core.tasks.base import Predictions, Task
 from noether.launch.detect.placement import Device, Endpoint, Worker
 from noether.launch.planning.batches import plan_batches
-from noether.launch.process_group.control import ControlChannel
 from noether.launch.process_group.group import Group
+from noether.launch.process_group.stores import ControlChannel
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.runs.tracking.console import ConsoleTracker

@@ -38,7 +38,7 @@ from noether.launch.detect.placement import Device, Endpoint, Worker
 from noether.launch.planning.batches import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.openmp import openmp_defaults
+from noether.launch.processes.worker import openmp_defaults
 from noether.training.build import build_run
 from noether.training.update import Updater
 from noether.training.update_metrics import peak_memory_mib

@@ -77,10 +77,8 @@ def main() -> None:
     workers, asked = options.workers, (options.rounds or 30, str(options.json or ""))
     sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
     os.environ["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}"
-    from noether.launch.detect.devices import DeviceInventory
-    from noether.launch.detect.launch_context import LaunchContext
     from noether.launch.detect.local import local_placement
-    from noether.launch.detect.placement import Device, LaunchRequest
+    from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest
     from noether.launch.processes.run import run_placement
 
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))

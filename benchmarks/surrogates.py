@@ -28,7 +28,7 @@ from noether.config.compose import load_config
 from noether.config.schema import RunConfig
 from noether.core.data.points import Sample
 from noether.core.tasks.base import Task, by_channel
-from noether.launch.processes.openmp import openmp_defaults
+from noether.launch.processes.worker import openmp_defaults
 from noether.physics.fields.baselines import PlainNetwork, make_baselines
 from noether.physics.fields.field_errors import field_errors
 

@@ -64,7 +64,7 @@ def dispatch(arguments: list[str]) -> int:
     call = bind(arguments, image_engine(os.environ))
     if call.verb in ALONE:
         from noether.launch.detect.process_facts import read_process_facts
-        from noether.launch.detect.single_process import refuse_several
+        from noether.launch.detect.resolve import refuse_several
 
         refuse_several(call.verb, os.environ, socket.gethostname(), read_process_facts())
     return call.run()

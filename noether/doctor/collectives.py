@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from noether.common.whole_file import write_json
-from noether.launch.process_group.control import ControlChannel
-from noether.launch.process_group.stores import choose_interface, exchange_listener, join_store
+from noether.launch.process_group.stores import ControlChannel, choose_interface, exchange_listener, join_store
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.rank_state import RankNote
 

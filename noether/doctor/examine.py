@@ -30,12 +30,12 @@ from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
 from noether.launch.planning.plan import HOST_CHECKS, launch_request, run_info
 from noether.launch.processes.context import RunInfo
-from noether.launch.processes.local_ranks import LocalRanks
-from noether.launch.processes.openmp import openmp_defaults
 from noether.launch.processes.ports import RunPorts, hold_ports
 from noether.launch.processes.run import open_link
 from noether.launch.processes.spawner import start_workers
 from noether.launch.processes.spoke import Spoke
+from noether.launch.processes.watcher import LocalRanks
+from noether.launch.processes.worker import openmp_defaults
 from noether.training.preflight import check_software
 from noether.training.refusing import other_hosts_told
 

@@ -21,8 +21,8 @@ from noether.launch.processes.context import WorkerContext, WorkerReport
 from noether.launch.processes.failure import is_echo
 from noether.launch.processes.hub import Hub
 from noether.launch.processes.listener import RunListener
-from noether.launch.processes.local_ranks import LocalRanks
 from noether.launch.processes.spoke import Spoke
+from noether.launch.processes.watcher import LocalRanks
 from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record
 

@@ -194,7 +194,7 @@ def called(monkeypatch) -> list[str]:
 
 
 def test_no_wrong_line_runs_anything(called, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("noether.launch.detect.single_process.refuse_several", lambda *facts: None)
+    monkeypatch.setattr("noether.launch.detect.resolve.refuse_several", lambda *facts: None)
     assert len(WRONG) >= 40
     for line, (code, fix) in WRONG.items():
         with pytest.raises(RequestError) as caught:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sharing import in_every_push
 
-from noether.launch.process_group.listeners import listening_descriptors, shut
+from noether.launch.process_group.stores import listening_descriptors, shut
 from noether.runs.folder import RunFolder
 from tests.faults import strangers
 from tests.faults.room import REPOSITORY, final_hashes

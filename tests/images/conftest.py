@@ -4,7 +4,8 @@ They run last (tests/sharing.py): the images are made while the other tests run.
 """
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from sharing import session_number
 from images.making import CANNOT_FETCH, Finished, Making, are_required
 
 WAIT_S = 2400
+LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
+"""Settings of a run that only a signal ends."""
 FOLDER = REPOSITORY / "tests" / "images"
 
 
@@ -96,6 +99,30 @@ def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
     tracker = Tracker(engine_client, image)
     yield tracker
     tracker.remove()
+
+
+@pytest.fixture
+def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], None]]:
+    """Builds a Dockerfile of a folder under a name, which is taken away after the test."""
+    names: list[str] = []
+    docker, environ = (
+        "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker",
+        os.environ | image_variables,
+    )
+
+    def build(folder: Path, name: str) -> None:
+        names.append(name)
+        subprocess.run([docker, "build", "--quiet", f"--tag={name}", folder], check=True, env=environ, timeout=200)
+
+    yield build
+    for name in names:
+        subprocess.run([docker, "image", "rm", name], env=environ, timeout=60, capture_output=True)
+
+
+@pytest.fixture
+def own(work: Path, user: int) -> dict[str, object]:
+    """The options of a container that works in that user's folder."""
+    return {"work": work, "user": f"{user}:{user}"}
 
 
 @pytest.fixture(scope="session")

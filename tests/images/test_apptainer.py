@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 
+from images.conftest import LONG
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 200
-LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
 Finished = subprocess.CompletedProcess[str]
 
 
@@ -99,13 +99,8 @@ def test_a_signal_reaches_the_trainer(sif, image_variables, work) -> None:
     log = work / "said"
     words = tiny("signalled", *LONG)
     with log.open("w") as file:
-        process = subprocess.Popen(
-            ["apptainer", "exec", str(sif), *words],
-            cwd=work,
-            env={**os.environ, **image_variables},
-            stdout=file,
-            stderr=file,
-        )
+        command, environ = ["apptainer", "exec", str(sif), *words], {**os.environ, **image_variables}
+        process = subprocess.Popen(command, cwd=work, env=environ, stdout=file, stderr=file)
     try:
         deadline = time.monotonic() + LIMIT_S
         while "\nupdate " not in log.read_text():

@@ -8,25 +8,18 @@ from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
 pytest.importorskip("docker")
+from images.conftest import LONG
 from images.containers_of_tests import owners, tiny
 
 pytestmark = pytest.mark.slow
 
-LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
 
-
-def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, work, user) -> None:
+def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, work, user, own) -> None:
     """With a read-only root, no network, no home, no entry in the password file and a PYTHONPATH that breaks torch."""
     (work / "evil").mkdir()
     (work / "evil" / "torch.py").write_text("raise SystemExit('the PYTHONPATH of the host was used')\n")
-    alone = {
-        "work": work,
-        "user": f"{user}:{user}",
-        "read_only": True,
-        "network_mode": "none",
-        "environment": {"PYTHONPATH": "/work/evil"},
-        "cap_drop": ["ALL"],
-    }
+    cut_off = {"read_only": True, "network_mode": "none", "cap_drop": ["ALL"]}
+    alone = {**own, **cut_off, "environment": {"PYTHONPATH": "/work/evil"}}
     first = containers.run(*tiny("cars", "trainer.max_updates=4"), **alone)
     assert first.code == 0, first.out + first.err
     folder = RunFolder(work / "runs" / "cars")
@@ -45,8 +38,8 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
         assert found["image"]["flavour"] == labels["noether.flavour"]
 
 
-def test_a_signal_reaches_the_trainer_through_tini(containers, work, user) -> None:
-    container = containers.start(*tiny("signalled", *LONG), work=work, user=f"{user}:{user}")
+def test_a_signal_reaches_the_trainer_through_tini(containers, work, own) -> None:
+    container = containers.start(*tiny("signalled", *LONG), **own)
     containers.wait_for_output(container, "\nupdate ")
     container.kill("SIGTERM")
     ended = containers.wait(container, 60)
@@ -55,16 +48,15 @@ def test_a_signal_reaches_the_trainer_through_tini(containers, work, user) -> No
     assert checkpoint.damage() is None
 
 
-def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, work, user) -> None:
+def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, work, own) -> None:
     """64 MiB: torch's workers would die of "Bus error" somewhere in the first epoch."""
-    options = {"work": work, "user": f"{user}:{user}"}
-    refused = containers.run(*tiny("small", "num_workers=2"), **options)
+    refused = containers.run(*tiny("small", "num_workers=2"), **own)
     assert refused.code == 2, refused.out
     assert "64 MiB" in refused.err
     assert "--shm-size=" in refused.err
     assert "--ipc=host" in refused.err
     assert not (work / "runs").exists()
-    trained = containers.run(*tiny("large", "num_workers=2"), shm_size="1g", **options)
+    trained = containers.run(*tiny("large", "num_workers=2"), shm_size="1g", **own)
     assert trained.code == 0, trained.out + trained.err
 
 

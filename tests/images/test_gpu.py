@@ -27,7 +27,7 @@ PROBE = "import torch; print(torch.cuda.device_count())"
 
 
 @pytest.mark.nightly
-def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, user) -> None:
+def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, own) -> None:
     """tests/gpu/test_fake_gpu.py passes in the image with CUDA, and is skipped for one reason in that without."""
     mounts = {path: path.name for path in PYTEST} | {REPOSITORY / "tests" / "gpu": "tests/gpu"}
     done = containers.run(
@@ -36,9 +36,8 @@ def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, user) -
         entrypoint=["/opt/venv/bin/python3"],
         environment={"PYTHONPATH": "/more", "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": "/work/cache"},
         volumes={str(path): {"bind": f"/more/{inside}", "mode": "ro"} for path, inside in mounts.items()},
-        work=work,
-        user=f"{user}:{user}",
         limit_s=900,
+        **own,
     )
     assert done.code == 0, done.out + done.err
     cases = list(ElementTree.parse(work / "results.xml").iter("testcase"))
@@ -49,14 +48,10 @@ def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, user) -
 
 
 @pytest.fixture
-def gpu_options(containers, work, user) -> dict:
+def gpu_options(containers, own) -> dict:
     """The options of a container that has every GPU."""
-    options = {
-        "device_requests": [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])],
-        "work": work,
-        "user": f"{user}:{user}",
-        "ipc_mode": "host",
-    }
+    gpus = docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])
+    options = {"device_requests": [gpus], "ipc_mode": "host", **own}
     try:
         seen = containers.run("-c", PROBE, entrypoint=["/opt/venv/bin/python3", "-I"], **options)
         obstacle = (

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from importlib.metadata import files
 from pathlib import Path
 
@@ -24,30 +23,27 @@ def lend_pytest(folder: Path) -> None:
                 target.write_bytes(Path(str(file.locate())).read_bytes())
 
 
-def test_a_project_is_made_trained_and_tested_in_the_image(containers, image_variables, work, user, tmp_path) -> None:
-    done = containers.run("init", "heat-rod", work=work, user=f"{user}:{user}")
+def test_a_project_is_made_trained_and_tested_in_the_image(containers, built, work, own, tmp_path) -> None:
+    done = containers.run("init", "heat-rod", **own)
     assert done.code == 0, done.err
     project = work / "heat-rod"
     dockerfile = project / "Dockerfile"
     dockerfile.write_text(dockerfile.read_text().replace("FROM noether", f"FROM {containers.image}"))
-    environ = {**os.environ, **image_variables}
-    docker = "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker"
     name = "noether-own-project"
-    subprocess.run([docker, "build", "--quiet", f"--tag={name}", project], check=True, env=environ, timeout=200)
+    built(project, name)
     lend_pytest(tmp_path / "lent")
     os.chmod(tmp_path, 0o755)
     other = type(containers)(containers.client, name)
     try:
-        trained = other.run(work=work, user=f"{user}:{user}", limit_s=400)
+        trained = other.run(limit_s=400, **own)
         assert trained.code == 0, trained.out + trained.err
         (result,) = (work / "runs").glob("*/result.json")
         assert json.loads(result.read_text())["metrics"]["rms_error_K"] < 0.05
         tested = other.run(
             *("-m", "pytest", "-p", "no:cacheprovider", "-q"),
             entrypoint=["/opt/venv/bin/python3"],
-            work=work,
+            **own,
             working_dir="/work/heat-rod",
-            user=f"{user}:{user}",
             environment={"PYTHONPATH": "/lent"},
             volumes={str(tmp_path / "lent"): {"bind": "/lent", "mode": "ro"}},
             limit_s=400,
@@ -55,4 +51,3 @@ def test_a_project_is_made_trained_and_tested_in_the_image(containers, image_var
         assert "5 passed" in tested.out, tested.out + tested.err
     finally:
         other.remove()
-        subprocess.run([docker, "image", "rm", name], env=environ, timeout=60, capture_output=True)

@@ -16,8 +16,8 @@ from noether.common.errors import RequestError
 from noether.common.plain_file import NotPlainFile, create_plain, open_to_append
 from noether.common.whole_file import UNFENCED, write_json, write_whole
 from noether.config.compose import read_dumped
+from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity
-from noether.launch.detect.published_port import PublishedPort
 from noether.launch.processes.failure import _log_end
 from noether.launch.processes.worker import write_to_log
 from noether.runs.folder import RunFolder

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from noether.common.errors import RequestError
 from noether.common.numbers import counted
-from noether.launch.detect.devices import DeviceInventory, choose_devices
-from noether.launch.detect.placement import Device, Worker
+from noether.launch.detect.devices import choose_devices
+from noether.launch.detect.placement import Device, DeviceInventory, Endpoint, Placement, Worker, as_pairs
+
+UNCOUNTED = (0, "nothing counts how often this run was started")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +46,39 @@ class LaunchedTask:
 class Binding:
     """The workers of one task, and the resulting numbers of ranks in the run and on this node."""
 
+    task: LaunchedTask
     workers: tuple[Worker, ...]
     world_size: int
     local_world_size: int
     reason: str
     warnings: tuple[str, ...] = ()
 
+    def placed(
+        self,
+        launcher: str,
+        nodes: tuple[str, ...],
+        endpoint: tuple[Endpoint, str],
+        restarts: tuple[int, str],
+        reasons: dict[str, str],
+    ) -> Placement:
+        """Return the task's placement; `endpoint` and `restarts` bring their reasons, before the last of `reasons`."""
+        *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
+        return Placement(
+            launcher,
+            self.world_size,
+            nodes,
+            self.task.node_rank,
+            self.workers,
+            endpoint[0],
+            restarts[0],
+            dict([*others, ("endpoint", endpoint[1]), ("restarts", restarts[1]), last]),
+            self.local_world_size,
+            self.warnings,
+        )
+
 
 def bind_devices(
-    task: LaunchedTask,
-    inventory: DeviceInventory,
-    setting: str | None,
-    device_counts: tuple[int, ...] | None = None,
+    task: LaunchedTask, inventory: DeviceInventory, setting: str | None, device_counts: tuple[int, ...] | None = None
 ) -> Binding:
     """Assign devices to a task, which determines its ranks.
 
@@ -95,9 +118,8 @@ def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | Non
     devices = choose_devices(inventory, setting)
     if task.may_spawn:
         threads = f"{counted(task.local_count, 'task')} on this node, {inventory.evidence}"
-        each = (
-            f"devices={setting}: {len(devices)} CPU workers in each task" if setting is not None else "one CPU worker"
-        )
+        several = f"devices={setting}: {len(devices)} CPU workers in each task"
+        each = several if setting is not None else "one CPU worker"
         cpus = tuple(Device("cpu", task.local_rank * len(devices) + device.index) for device in devices)
         return _spawned(task, cpus, f"{each} ({threads})")
     if len(devices) not in (1, task.local_count):
@@ -130,7 +152,7 @@ def _requested(setting: str) -> int:
 
 def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:
     worker = Worker(task.rank, task.local_rank, task.node_rank, device)
-    return Binding((worker,), task.count, task.local_count, reason, tuple(warnings))
+    return Binding(task, (worker,), task.count, task.local_count, reason, tuple(warnings))
 
 
 def _spawned(
@@ -151,7 +173,7 @@ def _spawned(
         Worker(first + index, task.local_rank * each + index, task.node_rank, device)
         for index, device in enumerate(devices)
     )
-    return Binding(workers, world, task.local_count * each, reason)
+    return Binding(task, workers, world, task.local_count * each, reason)
 
 
 def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, setting: str | None) -> RequestError:
@@ -185,7 +207,7 @@ def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, wo
         "LOCAL_RANK": {str(task.local_rank)},
     }
     found = {name: environ[name] for name in allowed if environ.get(name)}
-    shown = ", ".join(f"{name}={value}" for name, value in found.items())
+    shown = as_pairs(found)
     for name, value in found.items():
         if value not in allowed[name]:
             raise RequestError(

@@ -2,37 +2,81 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from noether.common.cpus import UsableCpus, read_cpus
+from noether.common.container import container_line
+from noether.common.cpus import read_cpus
 from noether.common.errors import RequestError
 from noether.common.numbers import counted, first_of
 from noether.launch.detect.driver import Gpu
-from noether.launch.detect.granted_gpus import NO_DEVICES, how_to_have_gpus, refuse_silent_cpu
-from noether.launch.detect.placement import Device, DeviceKind, LaunchRequest
+from noether.launch.detect.placement import Device, DeviceInventory, LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
-ACCELERATORS = ("auto", "gpu", "cpu", "mps")
+# The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices, where
+# 0 is a GPU.
+GRANTING = {
+    "SLURM_STEP_GPUS": "list",
+    "SLURM_JOB_GPUS": "list",
+    "SLURM_GPUS_ON_NODE": "number",
+    "SLURM_GPUS_PER_NODE": "number",
+    "SLURM_GPUS_PER_TASK": "number",
+    "NVIDIA_VISIBLE_DEVICES": "list",
+}
+# Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
+NO_DEVICES = ("", "-1", "NoDevFiles")
+# "all" grants nothing by itself, as images set it for every start.
+NOT_GRANTED = (*NO_DEVICES, "0", "void", "none", "all")
+AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
+    """Returns the evidence that this process was given NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
+
+    A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: no GPUs are granted.
+    """
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    # In a step, Slurm sets the masks of every vendor unless gres.conf (Flags) says whose GPUs the nodes have.
+    if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
+        return ""
+    if mask is not None:
+        return "" if mask.strip() in NO_DEVICES else f"CUDA_VISIBLE_DEVICES={mask}"
+    for name, kind in GRANTING.items():
+        value = environ.get(name, "")
+        if value not in NOT_GRANTED or (value == "0" and kind == "list"):
+            return f"{name}={value}"
+    return "the kernel has NVIDIA GPUs (/proc/driver/nvidia/gpus)" if facts.nvidia_kernel else ""
+
+
+def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
+    """Returns the line that gives this process its GPUs: its container's option, else a command to check the driver."""
+    option = "--nv" if facts.container == "apptainer" else "--gpus all"
+    return container_line(facts.container, environ, option) or "nvidia-smi      (says why the driver does not answer)"
+
+
+def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
+    """Refuses `accelerator=auto` if GPUs were granted to this process but none answers.
+
+    `absence` says why there are no devices: "no NVIDIA driver answers, …".
+
+    Raises:
+        RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.
+    """
+    if not (granted := granted_gpus(environ, facts)):
+        return
+    inside = f", in a {facts.container} container" if facts.container else ""
+    raise RequestError(
+        "granted-gpus-do-not-answer",
+        "GPUs were granted to this process, but none answers",
+        seen=(absence if granted in absence else f"{granted}; {absence}") + inside,
+        expected="the NVIDIA driver" + (" in the container" if facts.container else "") + ", or accelerator=cpu",
+        fix=f"{how_to_have_gpus(environ, facts)}\n"
+        "accelerator=cpu      (or CUDA_VISIBLE_DEVICES= before the command: to use the CPU anyway)",
+    )
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]
 """Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it.
 RequestError: there is a driver, and it does not work."""
-
-
-@dataclass(frozen=True)
-class DeviceInventory:
-    """The devices this process may use, and where that was read from.
-
-    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` is text to put in brackets
-    after a number of devices. `cpus` are the cores that this process may run on.
-    """
-
-    kind: DeviceKind
-    devices: tuple[Device, ...]
-    evidence: str
-    cpus: UsableCpus
 
 
 def find_devices(
@@ -59,7 +103,14 @@ def find_devices(
     accelerator, visible_devices = request.accelerator, request.visible_devices
     cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
     apple = system == "Darwin-arm64"
-    _check_kind(accelerator, system)
+    if accelerator == "mps" and not apple:
+        raise RequestError(
+            "mps-not-here",
+            "accelerator=mps needs an Apple silicon machine",
+            seen=system,
+            expected="Darwin-arm64",
+            fix="accelerator=auto",
+        )
     absence = f"accelerator={accelerator}"
     if accelerator in ("auto", "gpu"):
         devices, evidence = _cuda_devices(environ, nvml, visible_devices)
@@ -82,25 +133,6 @@ def find_devices(
     return DeviceInventory("cpu", (Device("cpu"),), f"{absence}; {cpus}", cpus)
 
 
-def _check_kind(accelerator: str, system: str) -> None:
-    if accelerator not in ACCELERATORS:
-        raise RequestError(
-            "unknown-accelerator",
-            f"accelerator={accelerator} is not a kind of device",
-            seen=f"accelerator={accelerator}",
-            expected=", ".join(ACCELERATORS),
-            fix="accelerator=auto",
-        )
-    if accelerator == "mps" and system != "Darwin-arm64":
-        raise RequestError(
-            "mps-not-here",
-            "accelerator=mps needs an Apple silicon machine",
-            seen=system,
-            expected="Darwin-arm64",
-            fix="accelerator=auto",
-        )
-
-
 def _cuda_devices(
     environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
 ) -> tuple[tuple[Device, ...], str]:
@@ -119,9 +151,9 @@ def _cuda_devices(
     chosen = gpus if devices is None else [gpu for device in devices for gpu in gpus if gpu.is_called(device.name)]
     _refuse_faulty(chosen, gpus, masked)
     instances = [uuid for gpu in chosen for uuid in gpu.mig_uuids]
-    if instances:
-        # A process sees one MIG instance at most, and no undivided GPU besides it (MIG user guide, "CUDA Device
-        # Enumeration").
+    if (
+        instances
+    ):  # CUDA shows one at most, and no undivided GPU besides it (MIG user guide, "CUDA Device Enumeration").
         shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
         return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
     if devices is not None:
@@ -163,7 +195,8 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
         return ()
     entries = [entry.strip() for entry in mask.split(",")]
     kinds = {_entry_kind(entry) for entry in entries}
-    there = "any machine's devices" if gpus is None else _listing(gpus)
+    listed = [" ".join((str(gpu.index), gpu.uuid, *gpu.mig_uuids)) for gpu in gpus or ()]
+    there = "any machine's devices" if gpus is None else f"the driver lists {first_of(listed, 8, '; ')}"
 
     def refuse(code: str, summary: str, expected: str, fix: str = "unset CUDA_VISIBLE_DEVICES") -> RequestError:
         fix = fix if gpus is not None else "--visible-devices 0,1"
@@ -179,17 +212,19 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     if len(kinds) > 1:
         raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:
-        # CUDA would silently hide all but one: a process sees one MIG instance (MIG user guide, "CUDA Device
-        # Enumeration"). Nor can NCCL connect instances of one GPU.
+        # CUDA would silently hide all but one. Nor can NCCL connect instances of one GPU.
         raise refuse(
             "mask-of-several-migs",
             "the device mask names several MIG instances, but CUDA shows a process only one",
             "one MIG id",
             f"CUDA_VISIBLE_DEVICES={entries[0]}",
         )
-    found = []
+    found: list[str] = []
+    names = [name for gpu in gpus or () for name in (gpu.uuid, *gpu.mig_uuids)]
     for entry in entries:
-        matches = [entry] if gpus is None else _matches(entry, gpus)
+        matches = [entry] if gpus is None else _matching(entry, names)
+        if gpus is not None and kinds == {"index"}:
+            matches = [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
             raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")
@@ -206,27 +241,10 @@ def _entry_kind(entry: str) -> str:
     return "gpu" if lowered.startswith("gpu-") else "mig" if lowered.startswith("mig-") else ""
 
 
-def _matches(entry: str, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs that a mask entry could refer to."""
-    if _entry_kind(entry) == "index":
-        return [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
-    lowered = entry.lower()
-    if lowered.startswith("mig-gpu-"):
-        # Drivers before R470 write MIG-<GPU UUID>/<GPU instance>/<compute instance>; NVML lists only the UUID.
-        parent = lowered.removeprefix("mig-").partition("/")[0]
-        return [entry for gpu in gpus if gpu.uuid.lower() == parent]
-    return _matching(entry, [name for gpu in gpus for name in (gpu.uuid, *gpu.mig_uuids)])
-
-
 def _matching(text: str, names: Sequence[str]) -> list[str]:
     """Return the name that is the text, in upper or lower case, else all that begin with it."""
     beginning = [name for name in names if name.lower().startswith(text.lower())]
     return [name for name in beginning if len(name) == len(text)] or beginning
-
-
-def _listing(gpus: Sequence[Gpu]) -> str:
-    named = [" ".join((str(gpu.index), gpu.uuid, *gpu.mig_uuids)) for gpu in gpus]
-    return f"the driver lists {first_of(named, 8, '; ')}"
 
 
 def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
@@ -263,8 +281,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     if inventory.kind == "cpu" and not numbers:
         raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
     if inventory.kind == "cpu":
-        count = int(entries[0]) if is_number else len(entries)
-        cores = inventory.cpus.count
+        count, cores = int(entries[0]) if is_number else len(entries), inventory.cpus.count
         if count > 2 * cores:
             raise refuse("too-many-cpu-workers", f"{count} CPU workers for {cores} cores")
         return tuple(Device("cpu", index) for index in range(count))
@@ -297,12 +314,11 @@ def _choice_error(code: str, summary: str, inventory: DeviceInventory, devices: 
         expected = f"1 to {2 * inventory.cpus.count} CPU workers: a number, or a list such as 0,1"
         fix = f"devices={inventory.cpus.count}"
     else:
-        names = ", ".join(
+        named = [
             f"{device.index}" + (f" ({device.name})" if device.name not in ("", str(device.index)) else "")
             for device in inventory.devices
-        )
-        there = f"{counted(count, f'visible {inventory.kind} device')}: {names}"
-        there += f" ({inventory.evidence})"
+        ]
+        there = f"{counted(count, f'visible {inventory.kind} device')}: {', '.join(named)} ({inventory.evidence})"
         expected = f"a number from 1 to {count}, or a list of different indices from 0 to {count - 1}"
         fix = f"devices={count}"
     return RequestError(code, summary, seen=f"devices={devices}, {there}", expected=expected, fix=fix)

@@ -1,16 +1,149 @@
-"""Reserves a port: the parent process binds it and listens on it, then hands the open socket to rank 0."""
+"""Where separately started ranks meet: the host of rank 0, and a port that each works out and rank 0's parent holds.
 
+Where the port that all ranks derive is taken, rank 0's is published in a folder that all hosts see.
+"""
+
+import contextlib
 import errno
 import ipaddress
+import json
+import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from noether.common.errors import RequestError
-from noether.launch.detect.placement import Endpoint
+from noether.common.plain_file import read_plain
+from noether.common.whole_file import write_json
+from noether.launch.detect.identity import RunIdentity
+from noether.launch.detect.placement import Endpoint, PortSource, as_pairs
 
+DEFAULT_PORT = 29500
+"""The port to use if there is nothing to derive one from (`nodes=2`, RANK without MASTER_PORT): torch's default."""
+
+# Derived ports are below Linux's ephemeral range (32768 and up, ip(7)), so that no outgoing connection uses one, and
+# below 29500.
+FIRST_DERIVED_PORT = 20000
+DERIVED_PORTS = 9497  # A prime.
+STEPS_PER_JOB = 101
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still applies.
 BACKLOG = 4096
+
+
+def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
+    """Return the value that is asked for and which setting or variable asks; "" and "" if none. `refusal`: two are."""
+    asked = {both[name]: name for name in reversed(both) if both[name]}
+    if len(asked) > 1:
+        raise RequestError(**refusal.parts | {"seen": as_pairs(both)})
+    return next(iter(asked.items()), ("", ""))
+
+
+def asked_address(
+    master_addr: str | None, environ: Mapping[str, str], fix: str = "unset MASTER_ADDR"
+) -> tuple[str, str]:
+    """Return the host that `master_addr` or MASTER_ADDR asks for, and which of them does; "" and "" if neither.
+
+    `fix` is shown if the two differ.
+
+    Raises:
+        RequestError: the two differ.
+    """
+    both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
+    return _only(
+        both, RequestError("two-masters", "two different masters are asked for", expected="one address", fix=fix)
+    )
+
+
+def refuse_loopback(address: str, source: str, nodes: int) -> None:
+    """Refuse an address at which each of several nodes would look for rank 0 on itself.
+
+    Raises:
+        RequestError: there are several nodes, and `source` asks for a loopback address.
+    """
+    if nodes > 1 and is_loopback(address):
+        raise RequestError(
+            "master-is-loopback",
+            f"{source}={address} means each of the {nodes} nodes itself",
+            seen=f"{source}={address}, {nodes} nodes",
+            expected="the host of rank 0, under a name or an address that every node knows",
+            fix=f"{source}=HOST      (or leave it out where the launcher knows rank 0's host)",
+        )
+
+
+def port_of(
+    master_port: int | None,
+    environ: Mapping[str, str],
+    otherwise: tuple[int, str] | None = None,
+    fix: str = "unset MASTER_PORT",
+) -> tuple[int, PortSource, str]:
+    """Return where the ranks meet: the port that `master_port` or MASTER_PORT asks for, which of them does, the reason.
+
+    `otherwise` is the port if none is asked for, with its reason; None: the default. 0, None, MASTER_PORT=0 and an
+    empty MASTER_PORT ask for none. `fix` is shown if the two differ or MASTER_PORT is not a port.
+
+    Raises:
+        RequestError: a value is not a port, or the two differ.
+    """
+    both = {"master_port": str(master_port or ""), "MASTER_PORT": environ.get("MASTER_PORT", "")}
+    both = {name: "" if text == "0" else text for name, text in both.items()}
+    text, name = _only(
+        both, RequestError("two-ports", "two different ports are asked for", expected="one port", fix=fix)
+    )
+    if not text:
+        port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
+        return port, "", reason
+    source: PortSource = "master_port" if name == "master_port" else "MASTER_PORT"
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise RequestError(
+            "not-a-port",
+            f"{text} is not a port",
+            seen=f"{source}={text}",
+            expected="1 to 65535, or 0 for any free port",
+            fix="master_port=0" if source == "master_port" else fix,
+        )
+    return int(text), source, f"{source}={int(text)}"
+
+
+def derived_port(job_id: int, step_id: int) -> int:
+    """Return the port of a job step: 20000 + (101 × job + step) mod 9497, which is 20000 to 29496.
+
+    Every rank of a step computes the same port without communication, and two steps of a job get different ports.
+    If only the job id were used, they would share one, and a rank of one step could join the other's store.
+    Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
+    """
+    return FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
+
+
+def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
+    """Return `derived_port` and the reason for it, in which `named` says what the numbers are ("job 12 + step 0")."""
+    reason = f"port {FIRST_DERIVED_PORT} + ({STEPS_PER_JOB} × {named}) mod {DERIVED_PORTS}"
+    return derived_port(job_id, step_id), reason
+
+
+def refuse_other_master(address: str, first_host: str, source: str) -> None:
+    """Refuse a MASTER_ADDR that cannot be the host of rank 0.
+
+    It may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or as an
+    address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
+    while the step runs on other nodes, so rank 0 would not listen there and every rank would wait in vain.
+
+    `source` is what `first_host`, the host of rank 0, was read from.
+
+    Raises:
+        RequestError: MASTER_ADDR is another host.
+    """
+    short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
+    if short == first or is_address(address) or short.startswith(first + "-"):
+        return
+    raise RequestError(
+        "master-address",
+        f"MASTER_ADDR={address} is not {first_host}, where rank 0 runs",
+        seen=f"MASTER_ADDR={address}, {source}",
+        expected=f"{first_host}, which is used if MASTER_ADDR is not set",
+        fix="unset MASTER_ADDR      (and master_addr=HOST, if rank 0's host has another name)",
+    )
 
 
 @dataclass(frozen=True)
@@ -40,11 +173,9 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     address = ""
     if is_loopback(endpoint.host):  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
         address = endpoint.host if is_address(endpoint.host) else "127.0.0.1"
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        dual = False
-        if address == "" and socket.has_dualstack_ipv6():
-            family, dual = socket.AF_INET6, True
+        dual = address == "" and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
         held = socket.create_server((address, endpoint.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except (OSError, OverflowError) as error:
         raise _port_error(endpoint, error) from error
@@ -85,3 +216,40 @@ def is_address(text: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
     return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+@dataclass(frozen=True)
+class PublishedPort:
+    """The file `FOLDER/rendezvous/IDENTITY.json` of a run, which exists from rank 0's start until all have joined."""
+
+    folder: Path
+    identity: RunIdentity
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self.folder / "rendezvous" / f"{self.identity.digest}.json"
+
+    def write(self, host: str, port: int) -> None:
+        """Writes where rank 0 listens. The file appears all at once, so readers never see part of it.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        write_json(self.path, {"host": host, "port": port, "identity": str(self.identity)})
+
+    def read(self) -> tuple[str, int] | None:
+        """Returns the host and the port, or None if nothing is published."""
+        try:
+            # List the folder first: a network file system may cache for a while that a file did not exist.
+            os.listdir(self.path.parent)
+            content = json.loads(read_plain(self.path))
+            return str(content["host"]), int(content["port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remove(self) -> None:
+        """Removes the file, and the folder if it is then empty."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+            self.path.parent.rmdir()

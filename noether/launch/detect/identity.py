@@ -98,10 +98,10 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in SHARED_SECTIONS if name in settings}
 
 
-def _shared(settings: Mapping[str, Any]) -> str:
-    return json.dumps(shared_settings(settings), sort_keys=True, default=str)
-
-
 def configuration_digest(settings: Mapping[str, Any]) -> str:
     """Return a digest, eight hexadecimal digits, of the settings that must be the same on all ranks."""
     return hashlib.sha256(_shared(settings).encode()).hexdigest()[:8]
+
+
+def _shared(settings: Mapping[str, Any]) -> str:
+    return json.dumps(shared_settings(settings), sort_keys=True, default=str)

@@ -1,12 +1,36 @@
-"""Places a run on one machine without a scheduler: this process starts a worker for each chosen device."""
+"""Places a run that no launcher started: on this machine alone, by hand on several, or as pods of a Kubernetes Job.
+
+By hand, the same command is started on each machine; all must have the same number of devices:
+
+    hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
+    hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
+
+The ranks meet at `master_addr`, else MASTER_ADDR, on port `master_port`, else MASTER_PORT, else 29500.
+
+A pod of an Indexed Job has its number in JOB_COMPLETION_INDEX; how many pods there are is in no variable: `nodes` says
+it. The pods are called JOB-0, JOB-1, … Others reach them by name only through a headless Service: with the pod's
+`subdomain` set to its name, /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), and rank
+0's differs in the number alone (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from noether.common.errors import RequestError
 from noether.common.numbers import counted
-from noether.launch.detect.devices import DeviceInventory, choose_devices
-from noether.launch.detect.launch_context import LaunchContext
-from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Placement, Worker
-from noether.launch.detect.rendezvous import port_of
+from noether.launch.detect.devices import choose_devices
+from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
+from noether.launch.detect.placement import (
+    Device,
+    DeviceInventory,
+    Endpoint,
+    LaunchContext,
+    LaunchRequest,
+    Placement,
+    Worker,
+    as_pairs,
+    whole_number,
+)
 
 
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
@@ -55,12 +79,11 @@ def _unused_node_variables(environ: Mapping[str, str]) -> list[str]:
     if not found:
         return []
     master = environ.get("MASTER_ADDR", "")
-    shown = ", ".join(
-        f"{name}={value}" for name, value in (found | ({"MASTER_ADDR": master} if master else {})).items()
+    shown = as_pairs(found | ({"MASTER_ADDR": master} if master else {}))
+    rank, count = (
+        next((value for name, value in found.items() if name.endswith(end) and value.isdigit()), otherwise)
+        for end, otherwise in (("RANK", "0"), ("NNODES", "2"))
     )
-    numbers = {name: value for name, value in found.items() if value.isdigit()}
-    rank = next((value for name, value in numbers.items() if name.endswith("RANK")), "0")
-    count = next((value for name, value in numbers.items() if name.endswith("NNODES")), "2")
     how = f"--nodes {count} --node-rank {rank} --master-addr {master or 'HOST'}"
     return [f"{shown}, but RANK, WORLD_SIZE and nodes are not set: this machine trains alone ({how} to use all nodes)"]
 
@@ -85,3 +108,172 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
     """
     port, source, reason = port_of(master_port, environ, (0, "this process reserves a free port at the start"))
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {reason}"
+
+
+COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node-rank 1 on the other machine)"
+
+
+def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
+    """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
+
+    Raises:
+        RequestError: `nodes`, `node_rank` and `master_addr` do not fit together.
+    """
+    if request.nodes is None or request.nodes == 1:
+        _refuse_leftovers(request)
+        return None
+    master, source = asked_address(request.master_addr, here.environ)
+    nodes, node_rank = _checked(request, master)
+    devices = choose_devices(here.inventory, request.devices)
+    each = len(devices)
+    port, asked_by, port_reason = port_of(request.master_port, here.environ)
+    here_only = f"{source}={master} means each machine itself: this works only with all {nodes} nodes here"
+    workers = f"{counted(each, 'device')} here and, presumably, on each of the other nodes"
+    return Placement(
+        launcher="multinode",
+        world_size=nodes * each,
+        nodes=node_names(nodes, node_rank, here.host, master),
+        node_rank=node_rank,
+        workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
+        endpoint=Endpoint(master, port, asked_by),
+        restarts=0,
+        reasons={
+            "launcher": f"nodes={nodes}, and no launcher started this process",
+            "world_size": f"{nodes} nodes × {counted(each, 'worker')}",
+            "nodes": f"nodes={nodes}, {source}={master}",
+            "node_rank": f"node_rank={node_rank}",
+            "workers": f"{workers} ({here.inventory.evidence})",
+            "endpoint": f"{source}={master}; {port_reason}",
+            "restarts": "nothing on these machines restarts a run automatically",
+            "local_world_size": "the workers of this process",
+        },
+        warnings=(here_only,) if is_loopback(master) else (),
+    )
+
+
+def _refuse_leftovers(request: LaunchRequest) -> None:
+    for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
+        # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
+        if value and (name == "node_rank" or request.nodes is None):
+            raise RequestError(
+                "setting-without-nodes",
+                f"{name} without nodes",
+                seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
+                expected="nodes, node_rank and master_addr together, or none of them",
+                fix=COMMAND,
+            )
+
+
+def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
+    nodes, node_rank = request.nodes, request.node_rank
+    asked = {"nodes": nodes, "node_rank": node_rank, "master_addr": master or None}
+    seen = as_pairs({name: value for name, value in asked.items() if value is not None})
+    if nodes is None or node_rank is None or not master:
+        missing = " and ".join(name for name, value in asked.items() if value is None)
+        raise RequestError(
+            "nodes-without-setting", f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND
+        )
+    if not 0 <= node_rank < nodes:
+        raise RequestError(
+            "node-rank-out-of-range",
+            f"node_rank={node_rank} of {nodes} nodes",
+            seen=seen,
+            expected=f"0 to {nodes - 1}, each on one machine",
+            fix=f"--node-rank {nodes - 1}",
+        )
+    return nodes, node_rank
+
+
+def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:
+    """Return a name for each node: this host's, the master's if it is known, and "(node 3)" for the others."""
+    names = [f"(node {index})" for index in range(count)]
+    if master and not is_loopback(master):
+        names[0] = master
+    names[node_rank] = host
+    return tuple(names)
+
+
+def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
+    """Refuse settings that contradict a launcher that knows the number of nodes.
+
+    `node_rank` is None if the launcher does not number the nodes; `source` is the launcher's evidence.
+
+    Raises:
+        RequestError: a setting differs from what the launcher says.
+    """
+    for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
+        if asked is not None and known is not None and asked != known:
+            raise RequestError(
+                "setting-against-launcher",
+                f"{name}={asked}, but the launcher says {known}",
+                seen=f"{name}={asked}, {source}",
+                expected=f"{name}={known}, or not set, as the launcher knows it",
+                fix=f"leave {name} out",
+            )
+
+
+INDEX = "JOB_COMPLETION_INDEX"
+OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains a run of its own)"
+
+
+def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
+    """Place this pod's workers among those of the Job; return None outside of one, or if each pod is its own run.
+
+    Raises:
+        RequestError: nothing says how many pods there are or where rank 0 is, or a setting contradicts the index.
+    """
+    if not here.environ.get(INDEX) or request.nodes == 1:
+        return None
+    index, seen = whole_number(here.environ, INDEX), f"{INDEX}={here.environ[INDEX]}, pod {here.host}"
+    if request.nodes is None:
+        raise RequestError(
+            "pods-not-counted",
+            "this is a pod of an Indexed Job, but nothing says how many pods train together",
+            seen=f"{seen}, nodes is not set",
+            expected="nodes, with the Job's number of completions",
+            fix=f"nodes=N      (completions: N and parallelism: N in the Job)\n{OWN_RUNS}",
+        )
+    if index >= request.nodes:
+        raise RequestError(
+            "pod-index-too-high",
+            f"pod {index} of {request.nodes}: the Job has more pods than nodes says",
+            seen=f"{seen}, nodes={request.nodes}",
+            expected="the same number for nodes, completions and parallelism",
+            fix=f"nodes={index + 1}      (or more: the Job's completions)",
+        )
+    agree_on_nodes(request, request.nodes, index, seen)
+    master, source = _master(request, here, index, seen)
+    placed = multinode_placement(replace(request, node_rank=index, master_addr=master), here)
+    assert placed is not None
+    stem = here.host.partition(".")[0].removesuffix(f"-{index}")
+    reasons = {
+        "launcher": f"a pod of Kubernetes' Indexed Job: {seen}",
+        "nodes": f"nodes={request.nodes}; the Job names its pods by their index",
+        "node_rank": f"{INDEX}={index}",
+        "endpoint": f"{source}; {port_of(request.master_port, here.environ)[2]}",
+        "restarts": "Kubernetes does not number the starts of a Job's pods",
+    }
+    return replace(
+        placed,
+        launcher="kubernetes",
+        nodes=tuple(here.host if node == index else f"{stem}-{node}" for node in range(request.nodes)),
+        reasons={**placed.reasons, **reasons},
+    )
+
+
+def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) -> tuple[str, str]:
+    address, source = asked_address(request.master_addr, here.environ)
+    if address:
+        refuse_loopback(address, source, request.nodes or 1)
+        return address, f"{source}={address}"
+    pod, _, domain = here.facts.full_name.partition(".")
+    if domain and pod.endswith(f"-{index}"):
+        return f"{pod.removesuffix(str(index))}0.{domain}", f"this pod is {here.facts.full_name} (/etc/hosts)"
+    raise RequestError(
+        "pods-not-reachable",
+        "this is a pod of an Indexed Job, but other pods cannot be reached by name",
+        seen=f"{seen}, without a domain in /etc/hosts",
+        expected="a headless Service, which gives the Job's pods names",
+        fix="subdomain: SERVICE      (in the Job's template.spec; the Service has clusterIP: None and\n"
+        "publishNotReadyAddresses: true, as in examples/kubernetes/indexed-job.yaml; or master_addr=ADDRESS)",
+    )

@@ -17,13 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
-from noether.launch.detect.binding import LaunchedTask, agree_with_rank_variables, bind_devices
-from noether.launch.detect.launch_context import LaunchContext, whole_number
-from noether.launch.detect.local import local_endpoint
-from noether.launch.detect.nodes import agree_on_nodes, node_names
-from noether.launch.detect.placement import Endpoint, LaunchRequest, Placement
+from noether.launch.detect.binding import UNCOUNTED, LaunchedTask, agree_with_rank_variables, bind_devices
+from noether.launch.detect.endpoint import asked_address, derived, port_of, refuse_loopback
+from noether.launch.detect.local import agree_on_nodes, local_endpoint, node_names
+from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchRequest, Placement, as_pairs, whole_number
 from noether.launch.detect.process_facts import ProcessFacts
-from noether.launch.detect.rendezvous import asked_address, derived, port_of, refuse_loopback
 from noether.launch.detect.slurm.step import restart_count
 
 # Each family's variables: rank, size, local rank, local size.
@@ -92,20 +90,18 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         raise RequestError(
             "mpi-variables-contradict",
             f"{family}'s variables contradict each other",
-            seen=", ".join(f"{name}={environ[name]}" for name in names),
+            seen=as_pairs({name: environ[name] for name in names}),
             expected="a rank below the size, and no more local ranks than ranks",
             fix="mpirun -n 2 noether train …",
         )
-    daemon, nodes = None, None
-    if names is OPEN_MPI:
-        daemon = _daemon(environ)
-        nodes = whole_number(environ, "OMPI_MCA_orte_num_nodes") if environ.get("OMPI_MCA_orte_num_nodes") else None
+    # Hydra tells neither.
+    daemon, told = _daemon(environ), environ.get("OMPI_MCA_orte_num_nodes")
+    nodes = whole_number(environ, "OMPI_MCA_orte_num_nodes") if told else None
     if local_count == count:
         node_rank, nodes = 0, 1
     else:
         # mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra this is only a label.
         node_rank = daemon.number if daemon else rank // local_count
-    guess = nodes if nodes is not None else -(-count // local_count)
     return MpiProcess(
         rank=rank,
         count=count,
@@ -118,7 +114,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         may_spawn=count == 1,
         bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
         family=family,
-        nodes=max(guess, node_rank + 1),
+        nodes=max(-(-count // local_count) if nodes is None else nodes, node_rank + 1),
         counted=nodes is not None,
         daemon=daemon,
     )
@@ -151,31 +147,17 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
     if process.counted:
         agree_on_nodes(request, process.nodes, None, process.seen)
     also = agree_with_rank_variables(environ, process, binding.world_size)
-    endpoint, endpoint_reason = _endpoint(request, environ, process, here.facts)
-    restarts, restarts_reason = restart_count(environ)
-    return Placement(
-        launcher="mpi",
-        world_size=binding.world_size,
-        nodes=node_names(process.nodes, process.node_rank, here.host, endpoint.host),
-        node_rank=process.node_rank,
-        workers=binding.workers,
-        endpoint=endpoint,
-        restarts=restarts,
-        reasons={
-            "launcher": process.seen + (f"; {also} agree" if also else ""),
-            "world_size": f"{process.count} processes of mpirun",
-            "nodes": f"{process.nodes} nodes" if process.counted else "unknown: guessed from the ranks on this node",
-            "node_rank": "only a label"
-            if process.daemon is None
-            else f"number {process.node_rank} of mpirun's daemons",
-            "workers": f"rank {process.rank}, local rank {process.local_rank}; {binding.reason}",
-            "endpoint": endpoint_reason,
-            "restarts": restarts_reason if restarts else "nothing counts how often this run was started",
-            "local_world_size": f"{process.local_count} processes of mpirun on this node",
-        },
-        local_world_size=binding.local_world_size,
-        warnings=binding.warnings,
-    )
+    endpoint, restarts = _endpoint(request, environ, process, here.facts), restart_count(environ)
+    reasons = {
+        "launcher": process.seen + (f"; {also} agree" if also else ""),
+        "world_size": f"{process.count} processes of mpirun",
+        "nodes": f"{process.nodes} nodes" if process.counted else "unknown: guessed from the ranks on this node",
+        "node_rank": f"number {process.node_rank} of mpirun's daemons" if process.daemon else "only a label",
+        "workers": f"rank {process.rank}, local rank {process.local_rank}",
+        "local_world_size": f"{process.local_count} processes of mpirun on this node",
+    }
+    nodes = node_names(process.nodes, process.node_rank, here.host, endpoint[0].host)
+    return binding.placed("mpi", nodes, endpoint, restarts if restarts[0] else UNCOUNTED, reasons)
 
 
 def _derived_port(process: MpiProcess, facts: ProcessFacts) -> tuple[int, str] | None:

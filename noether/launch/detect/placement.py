@@ -1,10 +1,12 @@
-"""Defines the placement: which ranks of a run this process is responsible for, and why. Every launcher returns one."""
+"""What a launcher is given, and the placement that it returns: which ranks this process is responsible for, and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.common.cpus import CpuShare
+from noether.common.cpus import CpuShare, UsableCpus
+from noether.common.errors import RequestError
+from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 DeviceKind = Literal["cuda", "mps", "cpu"]
 PortSource = Literal["", "master_port", "MASTER_PORT"]
@@ -46,6 +48,20 @@ class Device:
 
     def __str__(self) -> str:
         return self.kind if self.kind != "cuda" else f"cuda:{self.index}"
+
+
+@dataclass(frozen=True)
+class DeviceInventory:
+    """The devices this process may use, and where that was read from.
+
+    `kind` is "cuda", "mps" or "cpu"; for "cpu" and "mps" there is one device. `evidence` is text to put in brackets
+    after a number of devices. `cpus` are the cores that this process may run on.
+    """
+
+    kind: DeviceKind
+    devices: tuple[Device, ...]
+    evidence: str
+    cpus: UsableCpus
 
 
 @dataclass(frozen=True)
@@ -111,3 +127,36 @@ class Placement:
     def host(self) -> str:
         """The name of this node."""
         return self.nodes[self.node_rank]
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """Where this process was started: its variables, its devices, its host's name, and what else the system shows."""
+
+    environ: Mapping[str, str]
+    inventory: DeviceInventory
+    host: str
+    facts: ProcessFacts = NOTHING_KNOWN
+
+
+def as_pairs(variables: Mapping[str, object]) -> str:
+    """Return "RANK=0, WORLD_SIZE=2", as errors and reasons show variables and settings."""
+    return ", ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def whole_number(environ: Mapping[str, str], name: str) -> int:
+    """Return the value of a launcher's variable that must be a number.
+
+    Raises:
+        RequestError: it is not a number.
+    """
+    text = environ[name]
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    raise RequestError(
+        "variable-not-a-number",
+        f"{name} is not a number",
+        seen=f"{name}={text}",
+        expected="a number",
+        fix=f"unset {name}",
+    )

@@ -59,17 +59,18 @@ def read_process_facts(proc: Path = Path("/proc"), hosts: Path = Path("/etc/host
     terminal = False
     with contextlib.suppress(OSError, ValueError, AttributeError):
         terminal = sys.stdin.isatty()
-    cgroup = ""
-    with contextlib.suppress(OSError):
-        cgroup = (proc / "self" / "cgroup").read_text(errors="replace")
     nvidia = False
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
+    cgroup, name = _text(proc / "self" / "cgroup"), full_name(_text(hosts), socket.gethostname())
     amd = os.path.exists("/dev/kfd")
-    name = ""
-    with contextlib.suppress(OSError):
-        name = full_name(hosts.read_text(errors="replace"), socket.gethostname())
     return ProcessFacts(terminal, _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd, name)
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
 
 
 def full_name(hosts: str, host: str) -> str:

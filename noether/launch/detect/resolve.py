@@ -1,4 +1,4 @@
-"""Lists the launchers and asks each in turn whether it started this process."""
+"""Asks each launcher in turn whether it started this process, and refuses several processes of what is one."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -8,16 +8,12 @@ from noether.common.cpus import UsableCpus, share_cpus
 from noether.common.errors import RequestError
 from noether.launch.detect.devices import GpuDriver, find_devices
 from noether.launch.detect.driver import nvml_gpus
-from noether.launch.detect.kubernetes import INDEX, kubernetes_placement
-from noether.launch.detect.launch_context import LaunchContext
 from noether.launch.detect.limits import read_limits, why_too_large
-from noether.launch.detect.local import local_placement
+from noether.launch.detect.local import INDEX, kubernetes_placement, local_placement, multinode_placement
 from noether.launch.detect.mpi import HYDRA, OPEN_MPI, mpi_placement
-from noether.launch.detect.nodes import multinode_placement
-from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.placement import LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.launch.detect.slurm.outside_step import refuse_wrong_place
-from noether.launch.detect.slurm.placement import slurm_placement
+from noether.launch.detect.slurm.placement import refuse_wrong_place, slurm_placement
 from noether.launch.detect.torchrun import torchrun_placement
 
 Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
@@ -95,3 +91,30 @@ def resolve_or_on_cpus(
         with suppress(RequestError):
             return resolve_placement(replace(request, accelerator="cpu"), environ, host, nvml, facts), refusal
         raise
+
+
+ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "mpirun -n 1 noether {verb} …"}
+
+
+def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
+    """Refuse a single-process command if several processes were started: they would all write the same files.
+
+    Every process refuses. If only the others left, the launcher might kill the first a while later.
+
+    Raises:
+        RequestError: a launcher started several processes.
+    """
+    try:
+        placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)
+    except RequestError:
+        return  # No run could start here (a login node, for example), but a single process can work.
+    started = placement.world_size // len(placement.workers)
+    if started == 1:
+        return
+    raise RequestError(
+        "one-process-only",
+        f"noether {verb} runs in one process, but {started} were started",
+        seen=f"{placement.reasons['launcher']}; {placement.reasons['world_size']}",
+        expected="one process, on one device",
+        fix=ONE_PROCESS.get(placement.launcher, "noether {verb} …      (without the launcher)").format(verb=verb),
+    )

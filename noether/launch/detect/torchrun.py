@@ -16,14 +16,18 @@ from dataclasses import dataclass
 
 from noether.common.errors import RequestError
 from noether.common.numbers import counted
-from noether.launch.detect.binding import Binding, LaunchedTask, bind_devices
-from noether.launch.detect.devices import DeviceInventory
-from noether.launch.detect.endpoint import is_loopback
-from noether.launch.detect.launch_context import LaunchContext, whole_number
+from noether.launch.detect.binding import UNCOUNTED, Binding, LaunchedTask, bind_devices
+from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
+from noether.launch.detect.local import agree_on_nodes, node_names
 from noether.launch.detect.mpi import mpi_process
-from noether.launch.detect.nodes import agree_on_nodes, node_names
-from noether.launch.detect.placement import Endpoint, LaunchRequest, Placement
-from noether.launch.detect.rendezvous import asked_address, port_of, refuse_loopback
+from noether.launch.detect.placement import (
+    DeviceInventory,
+    Endpoint,
+    LaunchContext,
+    LaunchRequest,
+    Placement,
+    whole_number,
+)
 from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_process
 
 
@@ -58,40 +62,25 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
         return None
     if not elastic and isinstance(slurm_process(environ, here.facts), SrunTask):
         return None
-    leave_out = "leave master_addr out" if elastic else "unset MASTER_ADDR"
-    asked = asked_address(request.master_addr, environ, leave_out)
+    asked = asked_address(request.master_addr, environ, "leave master_addr out" if elastic else "unset MASTER_ADDR")
     task = _read(environ, elastic, asked[0])
     binding = _bind(task, environ, here.inventory, request)
     if task.told:
         agree_on_nodes(request, task.nodes, task.node_rank, f"{task.seen}, {task.nodes} nodes")
-    endpoint, endpoint_reason = _endpoint(request, environ, task, here.host, asked)
-    restarts, restarts_reason = _restarts(environ)
+    endpoint = _endpoint(request, environ, task, here.host, asked)
     source = "torchrun" if elastic else "Kubernetes' PyTorchJob" if task.is_pod else "RANK and WORLD_SIZE are set"
-    local_world = environ.get("LOCAL_WORLD_SIZE")
-    return Placement(
-        launcher="torchrun",
-        world_size=binding.world_size,
-        nodes=node_names(task.nodes, task.node_rank, here.host, endpoint.host),
-        node_rank=task.node_rank,
-        workers=binding.workers,
-        endpoint=endpoint,
-        restarts=restarts,
-        reasons={
-            "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
-            "world_size": f"WORLD_SIZE={task.world}"
-            + ("" if binding.world_size == task.world else f", {len(binding.workers)} workers in each pod"),
-            "nodes": f"{task.nodes} nodes" if task.told else "unknown: guessed from the ranks on this node",
-            "node_rank": f"node {task.node_rank}"
-            if task.told
-            else "only a label: the launcher does not number the nodes",
-            "workers": f"{task.seen}; {binding.reason}",
-            "endpoint": endpoint_reason,
-            "restarts": restarts_reason,
-            "local_world_size": f"LOCAL_WORLD_SIZE={local_world or 'not set: the ranks known to be here'}",
-        },
-        local_world_size=binding.local_world_size,
-        warnings=binding.warnings,
-    )
+    local_world = environ.get("LOCAL_WORLD_SIZE") or "not set: the ranks known to be here"
+    each = "" if binding.world_size == task.world else f", {len(binding.workers)} workers in each pod"
+    reasons = {
+        "launcher": source + (f", TORCHELASTIC_RUN_ID={environ['TORCHELASTIC_RUN_ID']}" if elastic else ""),
+        "world_size": f"WORLD_SIZE={task.world}{each}",
+        "nodes": f"{task.nodes} nodes" if task.told else "unknown: guessed from the ranks on this node",
+        "node_rank": f"node {task.node_rank}" if task.told else "only a label: the launcher does not number the nodes",
+        "workers": task.seen,
+        "local_world_size": f"LOCAL_WORLD_SIZE={local_world}",
+    }
+    nodes = node_names(task.nodes, task.node_rank, here.host, endpoint[0].host)
+    return binding.placed("torchrun", nodes, endpoint, _restarts(environ), reasons)
 
 
 def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
@@ -112,15 +101,13 @@ def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
         return next((whole_number(environ, name) for name in names if environ.get(name)), None)
 
     rank, world = whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
-    local_rank = read("LOCAL_RANK")
+    local_rank, local_count = read("LOCAL_RANK"), read("LOCAL_WORLD_SIZE")
     pods = _count_pods(environ, world) if local_rank is None else None
-    local_count = read("LOCAL_WORLD_SIZE")
     if local_count is None:
         local_count = world if is_loopback(master) and not pods else (local_rank or 0) + 1
     node_rank, told_nodes = read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"), pods or read("GROUP_WORLD_SIZE")
-    seen = f"RANK={rank}, WORLD_SIZE={world}, " + (
-        "no LOCAL_RANK" if local_rank is None else f"LOCAL_RANK={local_rank}"
-    )
+    seen = f"RANK={rank}, WORLD_SIZE={world}, {'no ' * (local_rank is None)}LOCAL_RANK"
+    seen += "" if local_rank is None else f"={local_rank}"
     wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
     if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
         raise RequestError(
@@ -215,7 +202,7 @@ def _endpoint(
 def _restarts(environ: Mapping[str, str]) -> tuple[int, str]:
     requeues, reason = restart_count(environ)
     if not environ.get("TORCHELASTIC_RESTART_COUNT"):
-        return requeues, reason if requeues else "nothing counts how often this run was started"
+        return (requeues, reason) if requeues else UNCOUNTED
     restarts = whole_number(environ, "TORCHELASTIC_RESTART_COUNT")
     most = whole_number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"

@@ -12,10 +12,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from noether.common.cpus import cpus_near, stay_on
-from noether.launch.process_group.control import ControlChannel
-from noether.launch.process_group.listeners import listening_descriptors, shut
-from noether.launch.process_group.name_lookups import without_dns
-from noether.launch.process_group.stores import choose_interface, exchange_listener, join_store
+from noether.launch.process_group.stores import (
+    ControlChannel,
+    choose_interface,
+    exchange_listener,
+    join_store,
+    listening_descriptors,
+    shut,
+    without_dns,
+)
 from noether.launch.process_group.torch_internals import limit_collectives
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.rank_state import RankNote

@@ -32,7 +32,7 @@ class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
     Once there is something to save, a handler sets a flag and nothing else. The parent processes agree on the boundary
-    (`noether/launch/processes/stop_agreement.py`): a rank only looks at memory that it shares with its parent process.
+    (`noether/launch/processes/watcher.py`): a rank only looks at memory that it shares with its parent process.
     """
 
     def __init__(self) -> None:

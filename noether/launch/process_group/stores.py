@@ -1,11 +1,30 @@
-"""The stores of a run's ranks: the one that rank 0 serves, and the one that a launcher such as torchrun serves."""
+"""The stores of a run's ranks: who serves them, what the ranks say there, and what keeps strangers from them.
 
+Gloo listens for as long as it lives, aborts the process at a connection that it cannot accept, and cannot be told to
+stop. A filter on the listening socket drops every attempt to connect, in the kernel; connections that are there stay.
+torch's store looks up the name of whoever connects, in the one thread that serves all ranks. Where DNS does not know
+the address, or does not answer, each connection costs that thread seconds, and a few strangers keep all ranks waiting.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import hmac
 import os
+import pickle
+import re
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
-from noether.common.errors import EndedByAnother, JoinError
+from noether.common.errors import EndedByAnother, JoinError, RanksLate
 from noether.launch.detect.network import find_address, interface_towards
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.rank_state import MeetingPoint
@@ -80,3 +99,169 @@ def choose_interface(address: str) -> None:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+_SO_ATTACH_FILTER = 26
+_DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""The one instruction of the filter: return 0, keep no byte of the packet (linux/filter.h)."""
+
+
+def listening_descriptors(port: int | None = None) -> set[int]:
+    """Returns the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _listens(int(name), port):
+                    found.add(int(name))
+    return found
+
+
+def _listens(descriptor: int, port: int | None) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        inet = copy.family in (socket.AF_INET, socket.AF_INET6)
+        listens = inet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+        return listens and port in (None, copy.getsockname()[1])
+
+
+def shut(descriptors: Collection[int]) -> int:
+    """Drops every new connection to listening sockets; returns how many were shut.
+
+    What the kernel does not shut (a sandbox, another system) stays open: that costs safety, and no run.
+    """
+    instructions = ctypes.create_string_buffer(_DROP)
+    program = struct.pack("HL", 1, ctypes.addressof(instructions))
+    count = 0
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+            count += 1
+    return count
+
+
+SWITCH = Path("/etc/nsswitch.conf")
+DEFAULT = "files dns"
+
+
+@contextmanager
+def without_dns() -> Iterator[None]:
+    """Answers look-ups of hosts in this process from /etc/hosts alone; then from what the machine is set to."""
+    _look_up_in("files")
+    try:
+        yield
+    finally:
+        _look_up_in(_setting(SWITCH.read_text(errors="replace") if SWITCH.is_file() else ""))
+
+
+def _setting(switch: str) -> str:
+    """Returns where hosts are looked up, by the text of nsswitch.conf."""
+    found = re.search(r"^\s*hosts:([^#\n]+)", switch, re.MULTILINE)
+    return found[1].strip() if found else DEFAULT
+
+
+def _look_up_in(sources: str) -> None:
+    # nss.h of glibc; a system with another C library has no such function, and keeps its look-ups.
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).__nss_configure_lookup(b"hosts", sources.encode())
+
+
+SLICE_S = 5.0
+"""How long one wait keeps the connection to the store, which NCCL's own threads use as well."""
+
+
+class ForgedMessage(Exception):
+    """Something in the store was not written by a rank of this run."""
+
+
+class ControlChannel:
+    """The ranks' store as a channel for decisions and objects. Every rank calls the same methods in the same order.
+
+    No mesh: each rank has the one connection to the store that it needs anyway. What travels is signed with a secret of
+    the run, so that a stranger who reaches the store can disturb a run, and cannot make it read anything of his.
+    `limit_s` is how long a rank waits for the others.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str) -> None:
+        self._store = dist.PrefixStore("noether", store)
+        self._rank, self._world_size = rank, world_size
+        self._secret = secret.encode()
+        self._count = 0
+        self.limit_s = 0.0
+
+    def from_first(self, value: Any) -> Any:
+        """Returns rank 0's value on every rank."""
+        key = self._next("object")
+        if self._rank == 0:
+            self._put(key, value)
+            return value
+        self._wait([key])
+        value = self._verified(key, self._store.get(key))
+        with contextlib.suppress(dist.DistError):  # Rank 0 may be gone: what it said may have been its last word.
+            if self._store.add(f"{key}/read", 1) == self._world_size - 1:
+                self._delete(key, f"{key}/read")
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others, at once."""
+        key = self._next("gather")
+        if self._rank > 0:
+            own = f"{key}/{self._rank}"
+            self._put(own, value)
+            return []
+        keys = [f"{key}/{rank}" for rank in range(1, self._world_size)]
+        self._wait(keys)
+        texts = self._store.multi_get(keys)
+        self._delete(*keys)
+        return [value, *(self._verified(name, text) for name, text in zip(keys, texts, strict=True))]
+
+    def barrier(self) -> None:
+        """Waits for every rank."""
+        key = self._next("barrier")
+        if self._store.add(f"{key}/here", 1) == self._world_size:
+            self._store.set(f"{key}/all", "")
+        self._wait([f"{key}/all"])
+        if self._store.add(f"{key}/left", 1) == self._world_size:
+            self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
+
+    def leave(self) -> None:
+        """Is the last call. Rank 0, which serves the store, returns when no other needs it any more."""
+        if self._rank == 0:
+            self._wait(["left"])
+        elif self._store.add("leaving", 1) == self._world_size - 1:
+            self._store.set("left", "")
+
+    def _next(self, what: str) -> str:
+        self._count += 1
+        return f"{self._count}/{what}"
+
+    def _wait(self, keys: Sequence[str]) -> None:
+        """Waits until all keys are there.
+
+        Raises:
+            RanksLate: that took longer than `limit_s`.
+        """
+        deadline = time.monotonic() + self.limit_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                self._store.wait(list(keys), timedelta(seconds=min(SLICE_S, max(left, 0.001))))
+            except dist.DistStoreError:
+                continue
+            return
+        raise RanksLate(self.limit_s)
+
+    def _delete(self, *keys: str) -> None:
+        for key in keys:
+            self._store.delete_key(key)
+
+    def _put(self, key: str, value: Any) -> None:
+        text = pickle.dumps(value)
+        self._store.set(key, self._signature(key, text) + text)  # type: ignore[arg-type]  # It takes bytes as well.
+
+    def _verified(self, key: str, text: bytes) -> Any:
+        signature, text = text[: hashlib.sha256().digest_size], text[hashlib.sha256().digest_size :]
+        if not hmac.compare_digest(signature, self._signature(key, text)):
+            raise ForgedMessage(f"what the ranks' store holds as {key} was not written by a rank of this run")
+        return pickle.loads(text)
+
+    def _signature(self, key: str, text: bytes) -> bytes:
+        return hmac.new(self._secret, key.encode() + b"\0" + text, hashlib.sha256).digest()

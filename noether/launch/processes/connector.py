@@ -5,18 +5,18 @@ import math
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from noether.common.errors import JoinError, RequestError
+from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.network import find_address, not_permitted, unresolved
 from noether.launch.detect.placement import Endpoint
-from noether.launch.detect.published_port import PublishedPort
 from noether.launch.processes.context import RunInfo, WorkerReport
-from noether.launch.processes.handshake import (
+from noether.launch.processes.json_lines import Garbled, JsonLines, Unanswered
+from noether.launch.processes.link import (
     LONGEST_IDENTITY,
     Answer,
     Caller,
@@ -26,27 +26,21 @@ from noether.launch.processes.handshake import (
     proof,
     refusal_from,
     refusal_line,
+    say,
 )
-from noether.launch.processes.json_lines import Garbled, JsonLines, Unanswered
 
 LOOK_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
-
 FOREIGN_S = 15.0
 """How long another program may answer on the port before this parent concludes that rank 0 could not bind it."""
-
 PUBLISHING_S = 10.0
 """How long rank 0 may take to publish another port, after another run has answered on the expected one."""
-
 QUIET_S = 10.0
 """A parent process that waits longer than this says what it waits for."""
-
 TELLING_QUIET_S = 2.0
 """Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
-
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may take."""
-
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """The first and the longest pause between two attempts: a thousand parents may try one port, and read one folder."""
 
@@ -182,8 +176,7 @@ class Connector(AddressLookup):
 
     def late(self) -> RequestError:
         """Returns how this parent process's ranks end when the time is over."""
-        host, port = self._where
-        limit = self._run_info.distributed.init_timeout_s
+        (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
             return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
         return JoinError(
@@ -195,11 +188,10 @@ class Connector(AddressLookup):
         )
 
     def _foreign(self, host: str, port: int) -> RequestError:
-        asked_by = self._endpoint.asked_by
         return RequestError(
             "port-of-another-program",
             f"port {port} is taken by another program on {host}, where rank 0 was expected",
-            seen=f"{asked_by or 'port'}={port}; {self._why}",
+            seen=f"{self._endpoint.asked_by or 'port'}={port}; {self._why}",
             expected="a port that is free on the host of rank 0",
             fix=f"{self._endpoint.another_port}      (on every host)",
         )
@@ -234,29 +226,22 @@ def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
     """Says on stderr who waits for whom, where and for how long."""
-    print(
-        f"noether: {who} waits for {whom} at {endpoint.host} port {endpoint.port}, for up to {limit_s:g} s "
-        "(distributed.init_timeout_s)",
-        file=sys.stderr,
-        flush=True,
-    )
+    where = f"{endpoint.host} port {endpoint.port}"
+    say(f"{who} waits for {whom} at {where}, for up to {limit_s:g} s (distributed.init_timeout_s)")
 
 
 def say_telling(refusal: WorkerReport, limit_s: float) -> None:
     """Says on stderr why this parent process refuses the run, while it waits to tell the others."""
     why = refusal.message.partition("\n")[0]
-    print(f"noether: {why}; other hosts are told as they come, for up to {limit_s:.0f} s", file=sys.stderr, flush=True)
+    say(f"{why}; other hosts are told as they come, for up to {limit_s:.0f} s")
 
 
 def who_listens(address: str, port: int, caller: Caller, start_key: str, limit_s: float = LOOK_S) -> Answer | None:
     """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
-    try:
+    with contextlib.closing(connection), contextlib.suppress(Unanswered):
         return greet(connection, caller, start_key, limit_s)
-    except Unanswered:
-        return None
-    finally:
-        connection.close()
+    return None
 
 
 def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:

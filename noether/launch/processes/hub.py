@@ -4,18 +4,17 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from noether.common.errors import JoinError
 from noether.common.numbers import counted
+from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.placement import Endpoint
-from noether.launch.detect.published_port import PublishedPort
 from noether.launch.processes.connector import HANGING_S, QUIET_S, AddressLookup, own_address, say_waiting
 from noether.launch.processes.context import RunInfo, WorkerReport
-from noether.launch.processes.handshake import Caller
-from noether.launch.processes.link import Link, Peer, report_from
+from noether.launch.processes.link import Caller, Link, Peer, report_from
 from noether.launch.processes.listener import RunListener
 from noether.launch.processes.rank_state import MeetingPoint, listed
 
@@ -142,10 +141,6 @@ class Hub(Link):
         """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
-
-    def announce(self, failure: WorkerReport) -> None:
-        """Tells every parent process who failed first."""
-        self.send_all({"failure": asdict(failure)})
 
     def tell_late(self, failure: WorkerReport) -> None:
         """Tells the parent processes that have not come yet why there is no run to join."""

@@ -2,18 +2,16 @@
 
 import os
 import secrets
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from noether.common.errors import RequestError
-from noether.launch.detect.endpoint import HeldPort, hold_port
+from noether.launch.detect.endpoint import HeldPort, PublishedPort, hold_port
 from noether.launch.detect.network import find_address
 from noether.launch.detect.placement import Endpoint, Placement
-from noether.launch.detect.published_port import PublishedPort
 from noether.launch.processes.connector import rank_twice, who_listens
 from noether.launch.processes.context import RunInfo
-from noether.launch.processes.handshake import Caller
+from noether.launch.processes.link import Caller, say
 from noether.launch.processes.listener import RunListener
 
 ANSWER_S = 2.0
@@ -88,11 +86,9 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
     except OSError:
         held.close()
         return hold_port(endpoint)  # It refuses in the words that fit.
-    print(
-        f"noether: port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
-        f"{held.endpoint.port}, published in {published.path.parent}",
-        file=sys.stderr,
-        flush=True,
+    say(
+        f"port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
+        f"{held.endpoint.port}, published in {published.path.parent}"
     )
     return held
 

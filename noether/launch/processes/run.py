@@ -16,7 +16,6 @@ from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.failure import describe_failure, is_failure
 from noether.launch.processes.hub import Hub
-from noether.launch.processes.openmp import openmp_defaults
 from noether.launch.processes.ports import RunPorts, hold_ports, listener_endpoint
 from noether.launch.processes.spawner import start_workers, worker_contexts
 from noether.launch.processes.spoke import Spoke
@@ -25,6 +24,7 @@ from noether.launch.processes.worker import (
     call_target,
     changed_environment,
     error_file,
+    openmp_defaults,
     worker_environment,
     write_error_file,
 )

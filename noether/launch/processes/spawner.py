@@ -24,10 +24,15 @@ from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
-from noether.launch.processes.openmp import openmp_defaults
 from noether.launch.processes.ports import RunPorts
 from noether.launch.processes.rank_state import new_counters
-from noether.launch.processes.worker import changed_environment, error_file, worker_environment, worker_main
+from noether.launch.processes.worker import (
+    changed_environment,
+    error_file,
+    openmp_defaults,
+    worker_environment,
+    worker_main,
+)
 
 # By name: importing it here would import torch into the parent process.
 PRELOAD = "noether.launch.processes.preload"

@@ -1,39 +1,192 @@
 """Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
 
+import collections
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import Any
 
 from noether.common.errors import ExitCode, signal_code
-from noether.common.signals import SECOND_INTERRUPT_S
-from noether.launch.processes.context import WorkerReport
+from noether.common.processes import is_stopped
+from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS, ignore_the_end_of_others
+from noether.common.whole_file import write_whole
+from noether.launch.processes.context import ReportKind, WorkerReport
+from noether.launch.processes.death_signal import adopt_orphans, end_descendants
 from noether.launch.processes.failure import (
     as_phrase,
+    death_report,
     describe_briefly,
     describe_failure,
     first_failure,
     is_echo,
     is_failure,
     is_timeout,
+    name_missing,
     run_exit_code,
+    where_in_stack,
 )
-from noether.launch.processes.hang import name_missing
 from noether.launch.processes.hub import Hub
-from noether.launch.processes.link import reports_from
-from noether.launch.processes.local_ranks import LocalRanks
-from noether.launch.processes.rank_state import listed
-from noether.launch.processes.signal_inbox import SignalInbox
+from noether.launch.processes.link import reports_from, say
+from noether.launch.processes.rank_state import (
+    BOUNDARY,
+    HELD,
+    STOP_AT,
+    STOP_REASON,
+    MeetingPoint,
+    RankNote,
+    listed,
+    read_position,
+)
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.spoke import Spoke
-from noether.launch.processes.stop_agreement import StopAgreement
-from noether.launch.processes.worker import error_file, failure_report, write_error_file
+from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
+
+# How long a rank may take to say where it is; a stopped one does not.
+STACK_S = 0.5
+# How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
+KILL_S = 4.0
+# How long processes that a finished worker left running may take to end.
+LEFTOVER_S = 2.0
+
+
+class LocalRanks:
+    """The workers of this parent process. `reports` has the last word of each that has ended, or said how it ends."""
+
+    def __init__(self, running: Sequence[RunningWorker]) -> None:
+        self.workers = {worker.rank: worker for worker in running}
+        self.context, self._spared = running[0].context, running[0].spared
+        self.alive = set(self.workers)
+        self.reports: dict[int, WorkerReport] = {}
+        self.forwarded: dict[int, float] = {}
+        self.arrived: set[int] = set()
+        self.stop_wanted = 0
+        self.listener_seen = 0
+
+    def sources(self) -> list[Any]:
+        """Returns what becomes readable when one of them reports or ends."""
+        words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
+        return [*words, *(self.workers[rank].ended for rank in self.alive)]
+
+    def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
+        """Takes what they say and who has ended, of those of `sources` that are ready; returns the new reports."""
+        known = set(self.reports)
+        for rank in sorted(self.alive):
+            worker = self.workers[rank]
+            ended, seen = worker.ended in ready, time.time()
+            if rank not in self.reports and (worker.reports in ready or ended):
+                self._take_words(worker)
+            if ended:
+                self.alive.discard(rank)
+                exitcode = _exit_code(worker)
+                if rank not in self.reports:
+                    report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
+                    self.reports[rank] = replace(report, position=read_position(worker.counters))
+        return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
+
+    def _take_words(self, worker: RunningWorker) -> None:
+        with suppress(EOFError, OSError):
+            while worker.rank not in self.reports and worker.reports.poll():
+                message = worker.reports.recv()
+                if not isinstance(message, RankNote):
+                    self.reports[worker.rank] = message
+                elif message.kind == "arrived":
+                    self.arrived.add(worker.rank)
+                elif message.kind == "listener":
+                    self.listener_seen = message.number
+                else:
+                    self.stop_wanted = self.stop_wanted or message.number
+
+    def admit(self, meeting: MeetingPoint) -> None:
+        """Tells the ranks, which have all come, where all meet."""
+        for worker in self.workers.values():
+            with suppress(OSError):
+                worker.reports.send(meeting)
+
+    def forward(self, number: int, moment: float) -> None:
+        """Passes a signal on to every rank."""
+        self.forwarded[number] = moment
+        for rank in self.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.workers[rank].pid, number)
+
+    def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
+        """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
+        silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
+        asked = {worker.stacks: worker for worker in silent}
+        stacks: dict[int, str] = {}
+        if STACK_SIGNAL is not None:
+            for worker in silent:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, STACK_SIGNAL)
+            deadline = time.monotonic() + STACK_S
+            while asked and (left := deadline - time.monotonic()) > 0:
+                answered = wait(list(asked), left)
+                time.sleep(0.02)  # faulthandler writes line by line.
+                for ready in answered:
+                    worker = asked.pop(ready)  # type: ignore[call-overload]
+                    stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
+                    with suppress(OSError):
+                        write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
+        return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
+
+    def end_all(self, *, clean: bool) -> list[int]:
+        """End what is left of the run, grandchildren included; return the ranks that would not go.
+
+        After a clean end, processes that the workers left running get a moment to end.
+        """
+        for worker in self.workers.values():
+            # A dead worker's group lives on while one of its children does, and its number is not used again before.
+            if not clean:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+            if worker.rank in self.alive:  # It may have been so young that it had no group of its own.
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_S
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            ready = wait([self.workers[rank].ended for rank in self.alive], left)
+            self.alive = {rank for rank in self.alive if self.workers[rank].ended not in ready}
+        end_descendants(os.getpid(), self._spared, patience_s=LEFTOVER_S if clean else 0.0)
+        adopt_orphans(False)
+        for worker in self.workers.values():
+            worker.reports.close()
+            worker.stacks.close()
+            if worker.rank not in self.alive:
+                _exit_code(worker)
+                if worker.ended != worker.process.sentinel:
+                    os.close(worker.ended)
+        return sorted(self.alive)
+
+
+def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
+    position, stopped = read_position(worker.counters), is_stopped(worker.pid)
+    if stopped:
+        where = f"in {position}" if position.collective else position
+        phrase = f"says nothing: stopped by a signal, {where}"
+    elif position.collective:
+        phrase = f"waiting in {position}, ended by its parent process"
+    else:
+        phrase = f"{where_in_stack(stack)}, ended by its parent process"
+    kind: ReportKind = "stopped" if stopped else "busy"
+    host, pid = worker.context.host, worker.pid
+    return WorkerReport(worker.rank, host, kind, phrase, pid=pid, traceback=stack, position=position)
+
+
+def _exit_code(worker: RunningWorker) -> int:
+    # Readable a moment before it can be waited for.
+    deadline = time.monotonic() + 1.0
+    while worker.process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return worker.process.exitcode if worker.process.exitcode is not None else 255
+
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
@@ -47,7 +200,6 @@ def watch_workers(
     running: Sequence[RunningWorker],
     *,
     grace_s: float = GRACE_S,
-    stream: TextIO | None = None,
     link: Hub | Spoke,
     says_more: bool = False,
 ) -> int:
@@ -58,23 +210,22 @@ def watch_workers(
     SIGUSR2 are passed on once each to every worker, which stops at a boundary agreed with the others and exits
     with 75; a second SIGINT half a second or more after the first ends everything at once.
 
-    The failure is shown on `stream`, or stderr: of a run on several hosts, which are reached through `link`, the
+    The failure is shown on stderr: of a run on several hosts, which are reached through `link`, the
     parent of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
     of rank 0, it is also said when the ranks here have joined, and how they ended.
     """
-    stream = stream or sys.stderr
     ranks = LocalRanks(running)
     with SignalInbox() as inbox:
         watch = _Watch(ranks, link, inbox, says_more)
         watch.until_decided(grace_s)
         failure = None if watch.interrupted else watch.decide()
         if watch.interrupted:
-            print("noether: interrupted twice; ending every worker", file=stream, flush=True)
+            say("interrupted twice; ending every worker")
         elif failure is not None:
-            print(watch.describe(failure), file=stream, flush=True)
+            print(watch.describe(failure), file=sys.stderr, flush=True)
         watch.hang_up(failure)
         for rank in ranks.end_all(clean=failure is None and not watch.interrupted):
-            print(f"noether: rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?", file=stream)
+            say(f"rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?")
     if isinstance(link, Hub) and failure is not None and not ranks.forwarded:
         with suppress(KeyboardInterrupt):
             link.tell_late(failure)
@@ -87,6 +238,103 @@ def watch_workers(
         code = failure.exit_code
     watch.say_end(code)
     return code
+
+
+class SignalInbox:
+    """Notes number and time of each stop signal while entered; `reader` becomes readable and wakes a waiting loop.
+
+    A process that was asked to stop ignores SIGTERM from then on: srun sends it to all tasks once one has ended, and
+    it would end this one, which is leaving, with another code than its own.
+    """
+
+    def __enter__(self) -> "SignalInbox":
+        self._queue: collections.deque[tuple[int, float]] = collections.deque()
+        self._is_leaving = False
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._is_leaving |= number != signal.SIGINT
+        self._queue.append((number, time.monotonic()))
+        with suppress(BlockingIOError):
+            os.write(self._writer, b"!")
+
+    def received(self) -> list[tuple[int, float]]:
+        """Return (signal number, monotonic seconds) of what came since the last call."""
+        with suppress(BlockingIOError):
+            os.read(self.reader, 4096)
+        return [self._queue.popleft() for _ in range(len(self._queue))]
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            if number == signal.SIGTERM and self._is_leaving:
+                ignore_the_end_of_others()
+            elif handler is not None:
+                signal.signal(number, handler)
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+SETTLE_S = 0.001
+"""Between saying that ranks are to wait and reading how far they are: longer than a processor keeps a write back."""
+
+
+class StopAgreement:
+    """One parent process's part in agreeing at which boundary all ranks stop, at no cost to them until one wants to.
+
+    decisions/06-agreed-stop.md says how. A rank counts first and then checks whether it must wait; its parent first
+    sets that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no
+    one depends on a rank that is waiting for another in a collective.
+    """
+
+    def __init__(self, ranks: LocalRanks) -> None:
+        self._ranks, self._counters = ranks, [worker.counters for worker in ranks.workers.values()]
+        self._furthest: int | None = None
+        self._told = self._is_decided = False
+
+    def poll(self, link: Hub | Spoke) -> None:
+        """Does what is due."""
+        if self._is_decided:
+            return
+        wanted = self._ranks.stop_wanted
+        if isinstance(link, Spoke):
+            if wanted and not self._told:
+                self._told = True
+                link.send({"stop": wanted})
+            if link.held and self._furthest is None:
+                link.send({"boundary": self._hold()})
+            if link.stop_at is not None:
+                self._decide(*link.stop_at)
+            return
+        reason = wanted or link.stop_wanted
+        if not reason:
+            return
+        if self._furthest is None:
+            link.send_all({"hold": 1})
+            self._hold()
+        counted = link.boundaries()
+        if self._furthest is not None and counted is not None:
+            boundary = max(self._furthest, *counted, 0) + 1
+            link.send_all({"stop_at": [boundary, reason]})
+            self._decide(boundary, reason)
+
+    def _hold(self) -> int:
+        for counters in self._counters:
+            counters[HELD] = 1
+        time.sleep(SETTLE_S)
+        self._furthest = max(int(counters[BOUNDARY]) for counters in self._counters)
+        return self._furthest
+
+    def _decide(self, boundary: int, reason: int) -> None:
+        self._is_decided = True
+        for counters in self._counters:
+            counters[STOP_REASON] = reason
+            counters[STOP_AT] = boundary
 
 
 class _Watch:
@@ -117,11 +365,9 @@ class _Watch:
                     self._link.ask({"do": "where"}, reports_from, self._link.peers)
             elif deadline is not None and time.monotonic() >= deadline:
                 return
-            if deadline is not None and not self._ranks.alive and self._all_have_reported():
+            remote = set(self._link.remote_ranks) if isinstance(self._link, Hub) else None
+            if deadline is not None and not self._ranks.alive and remote is not None and remote <= set(self._reports):
                 return
-
-    def _all_have_reported(self) -> bool:
-        return isinstance(self._link, Hub) and all(rank in self._reports for rank in self._link.remote_ranks)
 
     def _has_failed(self) -> bool:
         return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
@@ -210,10 +456,8 @@ class _Watch:
         doing = {rank: entry.message for rank, entry in self._doing.items()}
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
-        context = self._ranks.context
-        return describe_failure(
-            failure, doing, replace(context.run_info, log_folder=self._run_logs), context.world_size
-        )
+        info, world_size = self._ranks.context.run_info, self._ranks.context.world_size
+        return describe_failure(failure, doing, replace(info, log_folder=self._run_logs), world_size)
 
     @property
     def _run_logs(self) -> Path:
@@ -227,12 +471,12 @@ class _Watch:
         """Tell the other parent processes how it ended."""
         link = self._link
         if self.interrupted:
-            rank, host = next(iter(self._ranks.workers)), self._ranks.context.host
+            rank, host = min(self._ranks.workers), self._ranks.context.host
             failure = WorkerReport(rank, host, "interrupted", "was interrupted", signal_code(signal.SIGINT))
             if isinstance(link, Spoke):
                 link.tell(failure)
         if isinstance(link, Hub) and failure is not None:
-            link.announce(failure)
+            link.send_all({"failure": asdict(failure)})
         elif isinstance(link, Spoke) and failure is None:
             link.bye()
 

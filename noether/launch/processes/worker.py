@@ -7,6 +7,7 @@ import logging
 import operator
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from noether.common.errors import (
     ExitCode,
     InterruptedStartError,
     NoetherError,
+    RanksLate,
     RequestError,
     signal_code,
 )
@@ -30,11 +32,45 @@ from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.launch.detect.limits import most_processes, refused_processes, too_few_processes
-from noether.launch.processes.backend_errors import consequence_of
-from noether.launch.processes.context import REPORTED_WORDS, ReportKind, WorkerContext, WorkerReport
+from noether.launch.processes.context import REPORTED_WORDS, Consequence, ReportKind, WorkerContext, WorkerReport
 from noether.launch.processes.death_signal import die_with_parent
 from noether.launch.processes.freed_memory import keep_freed_memory
 from noether.launch.processes.rank_state import ParentLink, read_position
+
+# gloo, NCCL and torch's store have no error codes of their own: these are their words, gloo's and the store's seen in
+# torch 2.13, NCCL's and its watchdog's of their sources. They only choose among several ranks' reports.
+_TIMED_OUT = re.compile(r"Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective")
+_PEER_GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
+    r"remote process exited|ncclRemoteError|ncclSystemError|[Cc]ommunicator was aborted|"
+    r"failed to (send|recv)|Failed to (send|recv)|Connection was likely closed|Broken connection"
+)
+# gloo: "Timed out waiting 5000ms for recv operation to complete"; NCCL's watchdog: "Timeout(ms)=5000".
+_WAITED = re.compile(r"(\d+) ?ms|Timeout\(ms\)=(\d+)")
+
+
+def consequence_of(error: BaseException) -> tuple[Consequence, float]:
+    """Returns what an exception says of the rank's peers, and how long it waited for them (s; 0: it does not say)."""
+    if isinstance(error, RanksLate):
+        return "timed-out", error.limit_s
+    if not isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
+        return "", 0.0  # Of a user's own class.
+    if _TIMED_OUT.search(str(error)):
+        found = _WAITED.search(str(error))
+        return "timed-out", int(found[1] or found[2]) / 1000 if found else 0.0
+    return ("lost-peer" if _PEER_GONE.search(str(error)) else ""), 0.0
+
+
+SPIN_COUNT = "10000"
+"""Tens of microseconds; libgomp's own default spins on and on. Measured with benchmarks/openmp_spin.py on two cores:
+an update takes 0.35 of the time beside two busy processes, and 1.07 of it alone."""
+
+
+def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what to add to the environment before libgomp is loaded: nothing where the user has said how to wait."""
+    said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
+
 
 Target = Callable[[WorkerContext, Any], int]
 

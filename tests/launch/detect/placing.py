@@ -1,6 +1,6 @@
 """Where a process with an environment made up by a test is placed, and how that is shown."""
 
-from slurm_dumps import four_gpus, no_gpus
+from slurm_dumps import driver_of, four_gpus, no_gpus
 
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
@@ -10,12 +10,15 @@ from noether.launch.detect.resolve import resolve_placement
 def place(
     environ: dict[str, str],
     request: LaunchRequest | None = None,
-    gpus: bool = False,
-    host: str = "box",
+    gpus: bool | None = None,
+    host: str = "",
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Resolve as `noether train` would on a host with four GPUs, or none."""
-    return resolve_placement(request or LaunchRequest(), environ, host, four_gpus if gpus else no_gpus, facts)
+    """Resolve as `noether train` would on the host that the environment names. `gpus`: four, none; None: as masked."""
+    driver = driver_of(environ) if gpus is None else four_gpus if gpus else no_gpus
+    return resolve_placement(
+        request or LaunchRequest(), environ, host or environ.get("SLURMD_NODENAME", "box"), driver, facts
+    )
 
 
 def shown(placement: Placement) -> str:

@@ -2,11 +2,7 @@
 
 from collections.abc import Sequence
 
-from slurm_dumps import driver_of
-
-from noether.launch.detect.placement import LaunchRequest, Placement
-from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.launch.detect.resolve import resolve_placement
+from noether.launch.detect.placement import Placement
 
 
 def block(counts: Sequence[int]) -> list[int]:
@@ -79,16 +75,6 @@ def step(
             environ["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
         environs.append(environ)
     return environs
-
-
-def place(
-    environ: dict[str, str],
-    request: LaunchRequest = LaunchRequest(),  # noqa: B008
-    facts: ProcessFacts = NOTHING_KNOWN,
-    host: str = "",
-) -> Placement:
-    """Resolve as `noether train` would on the host that the environment names."""
-    return resolve_placement(request, environ, host or environ.get("SLURMD_NODENAME", "box"), driver_of(environ), facts)
 
 
 def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:

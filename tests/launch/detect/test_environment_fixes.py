@@ -29,16 +29,6 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], dict[str, object], bool]] = {
     "MASTER_ADDR-is-another-node": ({**TASK, "MASTER_ADDR": "login"}, {}, False),
     "MASTER_ADDR-against-the-setting": (by_hand(2)[0], {"master_addr": "elsewhere"}, False),
     "MASTER_ADDR-against-the-setting-in-a-step": ({**TASK, "MASTER_ADDR": "n1"}, {"master_addr": "n7"}, False),
-    "MASTER_ADDR-against-the-setting-of-mpirun": (
-        {**open_mpi(1, 1)[1], "MASTER_ADDR": "n1"},
-        {"master_addr": "n7"},
-        False,
-    ),
-    "MASTER_ADDR-against-the-setting-by-nodes": (
-        {"MASTER_ADDR": "n1"},
-        {"nodes": 2, "node_rank": 1, "master_addr": "n7"},
-        False,
-    ),
     "MASTER_ADDR-against-torchrun": (torchrun(2)[0], {"master_addr": "elsewhere"}, False),
     "two-ports": ({**TASK, "MASTER_PORT": "29501"}, {"master_port": 29502}, False),
     "MASTER_PORT-is-not-a-port": ({**TASK, "MASTER_PORT": "99999"}, {}, False),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity, configuration_digest, run_identity
-from noether.launch.detect.published_port import PublishedPort
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
 

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from processes import run_to_end
-from slurm_steps import job_variables
 
 NODES, EACH = 1024, 8
 NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in range(64)]
@@ -16,21 +15,11 @@ NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in rang
 def task(rank: int) -> dict[str, str]:
     """One task of `srun -N1024 --ntasks-per-node=8`, or of one task a node with eight devices."""
     node, local = divmod(rank, EACH)
-    nodes, counts = "rack[00-15]-node[000-063]", f"{EACH}(x{NODES})"
-    return {
-        **job_variables(NAMES, [EACH] * NODES, job=4_000_000),
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_TASKS_PER_NODE": counts,
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NODELIST": nodes,
-        "SLURM_STEP_NUM_TASKS": str(NODES * EACH),
-        "SLURM_STEP_TASKS_PER_NODE": counts,
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(local),
-        "SLURM_NODEID": str(node),
-        "SLURMD_NODENAME": NAMES[node],
-        "SLURM_GTIDS": ",".join(str(node * EACH + index) for index in range(EACH)),
-    }
+    nodes, counts, tasks = "rack[00-15]-node[000-063]", f"{EACH}(x{NODES})", str(NODES * EACH)
+    of_job = {"JOB_ID": "4000000", "JOB_NODELIST": nodes, "JOB_NUM_NODES": str(NODES), "NTASKS": tasks}
+    of_step = {"STEP_ID": "0", "STEP_NODELIST": nodes, "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": counts}
+    of_task = {"PROCID": str(rank), "LOCALID": str(local), "NODEID": str(node), "TASKS_PER_NODE": counts}
+    return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
 
 
 def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:

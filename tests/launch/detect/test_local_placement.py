@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from noether.common.cpus import UsableCpus, share_cpus
-from noether.launch.detect.devices import DeviceInventory
-from noether.launch.detect.launch_context import LaunchContext
 from noether.launch.detect.local import local_endpoint, local_placement
-from noether.launch.detect.placement import Device, LaunchRequest, Placement
+from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.ports import RunPorts
@@ -45,7 +43,6 @@ def test_a_quota_is_said_of_workers_and_threads_alike(monkeypatch: pytest.Monkey
             "2 of 4 visible devices chosen by devices=0,1 (CUDA_VISIBLE_DEVICES=2,3,5,7)", id="a choice within a mask"),
         pytest.param(CUDA_4, None, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"],
             "all 4 visible devices (CUDA_VISIBLE_DEVICES=2,3,5,7)", id="every visible device"),
-        pytest.param(CUDA_4, "3,", ["cuda:3"], "1 of 4 visible devices chosen by devices=3,", id="one of four"),
         pytest.param(CPU_2, None, ["cpu"], "1 CPU worker (2 usable cores)", id="the CPU"),
         pytest.param(CPU_2, "2", ["cpu", "cpu"], "devices=2: 2 CPU workers (2 usable cores)", id="two on a CPU"),
     ],
@@ -79,7 +76,6 @@ def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: 
     ("master_port", "environ", "port", "asked_by"),
     [
         pytest.param(None, {}, 0, "", id="trap 9: no random port, one that is bound and held"),
-        pytest.param(0, {}, 0, "", id="0 is any"),
         pytest.param(29500, {}, 29500, "master_port", id="the setting"),
         pytest.param(None, {"MASTER_PORT": "29501"}, 29501, "MASTER_PORT", id="the environment"),
         pytest.param(29500, {"MASTER_PORT": "29500"}, 29500, "master_port", id="both, the same"),
@@ -104,7 +100,6 @@ def contexts(environ: dict[str, str]) -> list[WorkerContext]:
         pytest.param({}, 8, "8", id="a fair share"),
         pytest.param({"OMP_NUM_THREADS": "3"}, 3, "3", id="the user's number"),
         pytest.param({"OMP_NUM_THREADS": "3,2"}, 3, "3,2", id="the user's list"),
-        pytest.param({"OMP_NUM_THREADS": "many"}, 8, "many", id="no number: OpenMP ignores it too"),
     ],
 )
 def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp: str) -> None:
@@ -117,7 +112,6 @@ def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp:
     ("environ", "shown"),
     [
         pytest.param({}, "", id="nothing"),
-        pytest.param({"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "", id="an address alone"),
         pytest.param({"PET_NNODES": "1"}, "", id="one node"),
         pytest.param({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "PET_NODE_RANK=1, PET_NNODES=2", id="an operator's"),
         pytest.param({"NODE_RANK": "1", "MASTER_ADDR": "n1"}, "NODE_RANK=1, MASTER_ADDR=n1", id="a job script's"),

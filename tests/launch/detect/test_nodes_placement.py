@@ -17,7 +17,6 @@ def place(host: str, gpus: bool = False, environ: dict[str, str] | None = None, 
         pytest.param(2, None, False, 1, id="one CPU worker each"),
         pytest.param(2, "2", False, 2, id="devices=2 on CPUs"),
         pytest.param(3, None, True, 4, id="every GPU of three machines"),
-        pytest.param(2, "1,3", True, 2, id="a choice of GPUs"),
     ],
 )
 def test_every_machine_has_as_many(nodes: int, devices: str | None, gpus: bool, each: int) -> None:
@@ -46,17 +45,12 @@ def test_two_nodes_on_one_machine_are_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "master_port", "port"),
-    [
-        pytest.param({}, None, 29500, id="the default"),
-        pytest.param({"MASTER_PORT": "29501"}, None, 29501, id="MASTER_PORT"),
-        pytest.param({}, 29502, 29502, id="master_port"),
-    ],
+    ("environ", "master_port", "port"), [({"MASTER_PORT": "29501"}, None, 29501), ({}, 29502, 29502)]
 )
 def test_ports(environ: dict[str, str], master_port: int | None, port: int) -> None:
     placement = place("b", environ=environ, nodes=2, node_rank=1, master_addr="a", master_port=master_port)
     assert placement.endpoint.port == port
-    assert bool(placement.endpoint.asked_by) == (port != 29500)
+    assert placement.endpoint.asked_by
 
 
 def test_the_master_is_told_by_its_variable() -> None:

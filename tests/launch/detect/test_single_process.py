@@ -5,30 +5,20 @@ from pathlib import Path
 import pytest
 from processes import mpirun
 from slurm_steps import batch_script, job_variables, step
+from test_torchrun_placement import torchrun
 
 from noether.launch.detect.process_facts import NOTHING_KNOWN
-from noether.launch.detect.single_process import refuse_several
+from noether.launch.detect.resolve import refuse_several
 from tests.refusal import refusal
 
 TWO_NODES = ["n1", "n2"]
 FOUR_TASKS = step([2, 2], names=TWO_NODES)
-TORCHRUN = {
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none",
-}
+TORCHRUN = torchrun(2)[1]
 
 
 @pytest.mark.parametrize(
     ("environ", "host", "started", "fix"),
     [
-        pytest.param(
-            FOUR_TASKS[0], "n1", 4, "srun --nodes=1 --ntasks=1 noether evaluate …", id="the first task of srun"
-        ),
         pytest.param(
             FOUR_TASKS[3], "n2", 4, "srun --nodes=1 --ntasks=1 noether evaluate …", id="the last task of srun"
         ),

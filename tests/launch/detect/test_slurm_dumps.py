@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from placing import shown
-from slurm_dumps import DumpedProcess, driver_of, dump_names, read_dump
+from placing import place, shown
+from slurm_dumps import DumpedProcess, dump_names, read_dump
 
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.launch.detect.resolve import resolve_placement
 from tests.refusal import refusal_with
 
 SHELL = ProcessFacts(stdin_is_terminal=True)
@@ -63,100 +62,62 @@ CASES = [
     Case("cyclic: rank // local size is wrong", "srun-N2-n4-cyclic", "srun", "0", workers=CYCLIC, **TWO_BY_TWO),
     Case("PROCID and NTASKS are set in a batch script too", "sbatch-N2-tpn2", **BATCH, refused=MANY_NODES),
     Case("srun in a batch script", "sbatch-N2-tpn2", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
-    Case(
-        "fault 4: sbatch body without srun", "sbatch-n4", **BATCH,
-        **{**ONE, "launcher": "local"}, warned="SLURM_NTASKS=4",
-    ),
+    Case("fault 4: sbatch body without srun", "sbatch-n4", **BATCH,
+        **{**ONE, "launcher": "local"}, warned="SLURM_NTASKS=4"),
     Case("fault 3, in a batch script", "sbatch-n4", "srun", "0", workers=grid(1, 4), **FOUR_ON_ONE),
     Case("bare, two nodes with GPUs", "sbatch-N2-gpn2-tpn2", **BATCH, refused=MANY_NODES),
     Case("N tasks, N devices", "sbatch-N2-gpn2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
     Case("bare, --gpus-per-task", "sbatch-N2-n4-gpt1", **BATCH, refused=MANY_NODES),
-    Case(
-        "fault 5: --gpus-per-task, one device each", "sbatch-N2-n4-gpt1", "srun", "0",
-        workers=grid(2, 2, "cuda:0"), warned=PEER, **TWO_BY_TWO,
-    ),
+    Case("fault 5: --gpus-per-task, one device each", "sbatch-N2-n4-gpt1", "srun", "0",
+        workers=grid(2, 2, "cuda:0"), warned=PEER, **TWO_BY_TWO),
     Case("bare, --gres", "sbatch-N2-gres2-tpn2", **BATCH, refused=MANY_NODES),
     Case("--gres", "sbatch-N2-gres2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
-    Case(
-        "bare with four GPUs: trains on them", "sbatch-gpus4-n4", **BATCH, launcher="local",
-        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1", warned="SLURM_NTASKS=4",
-    ),
+    Case("bare with four GPUs: trains on them", "sbatch-gpus4-n4", **BATCH, launcher="local",
+        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1", warned="SLURM_NTASKS=4"),
     Case("--gpus", "sbatch-gpus4-n4", "srun", "0", workers=grid(1, 4, "cuda:{}"), **FOUR_ON_ONE),
-    Case(
-        "--gpu-bind=single:1", "sbatch-N2-gpn2-tpn2-bindclosest", "srun", "0",
-        workers=grid(2, 2, "cuda:0"), warned=PEER, **TWO_BY_TWO,
-    ),
-    Case(
-        "bare, --ntasks-per-gpu", "sbatch-ntasks-per-gpu", **BATCH, launcher="local",
-        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1", warned="srun noether train",
-    ),
-    Case(
-        "--ntasks-per-gpu: one device each", "sbatch-ntasks-per-gpu", "srun", "0",
-        workers=grid(1, 4, "cuda:0"), warned=PEER, **FOUR_ON_ONE,
-    ),
-    Case(
-        "-n4 with --ntasks-per-node=4 asks 16 and gets 4", "srun-N4-n4-tpn4", "srun", "0",
-        world=4, nodes="n1 n2 n3 n4", workers=grid(4, 1), master="n1",
-    ),
+    Case("--gpu-bind=single:1", "sbatch-N2-gpn2-tpn2-bindclosest", "srun", "0",
+        workers=grid(2, 2, "cuda:0"), warned=PEER, **TWO_BY_TWO),
+    Case("bare, --ntasks-per-gpu", "sbatch-ntasks-per-gpu", **BATCH, launcher="local",
+        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1", warned="srun noether train"),
+    Case("--ntasks-per-gpu: one device each", "sbatch-ntasks-per-gpu", "srun", "0",
+        workers=grid(1, 4, "cuda:0"), warned=PEER, **FOUR_ON_ONE),
+    Case("-n4 with --ntasks-per-node=4 asks 16 and gets 4", "srun-N4-n4-tpn4", "srun", "0",
+        world=4, nodes="n1 n2 n3 n4", workers=grid(4, 1), master="n1"),
     Case("bare, 16 tasks", "sbatch-N4-n16-tpn4", **BATCH, refused=MANY_NODES),
     Case("16 tasks", "sbatch-N4-n16-tpn4", "srun", "0", world=16, nodes="n1 n2 n3 n4", workers=grid(4, 4), master="n1"),
     Case("salloc on the login host", "salloc-N2-tpn2", "allocshell", "", refused=("salloc on ctl", "n1, n2", "srun")),
     Case("srun in salloc", "salloc-N2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
-    Case(
-        "a step on one of two nodes, one task, two devices", "salloc-N2-tpn2", "overlap1", "1",
-        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1",
-    ),
-    Case(
-        "salloc of one node", "salloc-bare-1", "allocshell", "",
-        refused=("salloc on ctl", "the job's nodes are n1", "srun"),
-    ),
+    Case("a step on one of two nodes, one task, two devices", "salloc-N2-tpn2", "overlap1", "1",
+        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1"),
+    Case("salloc of one node", "salloc-bare-1", "allocshell", "",
+        refused=("salloc on ctl", "the job's nodes are n1", "srun")),
     Case("bare, one task: nothing to warn of", "batch-bare-N1", **BATCH, **{**ONE, "launcher": "local"}),
     Case("sbatch -N2 without -n, bare", "batch-bare-N2-noN", **BATCH, refused=MANY_NODES),
-    Case(
-        "fault 4: bare, four tasks and two GPUs", "batch-bare-n4", **BATCH, launcher="local",
-        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4",
-    ),
-    Case(
-        "hybrid: one task, four devices, in a job of two nodes", "N2-srun-ntasks1", "srun", "0",
-        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1",
-    ),
+    Case("fault 4: bare, four tasks and two GPUs", "batch-bare-n4", **BATCH, launcher="local",
+        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4"),
+    Case("hybrid: one task, four devices, in a job of two nodes", "N2-srun-ntasks1", "srun", "0",
+        world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1"),
     Case("heterogeneous, bare", "het", **BATCH, refused=("2 of the job's 3 nodes", "srun noether train")),
-    Case(
-        "heterogeneous: a component with GPUs and one without", "het", "srun01", "0",
-        refused=("GPUs, but others have none", "n1", "--het-group=1"),
-    ),
-    Case(
-        "heterogeneous: 1 + 2 × 2 tasks, on the CPU", "het", "srun01", "0", accelerator="cpu",
+    Case("heterogeneous: a component with GPUs and one without", "het", "srun01", "0",
+        refused=("GPUs, but others have none", "n1", "--het-group=1")),
+    Case("heterogeneous: 1 + 2 × 2 tasks, on the CPU", "het", "srun01", "0", accelerator="cpu",
         world=5, nodes="n1 n2 n3", master="n1",
-        workers=("0/0/0 cpu", "1/0/1 cpu", "2/1/1 cpu", "3/0/2 cpu", "4/1/2 cpu"),
-    ),
-    Case(
-        "heterogeneous: the second component", "het", "srun1", "1",
-        world=4, nodes="n2 n3", workers=grid(2, 2, "cuda:{}"), master="n2",
-    ),
-    Case(
-        "heterogeneous: srun takes the first component only", "het", "srundefault", "2",
-        **ONE, warned="n[2-3] is not used",
-    ),
+        workers=("0/0/0 cpu", "1/0/1 cpu", "2/1/1 cpu", "3/0/2 cpu", "4/1/2 cpu")),
+    Case("heterogeneous: the second component", "het", "srun1", "1",
+        world=4, nodes="n2 n3", workers=grid(2, 2, "cuda:{}"), master="n2"),
+    Case("heterogeneous: srun takes the first component only", "het", "srundefault", "2",
+        **ONE, warned="n[2-3] is not used"),
     Case("overlapping step", "overlap", "overlap", "1", workers=grid(2, 2), **TWO_BY_TWO),
     Case("overlapping step on one node", "overlap", "overlap1", "2", **ONE),
-    Case(
-        "srun --pty noether: four tasks on two devices", "srun-pty-bare", "pty", "0",
-        refused=("4 tasks on this node but 2 visible devices", "--ntasks-per-node=2"),
-    ),
-    Case(
-        "srun --pty noether, on the CPU", "srun-pty-bare", "pty", "0",
-        accelerator="cpu", workers=grid(1, 4), **FOUR_ON_ONE,
-    ),
-    Case(
-        "four steps from one srun --pty shell", "srun-pty-then-srun", "inner", "",
-        world=4, nodes="n1 n2", workers=tuple(item for item in grid(2, 2) for _ in range(4)), master="n1",
-    ),
+    Case("srun --pty noether: four tasks on two devices", "srun-pty-bare", "pty", "0",
+        refused=("4 tasks on this node but 2 visible devices", "--ntasks-per-node=2")),
+    Case("srun --pty noether, on the CPU", "srun-pty-bare", "pty", "0",
+        accelerator="cpu", workers=grid(1, 4), **FOUR_ON_ONE),
+    Case("four steps from one srun --pty shell", "srun-pty-then-srun", "inner", "",
+        world=4, nodes="n1 n2", workers=tuple(item for item in grid(2, 2) for _ in range(4)), master="n1"),
     Case("srun --pty with a command", "srun-pty-then-srun", "pty", "0", workers=grid(2, 2), **TWO_BY_TWO),
-    Case(
-        "typed into srun --pty bash", "srun-pty-bash", "typed", "0", facts=SHELL, launcher="local",
-        world=2, nodes="n2", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4",
-    ),
+    Case("typed into srun --pty bash", "srun-pty-bash", "typed", "0", facts=SHELL, launcher="local",
+        world=2, nodes="n2", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4"),
     Case("bare, --export=NONE", "export-none", **BATCH, refused=MANY_NODES),
     Case("--export=NONE", "export-none", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("--exact step on the first node", "srun-exact-steps", "a", "0", **ONE),
@@ -167,36 +128,25 @@ CASES = [
     Case("--mem", "mem", "srun", "0", world=2, nodes="n1", workers=grid(1, 2), master="127.0.0.1"),
     Case("bare, ConstrainDevices", "constrain-gpn2-tpn2", **BATCH, refused=MANY_NODES),
     Case("ConstrainDevices", "constrain-gpn2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
-    Case(
-        "bare, GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", **BATCH, launcher="local",
-        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=2",
-    ),
-    Case(
-        "GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", "srun", "0",
-        world=2, nodes="n1", workers=grid(1, 2, "cuda:{}"), master="127.0.0.1",
-    ),
+    Case("bare, GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", **BATCH, launcher="local",
+        world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=2"),
+    Case("GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", "srun", "0",
+        world=2, nodes="n1", workers=grid(1, 2, "cuda:{}"), master="127.0.0.1"),
     Case("bare, requeued", "requeued", **BATCH, refused=MANY_NODES),
-    Case(
-        "requeued: the second start", "requeued", "srun", "0",
-        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1", restarts=1,
-    ),
+    Case("requeued: the second start", "requeued", "srun", "0",
+        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1", restarts=1),
     Case("one task of a job of four", "step-fewer-than-job", "N1n1", "2", **ONE),
-    Case(
-        "one task a node in a job of two a node", "step-fewer-than-job", "N2n2tpn1", "0",
-        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1",
-    ),
-    Case(
-        "--ntasks-per-node that srun ignores", "step-fewer-than-job", "N2tpn1-ignored", "1",
-        workers=grid(2, 2), **TWO_BY_TWO,
-    ),
+    Case("one task a node in a job of two a node", "step-fewer-than-job", "N2n2tpn1", "0",
+        world=2, nodes="n1 n2", workers=grid(2, 1), master="n1"),
+    Case("--ntasks-per-node that srun ignores", "step-fewer-than-job", "N2tpn1-ignored", "1",
+        workers=grid(2, 2), **TWO_BY_TWO),
     Case("bare, cyclic", "cyclic", **BATCH, refused=MANY_NODES),
     Case("cyclic in a batch script", "cyclic", "srun", "0", workers=CYCLIC, **TWO_BY_TWO),
 ]  # fmt: skip
 
 
-def place(case: Case, process: DumpedProcess, facts: ProcessFacts) -> Placement:
-    request = LaunchRequest(accelerator=case.accelerator)
-    return resolve_placement(request, process.environ, process.host, driver_of(process.environ), facts)
+def placed(case: Case, process: DumpedProcess, facts: ProcessFacts) -> Placement:
+    return place(process.environ, LaunchRequest(accelerator=case.accelerator), None, process.host, facts)
 
 
 @pytest.mark.parametrize("visible", [False, True], ids=["variables alone", "slurmstepd seen"])
@@ -216,9 +166,9 @@ def test_every_dump(case: Case, visible: bool) -> None:
             facts = replace(case.facts, ancestors=("-bash", step))
         if case.refused:
             with refusal_with(*case.refused):
-                place(case, process, facts)
+                placed(case, process, facts)
             continue
-        placements.append(place(case, process, facts))
+        placements.append(placed(case, process, facts))
     if case.refused:
         return
     assert [shown(placement) for placement in placements] == list(case.workers)

@@ -2,10 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from slurm_steps import block, check_one_world, cyclic, het_step, own_het_step, place, step
+from placing import place
+from slurm_steps import block, check_one_world, cyclic, het_step, own_het_step, step
 
+from noether.launch.detect.endpoint import derived_port
 from noether.launch.detect.placement import Endpoint, LaunchRequest
-from noether.launch.detect.rendezvous import derived_port
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 NAMES = st.sampled_from(["n{}", "rack{}node7", "gpu-{:03d}-ib", "n{}.lan"])

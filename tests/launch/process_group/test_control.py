@@ -1,16 +1,21 @@
 """What ranks tell each other over the store: to everybody, in order, in time, and from nobody else."""
 
+import ctypes
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from noether.common.errors import RanksLate
-from noether.launch.process_group.control import ControlChannel, ForgedMessage
+from noether.launch.process_group.group import back_ends, nccl_defaults
+from noether.launch.process_group.stores import DEFAULT, ControlChannel, ForgedMessage, _setting
 
 WORLD = 5
 
@@ -86,3 +91,72 @@ def test_what_was_said_before_is_not_taken_for_something_else(
     stores[1].set("noether/2/object", text)
     with pytest.raises(ForgedMessage):
         channels[2].from_first(None)
+
+
+LOOK_UP = """
+import socket, sys
+from noether.launch.process_group.stores import without_dns
+def known(name):
+    try:
+        return bool(socket.getaddrinfo(name, 1))
+    except socket.gaierror as error:
+        return error.errno
+before = known("localhost")
+with without_dns():
+    within, unknown = known("localhost"), known("no-such-host.invalid.")
+print(before, within, unknown == socket.EAI_NONAME, known("localhost"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "sources"),
+    [
+        (
+            "passwd: files\nhosts: files mdns4_minimal [NOTFOUND=return] dns\n",
+            "files mdns4_minimal [NOTFOUND=return] dns",
+        ),
+        ("hosts:\tfiles dns # ours\n", "files dns"),
+        ("#hosts: db\n  hosts:  dns\n", "dns"),
+        ("", DEFAULT),
+    ],
+    ids=["debian", "comment", "indented", "no such file"],
+)
+def test_the_setting_of_the_machine_is_read(switch: str, sources: str) -> None:
+    assert _setting(switch) == sources
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "__nss_configure_lookup"), reason="another C library than glibc")
+def test_only_the_hosts_file_is_asked() -> None:
+    """Without a DNS server the answer would be EAI_AGAIN; from the file alone it is final."""
+    done = subprocess.run([sys.executable, "-c", LOOK_UP], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "True", "True", "True"]
+
+
+FR, OLD = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+TRACE = "/run/logs/nccl-trace-rank-"
+ALL = {
+    FR: "2000",
+    OLD: "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCH_FR_DUMP_TEMP_FILE": TRACE,
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": TRACE,
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "left_out"),
+    [({}, ()), ({OLD: "7"}, (FR, OLD)), ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, ("TORCH_NCCL_DUMP_ON_TIMEOUT",))],
+    ids=str,
+)
+def test_nccl_is_told_only_what_the_user_has_not_said(environ: dict[str, str], left_out: tuple[str, ...]) -> None:
+    expected = {name: value for name, value in ALL.items() if name not in left_out}
+    assert nccl_defaults(environ, Path("/run/logs")) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "expected"),
+    [("cpu", False, "gloo"), ("cpu", True, "gloo"), ("cuda", False, "nccl"), ("cuda", True, "cpu:gloo,cuda:nccl")],
+)
+def test_gpus_have_no_mesh_of_gloo_unless_it_is_asked_for(kind: str, asked: bool, expected: str) -> None:
+    assert back_ends(kind, asked) == expected

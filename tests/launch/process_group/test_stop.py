@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from noether.common.cpus import UsableCpus
 from noether.common.errors import InterruptedStartError
-from noether.launch.detect.devices import DeviceInventory
-from noether.launch.detect.launch_context import LaunchContext
-from noether.launch.detect.local import local_placement
 from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Worker
+from noether.launch.detect.resolve import resolve_placement
 from noether.launch.process_group.group import Group
-from noether.launch.process_group.stop import (
-    SECOND_INTERRUPT_S,
-    STOP_SIGNALS,
-    AgreedStop,
-)
+from noether.launch.process_group.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement
 
@@ -91,8 +84,7 @@ def test_the_handlers_before_come_back() -> None:
     ],
 )
 def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
-    inventory = DeviceInventory("cpu", (Device("cpu"),), "2 cores for the test", UsableCpus(tuple(range(2)), 2))
-    placement = local_placement(LaunchRequest(devices="2"), LaunchContext({}, inventory, "testbox"))
+    placement = resolve_placement(LaunchRequest("cpu", "2"), {}, "testbox")
     code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
     assert code == 0
     ends = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]

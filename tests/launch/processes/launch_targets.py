@@ -6,36 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from noether.common.errors import ExitCode, RequestError
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.death_signal import die_with_parent
-
-A_MINUTE = timedelta(seconds=60)
-
-
-def join(context: WorkerContext) -> Any:
-    """Join a gloo group over the port that rank 0 was handed."""
-    import torch.distributed as dist
-
-    listen = context.listen_socket
-    assert (listen is not None) == (context.worker.rank == 0)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.TCPStore(
-        context.endpoint.host,
-        context.endpoint.port,
-        context.world_size,
-        is_master=context.worker.rank == 0,
-        timeout=A_MINUTE,
-        master_listen_fd=listen.detach() if listen is not None else None,
-    )
-    dist.init_process_group(
-        "gloo", store=store, rank=context.worker.rank, world_size=context.world_size, timeout=A_MINUTE
-    )
-    return dist
 
 
 def note(folder: Path, context: WorkerContext, **facts: Any) -> None:
@@ -47,11 +23,12 @@ def note(folder: Path, context: WorkerContext, **facts: Any) -> None:
 
 def sum_ranks(context: WorkerContext, folder: Path) -> int:
     preloaded = "torch" in sys.modules
-    dist = join(context)
     import torch
 
-    total = torch.tensor([context.worker.rank + 1.0])
-    dist.all_reduce(total)
+    from noether.launch.process_group.group import joined_group
+
+    with joined_group(context) as group:
+        total = group.sum(torch.tensor([context.worker.rank + 1.0]))
     with open(f"/proc/{os.getppid()}/cmdline", "rb") as cmdline:
         parent = cmdline.read().decode()
     note(
@@ -73,34 +50,27 @@ def sum_ranks(context: WorkerContext, folder: Path) -> int:
 
 def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
     """Rank 1 ends in some way while rank 0 waits for it in a collective."""
-    dist = join(context)
     import torch
 
-    dist.all_reduce(torch.ones(1))
-    if context.worker.rank == 1:
-        time.sleep(0.1)
-        if how == "raise":
-            raise ValueError("boom")
-        if how == "SIGKILL":
-            os.kill(os.getpid(), signal.SIGKILL)
-        leave(how)
-    dist.all_reduce(torch.ones(1))
+    from noether.launch.process_group.group import joined_group
+
+    with joined_group(context) as group:
+        group.sum(torch.ones(1))
+        if context.worker.rank == 1:
+            time.sleep(0.1)
+            if how == "raise":
+                raise ValueError("boom")
+            if how == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+            sys.exit(0)
+        group.sum(torch.ones(1))
     return 0
 
 
-def leave(how: str) -> None:
-    """End this process the way a library would."""
-    if how.startswith("sys.exit"):
-        sys.exit(int(how.split()[1]))
-    if how.startswith("os._exit"):
-        os._exit(int(how.split()[1]))
-    raise AssertionError(how)
-
-
-def leave_early(context: WorkerContext, how: str) -> int:
+def leave_early(context: WorkerContext, code: int) -> int:
     """Rank 1 leaves while rank 0 has work to do."""
     if context.worker.rank == 1:
-        leave(how)
+        os._exit(code)
     time.sleep(60)
     return 0
 
@@ -196,11 +166,5 @@ def wait_for_signal(context: WorkerContext, folder: Path) -> int:
 
 def answer(context: WorkerContext, folder: Path) -> int:
     """Say how this worker came to be."""
-    note(
-        folder,
-        context,
-        parent=os.getppid(),
-        preloaded="torch" in sys.modules,
-        main=getattr(sys.modules["__main__"], "__file__", None),
-    )
+    note(folder, context, parent=os.getppid(), preloaded="torch" in sys.modules)
     return 0

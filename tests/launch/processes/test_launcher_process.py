@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import REPOSITORY
 from processes import is_running, wait_for
 
 HERE = Path(__file__).parent
@@ -173,3 +174,19 @@ def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> N
         [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        pytest.param("noether.training.start", ["torch", "scipy", "matplotlib"], id="the launcher"),
+        # SciPy was half of what a rank imported after the fork server's torch: 0.5 s of a processor, for each rank.
+        pytest.param("noether.training.train", ["scipy", "matplotlib"], id="a rank"),
+    ],
+)
+def test_what_is_not_imported_at_the_start(module: str, unwanted: list[str]) -> None:
+    code = f"import sys; import {module}; print(sorted(set({unwanted}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -16,11 +16,9 @@ from noether.launch.detect.identity import RunIdentity, run_key
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.connector import AddressLookup, own_address
 from noether.launch.processes.context import RunInfo, WorkerReport
-from noether.launch.processes.handshake import Caller
-from noether.launch.processes.hosts_differ import settings_differ
 from noether.launch.processes.hub import Hub
-from noether.launch.processes.link import Link, reports_from
-from noether.launch.processes.listener import MOST_UNPROVEN, RunListener
+from noether.launch.processes.link import Caller, Link, reports_from
+from noether.launch.processes.listener import MOST_UNPROVEN, RunListener, settings_differ
 from noether.launch.processes.rank_state import MeetingPoint, RankPosition
 from noether.launch.processes.spoke import Spoke
 from tests.refusal import refusal
@@ -271,7 +269,7 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     assert [peer.ranks for peer in links.hub.silent(links.hub.peers)] == [(2,)]
     first.answer([])
     links.until(lambda: not links.hub.silent(links.hub.peers))
-    links.hub.announce(heard)
+    links.hub.send_all({"failure": asdict(heard)})
     links.until(lambda: first.failure and second.failure)
     assert second.failure is not None
     assert (second.failure.rank, second.failure.message) == (2, "ValueError: boom")

@@ -13,6 +13,35 @@ INIT_S = 60
 """Seconds that a host waits for another: none of these tests may take as long."""
 
 
+NONE: tuple[dict[str, str], ...] = ({}, {})
+
+
+@pytest.fixture
+def start_two(noether, tmp_path):
+    """Start two hosts of one run at the same time, each with words and variables of its own; return how they end."""
+
+    def run(words, *common: str, variables=NONE) -> list:
+        shared = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}")
+        with ThreadPoolExecutor(2) as both:
+            pairs = zip(words, variables, strict=True)
+            hosts = [both.submit(noether, *shared, *common, *own, timeout=INIT_S, **more) for own, more in pairs]
+        return [host.result() for host in hosts]
+
+    return run
+
+
+@pytest.fixture
+def start_by_hand(start_two):
+    """The same, as `--nodes 2` on each."""
+
+    def run(words, *common: str, variables=NONE) -> list:
+        where = ("nodes=2", "master_addr=127.0.0.1", f"master_port={free_port()}")
+        own = [(f"node_rank={rank}", *words[rank]) for rank in (0, 1)]
+        return start_two(own, *where, *common, variables=variables)
+
+    return run
+
+
 def task(rank: int, job: int) -> dict[str, str]:
     """The environment of one of two tasks that srun has started on this machine."""
     host = socket.gethostname()
@@ -32,11 +61,8 @@ def task(rank: int, job: int) -> dict[str, str]:
         pytest.param(905, (["dataset_root=/nowhere"], []), "no-ellipsoid-data", id="rank 0 has no data"),
     ],
 )
-def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, words, code: str) -> None:
-    common = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}")
-    with ThreadPoolExecutor(2) as both:
-        hosts = [both.submit(noether, *common, *words[rank], timeout=INIT_S, **task(rank, job)) for rank in (0, 1)]
-    ended = [host.result() for host in hosts]
+def test_all_hosts_end_with_the_refusal_of_one(start_two, tmp_path, job: int, words, code: str) -> None:
+    ended = start_two(words, variables=[task(rank, job) for rank in (0, 1)])
     assert [host.code for host in ended] == [2, 2], ended
     refusing = next(rank for rank in (0, 1) if words[rank])
     assert f"[{code}]" in ended[refusing].err
@@ -50,16 +76,10 @@ def test_all_hosts_end_with_the_refusal_of_one(noether, tmp_path, job: int, word
             assert "seed=0" in host.err
 
 
-def test_a_host_0_whose_folder_cannot_be_made_once_its_port_is_held_tells_the_other(noether, tmp_path) -> None:
+def test_a_host_0_whose_folder_cannot_be_made_once_its_port_is_held_tells_the_other(start_two, tmp_path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "logs").write_text("in the way")
-    words = ("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=run")
-    with ThreadPoolExecutor(2) as both:
-        hosts = [
-            both.submit(noether, *words, f"distributed.init_timeout_s={INIT_S}", timeout=INIT_S, **task(rank, 906))
-            for rank in (0, 1)
-        ]
-    first, second = (host.result() for host in hosts)
+    first, second = start_two(([], []), "run_id=run", variables=[task(rank, 906) for rank in (0, 1)])
     assert first.code == second.code != 0, (first, second)
     assert "logs" in first.err
     assert f"rank 0 on {socket.gethostname()}" in second.err
@@ -67,12 +87,7 @@ def test_a_host_0_whose_folder_cannot_be_made_once_its_port_is_held_tells_the_ot
 
 BY_HAND = {
     "settings on host 1": (([], ["seed=5"]), "hosts-differ", ("seed=5", "seed=0")),
-    "settings on host 0, which has no data": (
-        (["seed=5", "dataset_root=/no"], []),
-        "hosts-differ",
-        ("seed=5", "seed=0"),
-    ),
-    "nodes on host 1, by which no batch is shared": (([], ["nodes=3"]), "hosts-differ", ("nodes=3", "nodes=2")),
+    "settings on host 0": ((["seed=5", "dataset_root=/no"], []), "hosts-differ", ("seed=5", "seed=0")),
     "nodes on host 0, by which no batch is shared": ((["nodes=3"], []), "hosts-differ", ("nodes=3", "nodes=2")),
     "nodes on host 1, by which it is": (([], ["nodes=4"]), "hosts-differ", ("nodes=4", "nodes=2")),
     "a name on host 1 that is too long": (([], [f"dataset_root={'x' * 300}"]), "name-too-long", ("255 bytes",)),
@@ -81,29 +96,17 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize(("words", "code", "said"), BY_HAND.values(), ids=BY_HAND.keys())
-def test_two_hosts_by_hand_end_at_once_with_what_differs(noether, tmp_path, words, code: str, said) -> None:
-    common = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "nodes=2")
-    where = ("master_addr=127.0.0.1", f"master_port={free_port()}")
-    with ThreadPoolExecutor(2) as both:
-        hosts = [
-            both.submit(noether, *common, *where, f"node_rank={rank}", *words[rank], timeout=INIT_S) for rank in (0, 1)
-        ]
-    for host in (host.result() for host in hosts):
+def test_two_hosts_by_hand_end_at_once_with_what_differs(start_by_hand, words, code: str, said) -> None:
+    for host in start_by_hand(words):
         assert host.code == 2
         assert f"[{code}]" in host.err
         assert all(one in host.err for one in said)
 
 
-def test_a_host_whose_devices_are_refused_is_named_without_a_rank(noether, tmp_path) -> None:
+def test_a_host_whose_devices_are_refused_is_named_without_a_rank(start_by_hand) -> None:
     """Which ranks it would have is not known: without its GPUs it takes every host for one of CPUs."""
-    common = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "nodes=2")
-    where = ("master_addr=127.0.0.1", f"master_port={free_port()}", "trainer.effective_batch_size=12")
     own = (("accelerator=cpu", "devices=2"), ("accelerator=gpu",))
-    with ThreadPoolExecutor(2) as both:
-        hosts = [
-            both.submit(noether, *common, *where, f"node_rank={rank}", *own[rank], timeout=INIT_S) for rank in (0, 1)
-        ]
-    first, second = (host.result() for host in hosts)
+    first, second = start_by_hand(own, "trainer.effective_batch_size=12")
     assert (first.code, second.code) == (2, 2), (first, second)
     assert "[no-gpu-visible]" in second.err
     assert f"said by   {socket.gethostname()}\n" in first.err
@@ -116,18 +119,13 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize(("name", "value", "code"), [(name, *one) for name, one in VARIABLES.items()], ids=VARIABLES)
-def test_a_variable_of_one_host_that_is_no_value_is_refused_on_both(noether, tmp_path, name, value, code: str) -> None:
+def test_a_variable_of_one_host_that_is_no_value_is_refused_on_both(
+    noether, start_by_hand, tmp_path, name, value, code: str
+) -> None:
     """Host 0 waited for ranks that did not come, and plan found nothing wrong."""
-    common = ("--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}", "devices=2")
-    plan = noether("plan", *common, **{name: value})
+    plan = noether("plan", "--hp", str(TINY), f"output_path={tmp_path}", "devices=2", **{name: value})
     assert (plan.code, f"[{code}]" in plan.err) == (2, True), plan.out + plan.err
-    where = ("train", *common, "nodes=2", "master_addr=127.0.0.1", f"master_port={free_port()}")
-    with ThreadPoolExecutor(2) as both:
-        hosts = [
-            both.submit(noether, *where, f"node_rank={rank}", timeout=INIT_S, **({name: value} if rank else {}))
-            for rank in (0, 1)
-        ]
-    for host in (host.result() for host in hosts):
+    for host in start_by_hand(([], []), "devices=2", variables=({}, {name: value})):
         assert (host.code, f"[{code}]" in host.err) == (2, True), host.err
 
 

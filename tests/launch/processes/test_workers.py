@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,37 +15,29 @@ from typing import Any
 import pytest
 from processes import is_running
 
-from noether.common.cpus import UsableCpus, read_cpus, share_cpus
-from noether.common.errors import RequestError
-from noether.launch.detect.devices import DeviceInventory
-from noether.launch.detect.launch_context import LaunchContext
-from noether.launch.detect.local import local_placement
-from noether.launch.detect.placement import Device, LaunchRequest, Placement
+from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.ports import hold_ports
 from noether.launch.processes.run import open_link, run_placement
 from noether.launch.processes.spawner import server_environment, start_methods, start_workers
-from noether.launch.processes.watcher import GRACE_S, watch_workers
+from noether.launch.processes.watcher import watch_workers
 from tests.refusal import refusal
-
-CPU = DeviceInventory("cpu", (Device("cpu"),), "8 cores for the test", UsableCpus(tuple(range(8)), 8))
 
 
 def workers(count: int, master_port: int | None = None) -> Placement:
-    request = LaunchRequest(devices=str(count), master_port=master_port)
-    placed = local_placement(request, LaunchContext({}, CPU, "testbox"))
-    return replace(placed, cpus=share_cpus(read_cpus(), {}, count, count))
+    return resolve_placement(LaunchRequest("cpu", str(count), master_port), {}, "testbox")
 
 
 def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
     """Start and watch, with little patience; return the exit code and what the user would read."""
-    words = io.StringIO()
     placement = workers(2)
     info = RunInfo(log_folder=folder / "logs")
     ports = hold_ports(placement, info)
     running = start_workers(placement, f"launch_targets.{target}", payload, info, ports)
     link = open_link(placement, info, ports)
-    code = watch_workers(running, grace_s=grace_s, stream=words, link=link)
+    with redirect_stderr(io.StringIO()) as words:
+        code = watch_workers(running, grace_s=grace_s, link=link)
     return code, words.getvalue()
 
 
@@ -105,7 +99,7 @@ def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path)
     assert words.startswith("noether: rank 1 on testbox failed: ValueError: boom\nTraceback (most recent call last):\n")
     assert 'raise ValueError("boom")' in words
     assert words.count("Traceback") == 1, "the echo in rank 0 is one line"
-    assert "\n  others    rank 0: reported RuntimeError: " in words
+    assert "\n  others    rank 0: lost a peer in the all_reduce of numbers before the first update\n" in words
     assert words.endswith(f"  logs      {tmp_path / 'logs'}\n")
     error = json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())
     assert (error["rank"], error["kind"], error["exit_code"]) == (1, "failed", 1)
@@ -126,11 +120,10 @@ def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str,
     assert json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())["exit_code"] == code
 
 
-@pytest.mark.parametrize(("how", "code"), [("sys.exit 3", 3), ("os._exit 75", 1)], ids=str)
-def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path, how: str, code: int) -> None:
+def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
     started = time.monotonic()
-    ended, words = run("leave_early", how, tmp_path)
-    assert ended == code
+    ended, words = run("leave_early", 75, tmp_path)
+    assert ended == 1
     assert words.startswith("noether: rank 1 on testbox left early")
     assert "rank 0: in leave_early (launch_targets.py:" in words
     assert "leave_early" in (tmp_path / "logs" / "rank-0.stack.txt").read_text()
@@ -147,14 +140,6 @@ def test_a_hung_rank_and_every_grandchild_are_ended_within_10_s(method: str, tmp
     family = facts(tmp_path, 0)
     assert {name for name, pid in family.items() if is_running(pid)} == set()
     assert set(family) == {"pid", "loader", "careless", "stranger", "daemon"}
-
-
-@pytest.mark.slow
-def test_the_default_patience_ends_a_hung_run_within_10_s(tmp_path: Path) -> None:
-    started = time.monotonic()
-    assert run_placement(workers(2), "launch_targets.hang_with_family", tmp_path, tmp_path / "logs") == 1
-    assert GRACE_S < time.monotonic() - started < 10
-    assert {name for name, pid in facts(tmp_path, 0).items() if is_running(pid)} == set()
 
 
 def test_what_a_finished_run_leaves_behind_is_ended(tmp_path: Path) -> None:
@@ -177,13 +162,9 @@ def test_logs_of_an_earlier_attempt_are_kept_and_its_errors_are_not(tmp_path: Pa
 
 
 def test_trap_9_a_busy_port_is_refused_before_any_worker_starts(tmp_path: Path) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(RequestError, match="taken by another program") as caught:
-            run_placement(workers(2, port), "launch_targets.answer", tmp_path, tmp_path)
-    assert f"master_port={port}" in caught.value.seen
+    with socket.create_server(("127.0.0.1", 0)) as other, refusal("port-unusable") as caught:
+        run_placement(workers(2, other.getsockname()[1]), "launch_targets.answer", tmp_path, tmp_path)
+    assert "master_port=" in caught.value.seen
     assert not (tmp_path / "rank-0.json").exists()
 
 
@@ -231,5 +212,5 @@ def test_a_folder_that_cannot_have_logs_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_start_method_is_refused() -> None:
-    with pytest.raises(RequestError, match="NOETHER_START_METHOD=fork"):
+    with refusal("unknown-start-method"):
         start_methods({"NOETHER_START_METHOD": "fork"})

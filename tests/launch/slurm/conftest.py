@@ -24,17 +24,7 @@ CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
 LIFE_S = 5400
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # squeue(1), JOB STATE CODES: those that a job does not leave by itself.
-ENDED = {
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-}
+ENDED = {*"COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED OUT_OF_MEMORY BOOT_FAIL DEADLINE".split()}  # noqa: SIM905
 
 T = TypeVar("T")
 Finished = subprocess.CompletedProcess[str]
@@ -173,6 +163,12 @@ def slurm() -> Iterator[Slurm]:
     """Four nodes of 8 CPUs and 4 GPUs; partitions main, low and high, of which high preempts low."""
     with running_cluster(life=LIFE_S) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def variables(cache: Path) -> dict[str, str]:
+    """The environment of a user on a host of the cluster."""
+    return {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(autouse=True)

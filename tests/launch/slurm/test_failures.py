@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
 
-from launch.slurm.conftest import CLUSTER, PATH, Slurm, wait_for
+from launch.slurm.conftest import CLUSTER, Slurm, wait_for
 
 # Ten seconds are promised; machines that run tests are busy.
 GONE_S = 40
@@ -45,21 +45,16 @@ class Started:
 
 
 @pytest.fixture
-def start(slurm: Slurm, cache: Path, tmp_path: Path) -> Iterator:
+def start(slurm: Slurm, variables: dict[str, str], tmp_path: Path) -> Iterator:
     started: list[Started] = []
 
     def run(*words: str, options: tuple[str, ...] = ("-N2", "--ntasks-per-node=2", "-wn1,n2")) -> Started:
         noether = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), "devices=null", *words]
         srun = ["srun", "-t5", *options, *noether, f"output_path={tmp_path}", "run_id=run"]
-        environ = {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
-        environ |= {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
-        process = subprocess.Popen(
-            [sys.executable, str(CLUSTER), f"--state={slurm.folder}", "on", "login", "--", *srun],
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        environ = variables | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
+        command = [sys.executable, str(CLUSTER), f"--state={slurm.folder}", "on", "login", "--", *srun]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)
         started.append(Started(process, tmp_path))
         return started[-1]
 
@@ -124,23 +119,3 @@ def test_srun_is_killed(start, tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGKILL)
     code, said = run.wait_gone()
     assert code != 0, said
-
-
-@pytest.mark.nightly
-def test_a_rank_of_another_run_is_refused_on_both_sides(start, slurm: Slurm, cache: Path, tmp_path: Path) -> None:
-    """It knocks at the port of a run that trains: that goes on, and says at its end who was refused."""
-    run = start(*WORDS, *WELL, "master_port=23456")
-    wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
-    words = ["--hp", str(TINY), "nodes=2", "node_rank=1", "master_addr=n1", "master_port=23456", "devices=1"]
-    command = [sys.executable, "-m", "noether", "train", *words, f"output_path={tmp_path}/other"]
-    environ = {"PYTHONPATH": str(REPOSITORY), "XDG_CACHE_HOME": str(cache)}
-    stray = slurm.on("n3", *command, limit_s=START_S, **environ)
-    assert stray.returncode == 2, stray.stderr
-    assert "this rank has met another run" in stray.stderr
-    assert "master_port=23457" in stray.stderr
-    assert run.srun.poll() is None, "the run goes on"
-    slurm.run("scancel", "--signal=TERM", *slurm.jobs())
-    code, said = run.wait_gone()
-    assert code == 75, said
-    assert "rank 1 on n3 (pid " in said
-    assert " of another run was refused: it is of multinode, 2 ranks" in said

@@ -15,10 +15,8 @@ from noether.lint.rank_rules import Requested
 VERSION = Requested(slurm=22.05)
 REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "no-shebang": ("hostname\n", "does not look like a batch script", "no-shebang"),
-    "blank-first-line": ("\n#!/bin/bash\nhostname\n", "does not look like a batch script", "no-shebang"),
     "dos-line-ends": ("#!/bin/bash\nhostname\r\n", "DOS line breaks", "dos-line-ends"),
     "unknown": ("--ntask-per-node=1", "unrecognized option", "unknown-option"),
-    "underscores": ("--ntasks_per_node=1", "unrecognized option", "unknown-option"),
     "ambiguous": ("--gpu=1", "is ambiguous", "unknown-option"),
     "one-letter-with-two-dashes": ("--D .", "unrecognized option", "unknown-option"),
     "srun-only": ("--kill-on-bad-exit=1", "unrecognized option", "unknown-option"),
@@ -28,32 +26,22 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "stray-word": ("-n 4 four tasks", "Invalid directive", "stray-word"),
     "open-quote": ('--job-name="a b', "Unmatched", "stray-word"),
     "time": ("--time=2h", "Invalid --time", "bad-time"),
-    "time-parts": ("--time=1-2-3", "Invalid --time", "bad-time"),
     "memory": ("--mem=1.5G", "Invalid --mem", "bad-memory"),
-    "memory-unit": ("--mem=4GiB", "Invalid --mem", "bad-memory"),
     "nodes-falling": ("--nodes=4-2", "less than minimum", "bad-nodes"),
-    "nodes-word": ("--nodes=$N", "not a valid node count", "bad-nodes"),
     "no-tasks": ("--ntasks=0", "Invalid numeric value", "bad-count"),
-    "cpus": ("-c four", "Invalid numeric value", "bad-count"),
     "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-gpus"),
-    "gres-misspelt": ("--gres=gpus:2", "Invalid generic resource", "bad-gpus"),
     "gres-type-of-digits-alone": ("--gres=gpu:3090", "not available", "bad-gpus"),
     "gres-type-that-begins-with-a-digit": ("--gres=gpu:2080ti", "Invalid Trackable", "bad-gpus"),
-    "gpus-type-that-begins-with-a-digit": ("--gpus=1g.5gb", "Invalid Trackable", "bad-gpus"),
     "gres-sockets": ("--gres=gpu:2(S:0)", "Invalid generic resource", "bad-gpus"),
     "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-signal"),
     "array": ("--array=5-1", "Invalid job array", "bad-array"),
     "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
-    "gpus-against-nodes": ("--gpus=8 --gpus-per-node=2 -N2", "Failed to validate", "gpu-options"),
     "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
     "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "gpu-options"),
     "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
     "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
-    "three-memories": ("--mem=4G --mem-per-gpu=1G --gpus=1", "exclusive", "memory-options"),
-    "memory-of-all-and-per-cpu": ("--mem=0 --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
     "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "gpu-options"),
     "en-dash": ("\u2013\u2013nodes=2", "Invalid directive", "typographic-dash"),
-    "value-with-blank": ("--mem-per-cpu= 100M", "Invalid", "bad-memory"),
 }
 TAKEN = (
     "-n 4 # four tasks", "--ntasks=2#two", "--part=main", "-N1-2", "--gres gpu:2", "--gres=none", "--time=1:99",
@@ -65,8 +53,7 @@ TAKEN = (
 )  # fmt: skip
 
 
-OTHER_GPUS = ("--gres=gpu:2080ti:1", "--gres=gpu:a100_1g.5gb:1", "--gres=gpu:32g:1", "--gpus=1g.5gb:1",
-              "--gpus=geforce", "--gpus-per-node=3090:1", "-n1 --gpus-per-task=2080ti:1")  # fmt: skip
+OTHER_GPUS = ("--gres=gpu:2080ti:1", "--gres=gpu:a100_1g.5gb:1", "--gpus=1g.5gb:1", "--gpus=geforce")
 
 
 def findings(text: str) -> set[str]:

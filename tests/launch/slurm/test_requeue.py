@@ -141,15 +141,8 @@ def names(request) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[str, Outcome]]:
-    low20 = [
-        "PartitionName=low20",
-        "Nodes=n[1-4]",
-        "PriorityTier=1",
-        "PreemptMode=REQUEUE",
-        "GraceTime=20",
-        "MaxTime=60",
-    ]
-    slurm.run("scontrol", "create", *low20)
+    low20 = "PartitionName=low20 Nodes=n[1-4] PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 MaxTime=60"
+    slurm.run("scontrol", "create", *low20.split())
     scene = Scene(slurm, tmp_path_factory.mktemp("requeue"))
     found = {}
     if "node lost" in names:

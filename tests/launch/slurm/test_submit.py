@@ -16,6 +16,7 @@ from noether.checkpoints.format import newest_update
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
 
+pytestmark = pytest.mark.timeout(900)  # Jobs wait for each other.
 NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")
 LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
@@ -26,15 +27,9 @@ MOMENTS = {"before-torch-is-imported": "/python", "while-ranks-meet": "libtorch_
 class User:
     """A user on the login node, in a folder of their own."""
 
-    def __init__(self, slurm: Slurm, folder: Path, cache: Path) -> None:
+    def __init__(self, slurm: Slurm, folder: Path, variables: dict[str, str]) -> None:
         self.slurm, self.folder = slurm, folder
-        self.variables = {
-            "PATH": f"{folder}/bin:{PATH}",
-            "HOME": "/root",
-            "PYTHONPATH": str(REPOSITORY),
-            "XDG_CACHE_HOME": str(cache),
-            "OMP_NUM_THREADS": "1",
-        }
+        self.variables = variables | {"PATH": f"{folder}/bin:{PATH}", "PYTHONPATH": str(REPOSITORY)}
 
     def types(self, *command: str, limit_s: float = 120, code: int = 0) -> Finished:
         done = self.slurm.on("login", "env", f"--chdir={self.folder}", *command, limit_s=limit_s, **self.variables)
@@ -72,12 +67,11 @@ def maps(pid: int) -> str:
 
 
 @pytest.fixture
-def user(slurm: Slurm, tmp_path: Path, cache: Path) -> User:
-    return User(slurm, tmp_path, cache)
+def user(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> User:
+    return User(slurm, tmp_path, variables)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
     """SIGTERM to every rank: saved, queued again by Slurm, gone on with to the end."""
     job, folder = user.submits("preempted", LONG)
@@ -95,7 +89,6 @@ def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
     """What --signal sends before the time limit; then `noether cancel`, which saves too."""
     job, folder = user.submits("told", ENDLESS)
@@ -114,7 +107,6 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
 def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
     """Should the ranks be quicker than the signal, it finds them in the first of many updates."""
@@ -135,7 +127,6 @@ def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
     """The first start saves an update; each one after it is stopped in the evaluation that is still due."""
     too_short = ("trainer.evaluate_every=1 updates", "trainer.timeout_min=0.1")  # Less than the margin before a limit.
@@ -148,7 +139,6 @@ def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_sweep_is_one_array(slurm: Slurm, user: User) -> None:
     words = ("--hp", str(TINY), "devices=null", "slurm.slurm_array_parallelism=2", "trainer.max_updates=4")
     user.types(*NOETHER, "submit", "-m", *words, "run_id=swept", "seed=1,2", "optimizer=sgd,adamw")
@@ -216,24 +206,7 @@ def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: 
     assert not any(queued.startswith(str(job)) for queued in slurm.jobs())
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-def test_a_refused_requeue_is_said_with_the_line_that_goes_on(slurm: Slurm, user: User) -> None:
-    user.variables["SBATCH_NO_REQUEUE"] = "1"
-    job, folder = user.submits("refused", ENDLESS)
-    del user.variables["SBATCH_NO_REQUEUE"]
-    user.waits_for_updates(folder, job)
-    slurm.run("scancel", "--signal=USR2", str(job))
-    slurm.wait(job, limit_s=120)
-    assert "presently disabled" in said(folder)
-    assert "; queued again" not in said(folder)
-    (line,) = re.findall(r"^noether: to continue: (.+)$", said(folder), re.MULTILINE)
-    again = int(user.types("sh", "-c", line).stdout.split()[-1])
-    slurm.wait_for_output(again, "resumed", 120)
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None:
     """docs/slurm.md in its own order, in one folder; only the data and the lengths are made small behind the words."""
     from test_readme import SMALL

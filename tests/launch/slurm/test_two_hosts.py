@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 from learned import PROOF, check_learned
 
-from launch.slurm.conftest import PATH, Slurm
+from launch.slurm.conftest import Slurm
 from noether.runs.folder import RunFolder
 
 HOSTS = ("n1", "n2")
@@ -24,9 +24,8 @@ def train_words(output: Path, *overrides: str) -> list[str]:
 
 
 @pytest.fixture
-def on_host(slurm: Slurm, cache: Path) -> Callable[[int, list[str]], subprocess.CompletedProcess[str]]:
+def on_host(slurm: Slurm, variables: dict[str, str]) -> Callable[[int, list[str]], subprocess.CompletedProcess[str]]:
     """Runs a command on the host of a number; a job of Slurm has no part in it."""
-    variables = {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
     return lambda number, command: slurm.on(HOSTS[number], *command, limit_s=LIMIT_S, **variables)
 
 

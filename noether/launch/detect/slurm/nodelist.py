@@ -14,6 +14,7 @@ MAX_NODES = 65_536
 """More nodes than any Slurm cluster has. A longer list is a mistake, and is refused before it is expanded."""
 MAX_NAME = 255
 """The longest possible host name, in characters (RFC 1035)."""
+LIST, COUNTS = "a list such as node[08-11],login1", "task counts such as 2(x2),1"
 
 _ITEM = re.compile(r"(?!,)([A-Za-z0-9._-]*+(?:\[[0-9,-]*+\][A-Za-z0-9._-]*+)*+),")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -43,9 +44,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
             names += _names_of(item[1], MAX_NODES - len(names))
             position = item.end()
     except ValueError as error:
-        raise _refusal(
-            "node-list-invalid", f"a node list that {error}", "a list such as node[08-11],login1", text, source
-        ) from None
+        raise _refusal("node-list-invalid", f"a node list that {error}", LIST, text, source) from None
     return tuple(names)
 
 
@@ -88,17 +87,9 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
         match = _TASKS.fullmatch(word)
         tasks, repeats = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
         if tasks == 0 or repeats == 0:
-            raise _refusal(
-                "task-counts-invalid",
-                f"{word[:40]!r} is not a number of tasks",
-                "task counts such as 2(x2),1",
-                text,
-                source,
-            )
+            raise _refusal("task-counts-invalid", f"{word[:40]!r} is not a number of tasks", COUNTS, text, source)
         if len(counts) + repeats > MAX_NODES:
-            raise _refusal(
-                "too-many-nodes", f"tasks on more than {MAX_NODES} nodes", "task counts such as 2(x2),1", text, source
-            )
+            raise _refusal("too-many-nodes", f"tasks on more than {MAX_NODES} nodes", COUNTS, text, source)
         counts += [tasks] * repeats
     return tuple(counts)
 

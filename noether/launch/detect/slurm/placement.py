@@ -8,21 +8,29 @@ A task of srun is one rank. If it is the only task on its node, it is one rank f
 the distribution. The ranks meet on the first node of the step, at port `derived_port(job, step)`, unless
 `master_addr`, MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. `restarts` is SLURM_RESTART_COUNT.
 
-Processes that are not tasks of srun are handled in `outside_step.py`.
+What was not started by srun (`step.py` finds that out) never waits for tasks that were not started, and never trains
+on a part of the job silently:
+
+- a batch script, an interactive step, a shell of `srun --pty`, an inherited environment: on one node it trains on its
+  devices as launcher "local", with a warning and the srun line if the job has more tasks; in a job of several nodes it
+  is refused, for the others would idle, and `nodes=1` trains here anyway;
+- a shell of salloc on a host outside the allocation is refused: the host was not allocated;
+- a step whose SLURM_* were stripped (--cleanenv) is refused: every task would train alone; `nodes=1` trains here.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from noether.common.errors import RequestError
+from noether.common.numbers import counted, first_of
 from noether.launch.detect.binding import agree_with_rank_variables, bind_devices
-from noether.launch.detect.launch_context import LaunchContext
-from noether.launch.detect.local import local_endpoint
-from noether.launch.detect.nodes import agree_on_nodes
-from noether.launch.detect.placement import Endpoint, LaunchRequest, Placement
-from noether.launch.detect.rendezvous import asked_address, derived, port_of, refuse_loopback, refuse_other_master
-from noether.launch.detect.slurm.devices import component_devices, refuse_uneven_devices
-from noether.launch.detect.slurm.outside_step import outside_placement
-from noether.launch.detect.slurm.step import OutsideStep, SrunTask, restart_count, slurm_process
+from noether.launch.detect.endpoint import asked_address, derived, port_of, refuse_loopback, refuse_other_master
+from noether.launch.detect.local import agree_on_nodes, local_endpoint, local_placement
+from noether.launch.detect.mpi import mpi_process
+from noether.launch.detect.placement import DeviceInventory, Endpoint, LaunchContext, LaunchRequest, Placement
+from noether.launch.detect.process_facts import ProcessFacts
+from noether.launch.detect.slurm.nodelist import parse_nodelist
+from noether.launch.detect.slurm.step import SRUN, OutsideStep, SrunTask, restart_count, slurm_process
 
 
 def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
@@ -46,36 +54,22 @@ def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | 
 
 def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> Placement:
     environ, inventory = here.environ, here.inventory
-    step = f"srun, step {task.step_id} of job {task.job_id}"
     agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={task.node_list}")
     counts = component_devices(request, environ, task, inventory.kind)
     binding = bind_devices(task, inventory, request.devices, counts)
     refuse_uneven_devices(request, environ, inventory, task)
     also = agree_with_rank_variables(environ, task, binding.world_size)
-    endpoint, endpoint_reason = _endpoint(request, environ, task)
-    restarts, restarts_reason = restart_count(environ)
     ranks = "" if binding.world_size == task.count else f", {binding.world_size} ranks"
-    return Placement(
-        launcher="slurm",
-        world_size=binding.world_size,
-        nodes=task.nodes,
-        node_rank=task.node_rank,
-        workers=binding.workers,
-        endpoint=endpoint,
-        restarts=restarts,
-        reasons={
-            "launcher": step + (f"; {also} agree" if also else ""),
-            "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
-            "nodes": f"SLURM_STEP_NODELIST={task.node_list}",
-            "node_rank": f"SLURM_NODEID={task.node_rank}",
-            "workers": f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}; {binding.reason}",
-            "endpoint": endpoint_reason,
-            "restarts": restarts_reason,
-            "local_world_size": f"{task.local_count} of node {task.node_rank} in SLURM_STEP_TASKS_PER_NODE",
-        },
-        local_world_size=binding.local_world_size,
-        warnings=(*binding.warnings, *_step_warnings(environ, task)),
-    )
+    reasons = {
+        "launcher": f"srun, step {task.step_id} of job {task.job_id}" + (f"; {also} agree" if also else ""),
+        "world_size": f"SLURM_STEP_NUM_TASKS={task.count}{ranks}",
+        "nodes": f"SLURM_STEP_NODELIST={task.node_list}",
+        "node_rank": f"SLURM_NODEID={task.node_rank}",
+        "workers": f"SLURM_PROCID={task.rank}, SLURM_LOCALID={task.local_rank}",
+        "local_world_size": f"{task.local_count} of node {task.node_rank} in SLURM_STEP_TASKS_PER_NODE",
+    }
+    binding = replace(binding, warnings=(*binding.warnings, *_step_warnings(environ, task)))
+    return binding.placed("slurm", task.nodes, _endpoint(request, environ, task), restart_count(environ), reasons)
 
 
 def _endpoint(request: LaunchRequest, environ: Mapping[str, str], task: SrunTask) -> tuple[Endpoint, str]:
@@ -110,8 +104,7 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
     here = task.node_rank == 0
     rank_zero_here = task.rank == 0 or "0" in ids.split(",")
     misplaced = (rank_zero_here and not here) or (here and ids and not rank_zero_here)
-    misnamed = name not in ("", task.nodes[task.node_rank])
-    if misplaced or misnamed:
+    if misplaced or name not in ("", task.nodes[task.node_rank]):
         raise RequestError(
             "step-order",
             "the first node of the step is not where rank 0 runs"
@@ -127,15 +120,9 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
 def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
     warnings = []
     wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), task.most_local
-    whole_job = environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
     # A component of a heterogeneous job has its own number of tasks, which may differ from SLURM_NTASKS_PER_NODE.
-    if (
-        len(task.nodes) > 1
-        and whole_job
-        and wanted.isdigit()
-        and int(wanted) > most
-        and "SLURM_HET_SIZE" not in environ
-    ):
+    alike = len(task.nodes) > 1 and _is_whole_job(environ, task) and "SLURM_HET_SIZE" not in environ
+    if alike and wanted.isdigit() and int(wanted) > most:
         warnings.append(
             f"SLURM_NTASKS_PER_NODE={wanted}, but SLURM_NTASKS={task.count} started {most} on a node: --ntasks takes "
             f"precedence; leave it out to start {int(wanted) * len(task.nodes)} tasks"
@@ -147,3 +134,153 @@ def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
             "(srun --het-group=0,1 starts tasks on both)"
         )
     return warnings
+
+
+def _is_whole_job(environ: Mapping[str, str], task: SrunTask) -> bool:
+    return environ.get("SLURM_JOB_NUM_NODES") == str(len(task.nodes))
+
+
+def outside_placement(request: LaunchRequest, here: LaunchContext, process: OutsideStep) -> Placement:
+    """Place a run on this node of a Slurm job, as launcher "local".
+
+    Raises:
+        RequestError: see `refuse_outside`; or the request does not fit this node.
+    """
+    refuse_outside(request, process, here.host)
+    local = local_placement(request, here)
+    restarts, restarts_reason = restart_count(here.environ)
+    warnings, workers, count = list(local.warnings), counted(local.world_size, "worker"), len(process.nodes)
+    if process.tasks > 1 or count > 1:
+        nodes = f" on {count} nodes" if count > 1 else ""
+        warnings.append(
+            f"{process.tasks_source}{nodes}, but this process is not a task of srun (job {process.job_id}, "
+            f"{process.where}): it trains on this node alone, with {workers}; to start every task: {process.srun}"
+        )
+    reasons = {
+        **local.reasons,
+        "launcher": f"not started by srun: {process.where} of job {process.job_id}: {process.evidence}",
+        "world_size": f"{workers} on this node",
+        "nodes": "this node alone" + (f" of {first_of(process.nodes, 4)}, nodes=1" if count > 1 else ""),
+        "restarts": restarts_reason,
+    }
+    return replace(local, restarts=restarts, reasons=reasons, warnings=tuple(warnings))
+
+
+def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
+    """Refuse to train if srun should have started this process. This does not look at the devices.
+
+    Raises:
+        RequestError: see `refuse_outside` and `slurm_process`.
+    """
+    if request.nodes is None and not environ.get("RANK") and mpi_process(environ) is None:
+        process = slurm_process(environ, facts)
+        if isinstance(process, OutsideStep):
+            refuse_outside(request, process, host)
+
+
+def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> None:
+    """Refuse to train on only one of a job's nodes, or on a host outside the job.
+
+    Raises:
+        RequestError: the host is outside the allocation, or the job has several nodes and `nodes=1` is not set.
+    """
+    names = {name.partition(".")[0].lower() for name in process.nodes}
+    outside = not process.on_node and names and host.partition(".")[0].lower() not in names
+    nodes = first_of(process.nodes, 4)
+    if outside:
+        raise RequestError(
+            "outside-the-job",
+            f"this is {process.where} on {host}, but the job's nodes are {nodes}",
+            seen=f"job {process.job_id}, {process.evidence}, host {host}",
+            expected="a process that srun started on the allocated nodes",
+            fix=SRUN,
+        )
+    if len(process.nodes) > 1 and request.nodes != 1:
+        raise RequestError(
+            "not-started-by-srun",
+            f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would do nothing",
+            seen=f"{process.where} of job {process.job_id} ({process.evidence}), nodes {nodes}",
+            expected="one task per device, or one task per node, started by srun",
+            fix=f"{process.srun}      (or nodes=1, to train on this node only)",
+        )
+
+
+GPU_OPTIONS = ("_PER_NODE", "_PER_TASK", "")
+MAX_COMPONENTS = 1024
+
+
+def component_devices(
+    request: LaunchRequest, environ: Mapping[str, str], task: SrunTask, kind: str
+) -> tuple[int, ...] | None:
+    """Return each task's number of devices in a heterogeneous step with one task per node; None if all are alike.
+
+    A task that is alone on its node starts a worker on each device, and its ranks are numbered after those of the nodes
+    before it: so every task must know how many devices those have.
+
+    Raises:
+        RequestError: some nodes of the step have GPUs and others do not, so they cannot train one model; or the
+            components may have different numbers of GPUs but do not say how many.
+    """
+    size = environ.get("SLURM_HET_SIZE", "")
+    one_a_node = task.most_local == 1
+    if not size.isdigit() or request.accelerator not in ("auto", "gpu"):
+        return None
+    # How many GPUs each node's component asked for: 0 if it did not ask, None if it asked in another way.
+    gpus: dict[str, int | None] = {}
+    component: dict[str, int] = {}
+    for group in range(min(int(size), MAX_COMPONENTS)):
+        # `srun … : …` outside a job sets only the older names, and nothing that says how many GPUs (Slurm 22.05).
+        older = environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{group}", "")
+        nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")
+        per_node, per_task, total = (environ.get(f"SLURM_GPUS{how}_HET_GROUP_{group}", "") for how in GPU_OPTIONS)
+        # "2", or with a type "a100:2".
+        count = (per_node or (per_task if one_a_node else "")).rpartition(":")[2]
+        known = int(count) if count.isdigit() else None if per_node or per_task or total or not nodes else 0
+        for node in parse_nodelist(nodes or older) if nodes or older else ():
+            component[node], gpus[node] = group, known
+    counts = [gpus.get(node) for node in task.nodes]
+    without = tuple(node for node, count in zip(task.nodes, counts, strict=True) if count == 0)
+    if request.accelerator == "auto" and 0 < len(without) < len(counts):
+        raise RequestError(
+            "some-nodes-without-gpus",
+            "some nodes of this step have GPUs, but others have none",
+            seen=f"no GPUs on {first_of(without, 4)}, SLURM_GPUS…_HET_GROUP_… for the others",
+            expected="one kind of device on every node of a run",
+            fix="srun --het-group=1 noether train …      (the component with GPUs; or accelerator=cpu)",
+        )
+    if not one_a_node or len({component.get(node) for node in task.nodes}) == 1:
+        return None
+    if kind != "cuda" or request.devices is not None:
+        return None  # With `devices` set, every node uses the same number, whatever its component has.
+    if any(not count for count in counts):
+        raise RequestError(
+            "hetjob-gpus-unknown",
+            "the components of this heterogeneous step do not say how many GPUs their nodes have",
+            seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {task.node_list}, one task on each",
+            expected="a number for each component: each node's ranks follow those of the nodes before it",
+            fix="#SBATCH --gpus-per-node=N      (in every component, with srun --het-group=… in the script; or one "
+            "task per device,\nor devices=N for the same number on each node)",
+        )
+    return tuple(count for count in counts if count)
+
+
+def refuse_uneven_devices(
+    request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
+) -> None:
+    """Refuse a step with one task per node whose nodes have different numbers of devices, as --gpus may give them.
+
+    Raises:
+        RequestError: the job's number of GPUs is not its number of nodes times the number of devices here.
+    """
+    total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
+    if inventory.kind != "cuda" or request.devices is not None or not total.isdigit():
+        return
+    here, differ = len(inventory.devices), _is_whole_job(environ, task) and task.most_local == 1
+    if differ and int(total) != here * len(task.nodes):
+        raise RequestError(
+            "gpus-differ-between-nodes",
+            f"{total} GPUs on {len(task.nodes)} nodes, {here} of them here: not the same number on every node",
+            seen=f"SLURM_GPUS={total}, {inventory.evidence}, one task on each node",
+            expected="the same number of devices on every node, or one task per device",
+            fix=f"#SBATCH --gpus-per-node={max(1, int(total) // len(task.nodes))}      (and no --gpus)",
+        )

@@ -12,23 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from noether.common.errors import RequestError
-from noether.common.numbers import first_of
 from noether.launch.detect.binding import LaunchedTask
-from noether.launch.detect.launch_context import whole_number
+from noether.launch.detect.placement import as_pairs, whole_number
 from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
 from noether.launch.detect.slurm.nodelist import parse_nodelist, parse_task_counts
 
 INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
-STEP_VARIABLES = (
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
+STEP_VARIABLES = tuple(
+    f"SLURM_{name}"
+    for name in ("STEP_ID", "STEP_NODELIST", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "PROCID", "LOCALID", "NODEID")
 )
 SRUN = "srun noether train …"
+NAMED_STEPS = {"batch": "the batch script", "interactive": "an interactive step"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +72,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
         _refuse_stripped(environ, seen)
         return None
     if seen is not None and not seen.step.isdigit():
-        where = {"batch": "the batch script", "interactive": "an interactive step"}.get(
-            seen.step, "a login to the node"
-        )
+        where = NAMED_STEPS.get(seen.step, "a login to the node")
         return _outside(environ, job_id, where, seen.evidence, on_node=True)
     if seen is not None:
         _refuse_other_step(environ, job_id, seen)
@@ -107,8 +100,8 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     shell = _typed_into(environ, facts)
     if shell:
         # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
-        process = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
-        return replace(process, srun="srun --overlap noether train …")
+        opened = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
+        return replace(opened, srun="srun --overlap noether train …")
     return _read_task(environ)
 
 
@@ -118,13 +111,11 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
         raise RequestError(
             "step-without-job-id",
             "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
-            seen=", ".join(f"{name}={environ[name]}" for name in left),
+            seen=as_pairs({name: environ[name] for name in left}),
             expected="all SLURM_* variables that srun set, or none",
             fix="pass every SLURM_* variable into the container, or none of them",
         )
-    if (
-        seen is None or seen.step == "extern"
-    ):  # extern: an ssh login to a node of the job, which is not a task of a step.
+    if seen is None or seen.step == "extern":  # An ssh login to a node of the job, which is not a task of a step.
         return
     raise RequestError(
         "step-variables-removed",
@@ -148,9 +139,7 @@ def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) 
     raise RequestError(
         "another-step",
         "this process does not run in the Slurm step that its variables name",
-        seen=f"SLURM_JOB_ID={job_id}, "
-        + (f"SLURM_STEP_ID={step}" if step else "no SLURM_STEP_ID")
-        + f"; {seen.evidence}",
+        seen=f"SLURM_JOB_ID={job_id}, {f'SLURM_STEP_ID={step}' if step else 'no SLURM_STEP_ID'}; {seen.evidence}",
         expected="the variables that srun set for this step",
         fix=SRUN,
     )
@@ -168,10 +157,9 @@ def _inherited(environ: Mapping[str, str]) -> str:
             return f"{of_step}={environ.get(of_step, '')}, {of_job}={environ[of_job]}"
     of_step, of_job = environ.get("SLURM_STEP_NODELIST", ""), environ.get("SLURM_JOB_NODELIST", "")
     if of_step and of_job:
-        step_nodes = parse_nodelist(of_step, "SLURM_STEP_NODELIST")
+        step_nodes, name = parse_nodelist(of_step, "SLURM_STEP_NODELIST"), environ.get("SLURMD_NODENAME", "")
         if not set(step_nodes) <= set(parse_nodelist(of_job, "SLURM_JOB_NODELIST")):
             return f"SLURM_STEP_NODELIST={of_step}, SLURM_JOB_NODELIST={of_job}"
-        name = environ.get("SLURMD_NODENAME", "")
         if name and name not in step_nodes:
             return f"SLURM_STEP_NODELIST={of_step}, SLURMD_NODENAME={name}"
     ids, counts, node = (environ.get(f"SLURM_{name}", "") for name in ("GTIDS", "STEP_TASKS_PER_NODE", "NODEID"))
@@ -204,13 +192,11 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
         for name, value in sorted(environ.items())
         if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_") or name == "SLURM_JOB_NODELIST"
     ]
-    lists = groups or [environ.get("SLURM_NODELIST", "")]
-    names = [name for text in lists if text for name in parse_nodelist(text, "SLURM_JOB_NODELIST")]
-    nodes = tuple(dict.fromkeys(names))
+    names = [name for text in groups if text for name in parse_nodelist(text, "SLURM_JOB_NODELIST")]
     source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
     tasks = sum(parse_task_counts(environ[source], source)) if source else 1
     said = f"{source}={environ.get(source, '')}"
-    return OutsideStep(job_id, where, evidence, nodes, tasks, said, on_node=on_node)
+    return OutsideStep(job_id, where, evidence, tuple(dict.fromkeys(names)), tasks, said, on_node=on_node)
 
 
 def _read_task(environ: Mapping[str, str]) -> SrunTask:
@@ -279,11 +265,6 @@ def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
         count = whole_number(environ, "SLURM_RESTART_COUNT")
         return count, f"SLURM_RESTART_COUNT={count}"
     return 0, "the job was not requeued"
-
-
-def describe_nodes(nodes: tuple[str, ...]) -> str:
-    """Return the first node names, and how many more there are."""
-    return first_of(nodes, 4)
 
 
 def _cut(text: str) -> str:
