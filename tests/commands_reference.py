@@ -7,10 +7,8 @@ from noether.cli.commands import verbs
 def commands_reference() -> str:
     """Return the page as Markdown."""
     parts = [
-        "# Commands",
-        "",
-        "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.",
-        "",
+        "# Commands\n",
+        "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.\n",
     ]
     for verb in verbs():
         parts += [f"## noether {verb}", "", "```text", *bind([*verb.split(), "--help"]).words, "```", ""]

@@ -3,22 +3,16 @@
 from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
-from noether.config.schema import RunConfig
-from noether.config.section import sections_in
+from noether.config.explain import fields_of, settings
+from noether.config.schema import SECTIONS_WITH_KIND
 
 
 def completion_table() -> str:
     """Return the settings, those with choices as name=choice|choice."""
-    settings: dict[str, list[str]] = {}
-    for name, field in RunConfig.model_fields.items():
-        sections = sections_in(field.annotation)
-        if not sections:
-            settings[name] = _choices(field.annotation)
-        for section in sections:
-            for key, inner in section.model_fields.items():
-                known = settings.setdefault(f"{name}.{key}", [])
-                known += [choice for choice in _choices(inner.annotation) if choice not in known]
-    words = [f"{name}={'|'.join(choices)}" if choices else name for name, choices in settings.items()]
+    kinds = [f"{name}.kind" for name in SECTIONS_WITH_KIND]
+    found = {name: [_choices(field.annotation) for field in fields_of(name)] for name in [*settings(), *kinds]}
+    table = {name: dict.fromkeys(choice for one in choices for choice in one) for name, choices in found.items()}
+    words = [f"{name}={'|'.join(choices)}" if choices else name for name, choices in table.items()]
     return fill(" ".join(words), 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 

@@ -1,10 +1,13 @@
 """What the tests share: the real program, run as a user runs it."""
 
+import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import settings
-from learned import PROOF, weights
 from processes import find_program
 from sharing import group_of, needs_machines, reorder, session_number
 from warm_start import WarmStart
@@ -27,14 +27,16 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 BROWSER_LIMIT_MS = 120_000
 TIME_LIMIT = 180
-# A machine that runs tests is busy: no example fails for its time.
-settings.register_profile("busy", deadline=None)
-settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the session its number before it starts workers, which inherit it."""
-    session_number()
+    """Gives the session its number and its folder for temporary files before it starts workers, which inherit them.
+
+    A process that is killed leaves its files there, such as multiprocessing's sockets; they go with the session.
+    """
+    if session_number() == os.getpid():
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="noether-tests-")
+        config.option.basetemp = config.option.basetemp or f"{tempfile.tempdir}/pytest"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
@@ -62,14 +64,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reorder(items)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without the garbage collector, which takes a third of the time and finds nothing.
+
+    Whatever example hypothesis makes, none fails for its time: a machine that runs tests is busy.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        if hypothesis := sys.modules.get("hypothesis"):
+            hypothesis.settings.register_profile("busy", deadline=None)
+            hypothesis.settings.load_profile("busy")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the images that a worker has begun, also where the session was interrupted."""
+    """Ends the images that a worker has begun, also where the session was interrupted, and removes what is left."""
     from images.making import Making
 
     if session_number() == os.getpid():
         making = Making(os.environ.get("NOETHER_FLAVOUR", "cpu"), os.getpid())
         if making.has_begun:
             making.end()
+        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -105,10 +125,11 @@ def environ(cache: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Torch has one thread in the tests' own process, too, for the reason that `environ` gives."""
-    torch.set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -152,8 +173,10 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
 
 
 @pytest.fixture(scope="session")
-def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The weights that one process learns with the settings of PROOF."""
+    from learned import PROOF, weights
+
     return weights(train_in(tmp_path_factory.mktemp("one-process"), "one", *PROOF))
 
 

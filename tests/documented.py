@@ -79,10 +79,8 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
 
 def pages() -> list[Path]:
     """Returns README and the pages that people wrote."""
-    return [
-        REPOSITORY / "README.md",
-        *(p for p in sorted((REPOSITORY / "docs").glob("*.md")) if p.name not in GENERATED),
-    ]
+    docs = sorted((REPOSITORY / "docs").glob("*.md"))
+    return [REPOSITORY / "README.md", *(page for page in docs if page.name not in GENERATED)]
 
 
 def commands(path: Path, *programs: str) -> list[str]:
@@ -109,8 +107,8 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     (folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     for name in (
-        "examples",
         "configs",
+        "examples",
         "benchmarks",
         "ci",
         "Dockerfile",
@@ -154,16 +152,8 @@ def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
             failed += code != 0
             print(f"{'ok    ' if code == 0 else 'FAILED'} {name}: {line}", flush=True)
             last = [text for text in said.rstrip().splitlines() if text.strip()][-5:]
-            lines += [
-                f"### `{line}`",
-                "",
-                f"exit code {code}, {took_s:.0f} s{'' if code == 0 else ', **failed**'}",
-                "",
-                "```text",
-                *last,
-                "```",
-                "",
-            ]
+            result = f"exit code {code}, {took_s:.0f} s{'' if code == 0 else ', **failed**'}"
+            lines += [f"### `{line}`", "", result, "", "```text", *last, "```", ""]
     return ([f"## {name}", "", *lines] if lines else []), failed
 
 
@@ -201,9 +191,7 @@ def main() -> int:
         lines, wrong = run_page(page, full=asked.full)
         parts += lines
         failed += wrong
-    size = (
-        "as they stand" if asked.full else "as they stand; behind them the built-in data and its models are made small"
-    )
+    size = "as they stand" + "; behind them the built-in data and its models are made small" * (not asked.full)
     head = ["# Every command of README and docs", "", f"Run {size}. Commands that failed: {failed}.", ""]
     asked.out.write_text("\n".join([*head, *parts]))
     print(f"{asked.out}: {failed} failed")

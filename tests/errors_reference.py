@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+RAISED = ("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError", "EndedByAnother")
 PACKAGE = Path(__file__).parents[1] / "noether"
 
 HEAD = """\
@@ -90,17 +91,7 @@ def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
 
 def _raises(function: ast.expr) -> bool:
     name = ast.unparse(function)
-    return name.endswith(
-        (
-            "RequestError",
-            "SettingError",
-            "SettingProblem",
-            "DamagedCheckpoint",
-            "DiskRefusal",
-            "JoinError",
-            "EndedByAnother",
-        )
-    ) or name in (*("refuse", "_choice_error", "_refusal", "wrong"),)
+    return name.endswith(RAISED) or name in ("refuse", "_choice_error", "_refusal", "wrong")
 
 
 def _template(node: ast.AST) -> str:

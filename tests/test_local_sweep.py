@@ -89,18 +89,14 @@ def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, m
     assert _train(swept("a"), None) == 128 + signal.SIGTERM
 
 
-def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(noether, tmp_path: Path) -> None:
-    done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "seed=1,2")
+@pytest.mark.parametrize(
+    ("words", "said"), [(("run_id=s", "seed=1,2"), "s-1   seed=2"), (("run_id=1_1,1_2",), "1_2   run_id=1_2")], ids=str
+)
+def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(words, said, noether, tmp_path: Path) -> None:
+    done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", *words)
     assert done.code == 0, done.err
-    assert f"{tmp_path}/s-1   seed=2" in done.out
+    assert f"{tmp_path}/{said}" in done.out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sweep_over_run_id_calls_each_run_as_it_was_asked(noether, tmp_path: Path) -> None:
-    done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=1_1,1_2")
-    assert done.code == 0, done.err
-    assert f"{tmp_path}/1_1   run_id=1_1" in done.out
-    assert f"{tmp_path}/1_2   run_id=1_2" in done.out
 
 
 def test_a_job_array_has_one_name(noether, tmp_path: Path) -> None:

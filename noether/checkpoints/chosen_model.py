@@ -11,7 +11,7 @@ from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.named import BEST, named_checkpoint
 from noether.checkpoints.own_settings import own_settings, say_of_settings
 from noether.checkpoints.resume_rules import ResumeRule, compare_configs
-from noether.common.flags import one_of
+from noether.common.suggest import one_of
 from noether.config.schema import RunConfig
 from noether.launch.detect.process_facts import NOTHING_KNOWN
 from noether.launch.planning.plan import plan_run

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.errors import RequestError
-from noether.common.plain_file import create_plain, open_plain, read_plain
-from noether.common.stamped_file import StampedFile, stamped
+from noether.common.plain_file import StampedFile, create_plain, open_plain, read_plain, stamped
 from noether.common.whole_file import ASIDE, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, number, parse_object, read_metrics

@@ -14,11 +14,17 @@ from noether.checkpoints.resume_rules import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import first_of
-from noether.config.compose import compose_settings, dumped_layer, load_config, validate
+from noether.config.compose import (
+    compose_settings,
+    dumped_layer,
+    load_config,
+    parse_overrides,
+    setting_value,
+    settings_with_origins,
+    validate,
+)
 from noether.config.explain import as_override
 from noether.config.layers import SettingsLayer
-from noether.config.origins import settings_with_origins
-from noether.config.overrides import parse_overrides, setting_value
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.runs.folder import RunFolder, is_run, named_run, newest_run

@@ -81,13 +81,9 @@ def flag_without_value(name: str) -> RequestError:
 
 def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
     """Return the refusal of words after `--`: Fire would ignore them, or begin a session."""
-    return RequestError(
-        "words-after-two-hyphens",
-        "what comes after -- is for Fire, not for the command",
-        seen=shlex.join(["--", *after]),
-        expected="-- --help or -- --completion SHELL",
-        fix=_line(*line, *(word for word in after if word not in OF_FIRE)),
-    )
+    return RequestError("words-after-two-hyphens", "what comes after -- is for Fire, not for the command",
+                        seen=shlex.join(["--", *after]), expected="-- --help or -- --completion SHELL",
+                        fix=_line(*line, *(word for word in after if word not in OF_FIRE)))  # fmt: skip
 
 
 def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> RequestError:
@@ -97,13 +93,11 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
     near = flag_of(meant) if meant and not line else meant
     taken = "" if own.get(meant) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
-    return RequestError(
-        "unknown-flag",
-        f"noether {verb} has no flag {flag}" + (f", did you mean {near}?" if near else ""),
-        seen=flag if value == NO_VALUE else f"{flag} {value}",
-        expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
-        fix=line or (near + taken if near else f"noether {verb} --help"),
-    )
+    return RequestError("unknown-flag",
+                        f"noether {verb} has no flag {flag}" + (f", did you mean {near}?" if near else ""),
+                        seen=flag if value == NO_VALUE else f"{flag} {value}",
+                        expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
+                        fix=line or (near + taken if near else f"noether {verb} --help"))  # fmt: skip
 
 
 def _flag_meant(typed: str, value: str, own: Mapping[str, Any], settings: bool) -> tuple[str, str]:
@@ -114,7 +108,7 @@ def _flag_meant(typed: str, value: str, own: Mapping[str, Any], settings: bool) 
         return "", ""  # A flag of another command means that.
     if not settings:
         return nearest(typed, own) or "", ""
-    from noether.config.other_names import setting_meant
+    from noether.config.explain import setting_meant
     from noether.config.schema import RunConfig
 
     found = setting_meant(typed, "VALUE" if value == NO_VALUE else value)
@@ -134,13 +128,10 @@ def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestEr
         fix = program_line(engine, typed)
     elif engine in ("docker", "podman"):
         fix += f"      (another program of the image: {engine} run --entrypoint PROGRAM …)"
-    return RequestError(
-        "unknown-command",
-        f"no command {did_you_mean(name, names) if near else repr(name)}",
-        seen=f"noether {name}",
-        expected=", ".join(("--help", "--version") if name.startswith("-") else dict.fromkeys(names)),
-        fix=fix,
-    )
+    return RequestError("unknown-command", f"no command {did_you_mean(name, names) if near else repr(name)}",
+                        seen=f"noether {name}",
+                        expected=", ".join(("--help", "--version") if name.startswith("-") else dict.fromkeys(names)),
+                        fix=fix)  # fmt: skip
 
 
 def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str) -> RequestError:

@@ -11,13 +11,12 @@ from pydantic.fields import FieldInfo
 from noether.cli.commands import COMMANDS
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.config.explain import as_override
+from noether.config.compose import DEFAULT, settings_with_origins
+from noether.config.explain import SECTIONS, as_override, sections_at, setting_meant, settings
 from noether.config.groups import our_groups
 from noether.config.interval import Interval
-from noether.config.origins import DEFAULT, settings_with_origins
-from noether.config.other_names import setting_meant, settings
 from noether.config.schema import RunConfig
-from noether.config.section import kind_of, sections_in
+from noether.config.section import kind_of
 
 TOP = "top-level"  # What the settings of no section are called.
 
@@ -62,14 +61,13 @@ def setting_help(name: str) -> str:
 
 def sections() -> list[str]:
     """Return the names of the sections of settings, the top level first."""
-    return [TOP, *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation))]
+    return [TOP, *SECTIONS[1:]]
 
 
 def _kinds(section: str) -> dict[str, type[BaseModel]]:
     """Return the kinds of a section with their schemas; "" for a section of one kind."""
-    schemas = sections_in(RunConfig.model_fields[section].annotation)
     own = "my_package." + ("my_curve" if section == "schedule" else "MyClass")
-    return {own if kind_of(schema) == "" else kind_of(schema) or "": schema for schema in schemas}
+    return {own if kind_of(one) == "" else kind_of(one) or "": one for one in sections_at(section)}
 
 
 def _described(prefix: str, schema: type[BaseModel]) -> list[str]:

@@ -15,14 +15,13 @@ MOST_HELD_BACK = 64 * 2**20
 class AppendingFile:
     """Appends records at once; what the disk refuses is held back in memory and written before the next record.
 
-    A write that was taken in part is continued where it stopped, so that no record is cut or doubled. A file that was
-    removed or replaced under its name is noticed: the records go on in the file that has the name, and one that was
-    removed is written again from what this process still has open; `by` is asked first, and `warn` is told.
+    No record is cut or doubled. Where the file was replaced under its name, the records go on in the new one; one that
+    was removed is written again from what this process has open. `by` is asked first, and `warn` is told.
     """
 
     def __init__(self, path: Path, by: Publisher = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
         self.path, self._by, self._warn = path, by, warn
-        self._descriptor = self._open()
+        self._descriptor = open_to_append(path, os.O_RDWR)
         self._held_back = bytearray()
         self._refused = False
         self._lock = threading.Lock()
@@ -63,9 +62,6 @@ class AppendingFile:
             self._held_back.clear()
             self._close()
 
-    def _open(self) -> int:
-        return open_to_append(self.path, os.O_RDWR)
-
     def _close(self) -> None:
         # Its number may be another file's soon, and a thread that a slow disk has kept may still ask for a flush.
         descriptor, self._descriptor = self._descriptor, -1
@@ -96,6 +92,6 @@ class AppendingFile:
             self._warn(f"{self.path} was removed under the run, and is written again")
         else:
             self._warn(f"{self.path} was replaced during the run, which continues in the new file")
-        reopened = self._open()
+        reopened = open_to_append(self.path, os.O_RDWR)
         os.close(self._descriptor)
         self._descriptor = reopened

@@ -21,10 +21,7 @@ _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
 
 class _Terminal(RichConsole):
-    """A terminal whose reader may leave, as in `noether train | head`: what is said from then on is lost.
-
-    Whatever it shows, names of others among it, passes through `shown_text`.
-    """
+    """A terminal whose reader may leave (`noether train | head`); whatever it shows passes through `shown_text`."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):

@@ -29,10 +29,7 @@ def image_engine(environ: Mapping[str, str]) -> str:
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
-    """Returns the line that starts this container with a further option: `docker run --gpus all …`.
-
-    `engine` is from `container_engine`; outside of containers there is no such line: "".
-    """
+    """Returns the line that starts this container with one more option (docker run --gpus all …); "" outside of one."""
     if not engine:
         return ""
     if engine != "apptainer":
@@ -49,10 +46,9 @@ def program_line(engine: str, words: Sequence[str]) -> str:
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
-    """Returns a fix as it is written outside of this container: its lines, and what the container must be given.
+    """Returns a fix as it is typed outside of this container, and what the container must be given for it.
 
-    `fix` are lines as they are outside of containers: `srun noether train …`. `mount` is a path that the container may
-    lack, or that its user may not write to; "" for none. `engine` is from `container_engine`; "" changes nothing.
+    `mount` is a path that it may lack, or that its user may not write to; `engine` is from `container_engine`.
     """
     if not engine:
         return fix
@@ -63,9 +59,9 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
         return fix
     mount = os.path.abspath(mount)
     offered = mount.split("/")[1] not in NEVER_MOUNTED
-    if engine == "apptainer" and not offered:
-        return fix
     if engine == "apptainer":
+        if not offered:
+            return fix
         given = f"apptainer exec --bind {mount} {image} …      (the container sees what it is given)"
     else:
         volume, what = (f"-v {mount}:{mount} ", ", with the folder") if offered else ("", "")

@@ -1,20 +1,18 @@
 """How many CPUs this process may use and how many threads each rank gets, for the plan, the run and the doctor."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.common.cgroups import number_in, own_groups
 from noether.common.numbers import counted
 
 
 @dataclass(frozen=True)
 class UsableCpus:
-    """The CPUs of this process: `allowed` are the numbers of those it may run on (its affinity, which schedulers and
-    cpusets set), `machine` how many the machine has, `quota` how many its cgroups give it the time of; None: all.
-    """
+    """The CPUs that this process may run on (its affinity), how many the machine has, and how many its cgroups give it
+    the time of (None: all)."""
 
     allowed: tuple[int, ...]
     machine: int
@@ -68,18 +66,42 @@ def _quota_of_group(group: Path) -> float | None:
     return None
 
 
+def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Yields the folders of this process's group of a controller ("cpu", "pids") and of all groups above it.
+
+    A container sees its own group where cgroups are mounted, whatever path /proc/self/cgroup has; folders that are not
+    there are among them.
+    """
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number != "0" and controller not in controllers.split(","):
+            continue
+        for tree in (mount, mount / "unified") if number == "0" else (mount / controllers, mount / controller):
+            group = tree / path.lstrip("/")
+            while group.is_relative_to(tree):
+                yield group
+                group = group.parent
+
+
+def number_in(path: Path, prefix: str = "") -> int | None:
+    """Returns the whole number that a file of the kernel's holds, after a prefix; None where it holds none."""
+    with suppress(OSError, ValueError):
+        return int(path.read_text().removeprefix(prefix))
+    return None
+
+
 def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> CpuShare:
     """Returns the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
 
-    All ranks of the node share a quota, and the cores where each process sees all of them. Where a scheduler gave each
-    task cores of its own, these are divided among the task's ranks alone.
+    All ranks of the node share a quota, and the cores, unless a scheduler gave each task cores of its own.
     """
-    asked = asked_threads(environ)
-    if asked:
-        reason = f"OMP_NUM_THREADS={environ['OMP_NUM_THREADS']}"
-        return CpuShare(asked, cpus.allowed, cpus.quota, reason)
-    bound = len(cpus.allowed) < cpus.machine
-    sharing = ranks if bound else ranks_on_node
+    if asked := asked_threads(environ):
+        return CpuShare(asked, cpus.allowed, cpus.quota, f"OMP_NUM_THREADS={environ['OMP_NUM_THREADS']}")
+    sharing = ranks if len(cpus.allowed) < cpus.machine else ranks_on_node
     threads = len(cpus.allowed) // sharing
     if cpus.quota is not None:
         threads = min(threads, int(cpus.quota / ranks_on_node))
@@ -102,7 +124,7 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
     """Binds every thread of this process to those of the CPUs that it may use, and returns them.
 
-    None, and nothing is changed, where they are fewer than the threads that compute, or already all that it may use.
+    None, and nothing is changed, where they are fewer than `threads`, or already all that it may use.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed & set(cpus)
@@ -115,9 +137,6 @@ def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
 
 
 def asked_threads(environ: Mapping[str, str]) -> int:
-    """Returns the number that OMP_NUM_THREADS asks for; 0 where it asks for none, or is no number.
-
-    OpenMP takes a list, one number for each nesting level.
-    """
+    """Returns the number that OMP_NUM_THREADS asks for, or its first (one for each nesting level); 0: for none."""
     wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(wanted) if wanted.isascii() and wanted.isdigit() else 0

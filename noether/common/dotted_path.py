@@ -20,10 +20,9 @@ _GRANTED: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset()
 
 @contextmanager
 def code_granted(paths: Iterable[str]) -> Iterator[None]:
-    """Lets the block import what these dotted paths name, character by character, and nothing else.
+    """Lets the block import what these dotted paths name, and nothing else; a thread begins with nothing granted.
 
-    Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved. A
-    thread begins with nothing granted.
+    Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved.
     """
     before = _GRANTED.set(frozenset(paths))
     try:
@@ -35,19 +34,14 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
     """Returns what a setting names: an entry of `registry`, or a dotted path, the working directory first on the path.
 
-    Args:
-        name: a key of `registry`, or `package.module.Name`, which must have been granted.
-        setting: the key that it came from, such as `model.kind`, for the error.
-        registry: dotted paths of our own, by short name.
-        base: what a class should derive from, for the error; nothing is checked.
+    A dotted path must have been granted. `base`, what a class should derive from, is for the error alone.
 
     Raises:
         RequestError: not a dotted path, one that was not granted, no such module, a module it imports is missing, or no
             such name in it. Other errors of the imported code are left alone: their traceback is what helps.
     """
-    path = (registry or {}).get(name)
-    if path is None:
-        path = name
+    path = (registry or {}).get(name, name)
+    if name not in (registry or {}):
         _check_granted(path, setting)
     module_name, _, attribute = path.rpartition(".")
     module = _import(module_name, path, setting)
@@ -59,13 +53,10 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
         module, summary = _import(path, path, setting), f"{path} is a module"
     own = defined_in(module, base)
     meant = f"{module.__name__}.{nearest(attribute, own) or (own[0] if own else 'MyClass')}"
-    raise RequestError(
-        "no-such-attribute",
-        summary,
-        seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module.__name__}",
-        expected=f"one of {', '.join(own)}" if own else "a name defined in that module",
-        fix=f"{setting}='[{meant}]'" if setting in LISTS else f"{setting}={meant}",
-    )
+    raise RequestError("no-such-attribute", summary,
+                       seen=f"{setting}={path}, found in {getattr(module, '__file__', None) or module.__name__}",
+                       expected=f"one of {', '.join(own)}" if own else "a name defined in that module",
+                       fix=f"{setting}='[{meant}]'" if setting in LISTS else f"{setting}={meant}")  # fmt: skip
 
 
 def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
@@ -83,26 +74,17 @@ def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
 def _check_granted(path: str, setting: str) -> None:
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise RequestError(
-            "not-a-dotted-path",
-            f"{setting} is not a dotted path",
-            seen=f"{setting}={path}",
-            expected="package.module.Name",
-            fix=f"{setting}=my_package.my_module.MyClass",
-        )
+        raise RequestError("not-a-dotted-path", f"{setting} is not a dotted path", seen=f"{setting}={path}",
+                           expected="package.module.Name", fix=f"{setting}=my_package.my_module.MyClass")  # fmt: skip
     if path not in _GRANTED.get():
-        raise RequestError(
-            "untrusted-code",
-            f"{setting} names code that would run with your rights",
-            seen=f"{setting}={path}, in settings that are not known to be yours",
-            expected="one of noether's own, or settings that you have written or read",
-            fix="--trust, or trust=True in Python      (after reading the settings)",
-        )
+        raise RequestError("untrusted-code", f"{setting} names code that would run with your rights",
+                           seen=f"{setting}={path}, in settings that are not known to be yours",
+                           expected="one of noether's own, or settings that you have written or read",
+                           fix="--trust, or trust=True in Python      (after reading the settings)")  # fmt: skip
 
 
 def _import(module_name: str, path: str, setting: str) -> Any:
-    # First, as `python -m` has it; and for good, because loader workers that unpickle a user's class are
-    # given this process's sys.path.
+    # For good: loader workers that unpickle a user's class are given this process's sys.path.
     directory = os.getcwd()
     if directory not in sys.path and "" not in sys.path:
         sys.path.insert(0, directory)
@@ -118,10 +100,6 @@ def _import(module_name: str, path: str, setting: str) -> Any:
                 expected=f"{missing} in the working directory, or installed",
                 fix=f"start from the directory that holds {missing.split('.')[0]}, or change {setting}=",
             ) from error
-        raise RequestError(
-            "import-not-installed",
-            f"{module_name} imports {missing}, which is not installed",
-            seen=f"{setting}={path}: {error}",
-            expected="every module it imports to be importable here",
-            fix=f"install {missing}, or change {setting}=",
-        ) from error
+        raise RequestError("import-not-installed", f"{module_name} imports {missing}, which is not installed",
+                           seen=f"{setting}={path}: {error}", expected="every module it imports to be importable here",
+                           fix=f"install {missing}, or change {setting}=") from None  # fmt: skip

@@ -27,7 +27,7 @@ class NoetherError(Exception):
 
     exit_code: int = ExitCode.FAILED
     code: str = ""
-    """The kind of the error, in a few words joined by hyphens; it stays when the words of a message change."""
+    """The kind of the error, in words joined by hyphens; it stays when the words of a message change."""
 
 
 class RequestError(NoetherError):
@@ -47,13 +47,11 @@ class RequestError(NoetherError):
     def __init__(
         self, code: str, summary: str, *, seen: str = "", expected: str = "", fix: str = "", mount: str = ""
     ) -> None:
-        self.code = code
-        self.summary, self.seen, self.expected, self.fix, self.mount = summary, seen, expected, fix, mount
-        lines = [summary]
-        for label, text in (("seen", seen), ("expected", expected), ("fix", fix)):
-            if text:
-                lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
-        super().__init__("\n".join(lines))
+        self.code, self.summary, self.mount = code, summary, mount
+        self.seen, self.expected, self.fix = seen, expected, fix
+        parts = {"seen": seen, "expected": expected, "fix": fix}
+        lines = [f"  {label:<9} " + text.replace("\n", "\n" + " " * 12) for label, text in parts.items() if text]
+        super().__init__("\n".join([summary, *lines]))
 
     @property
     def parts(self) -> dict[str, str]:
@@ -63,6 +61,21 @@ class RequestError(NoetherError):
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
         # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
+
+
+class SettingError(RequestError, ValueError):
+    """A setting that its section refuses. As a ValueError it is collected by pydantic, and explained with the others.
+
+    `setting` is its name within the section ("": the check is of this one), `problem` the end of a line that begins so,
+    `value` what it was set to, `instead` the value to write; the other parts are those of a RequestError.
+    """
+
+    def __init__(
+        self, code: str, setting: str, problem: str = "", *, value: object = None, instead: str = "", **parts: str
+    ) -> None:
+        self.setting, self.problem, self.instead = setting, problem, instead
+        self.given = "" if value is None else f"={value}"
+        super().__init__(code, f"{setting}{self.given}{problem}", **parts)
 
 
 class JoinError(RequestError):
@@ -99,23 +112,16 @@ class InterruptedStartError(KeyboardInterrupt):
 def path_refusal(error: BaseException) -> RequestError | None:
     """Returns the refusal of a path that was typed, where an OSError is none of the program's own; else None."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return RequestError(
-            "name-too-long",
-            "a name is too long for the file system",
-            seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
-            expected="at most 255 bytes between two slashes",
-            fix="a shorter name",
-        )
+        return RequestError("name-too-long", "a name is too long for the file system",
+                            seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
+                            expected="at most 255 bytes between two slashes", fix="a shorter name")  # fmt: skip
     if not isinstance(error, PermissionError) or not error.filename:
         return None
-    return RequestError(
-        "no-permission",
-        f"no permission for {error.filename}",
-        seen=f"{error.strerror}, as user {os.geteuid()}",
-        expected="files and folders that this user may read",
-        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
-        mount=os.path.dirname(str(error.filename)) or ".",
-    )
+    return RequestError("no-permission", f"no permission for {error.filename}",
+                        seen=f"{error.strerror}, as user {os.geteuid()}",
+                        expected="files and folders that this user may read",
+                        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+                        mount=os.path.dirname(str(error.filename)) or ".")  # fmt: skip
 
 
 def shown(error: str, code: str) -> str:

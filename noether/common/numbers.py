@@ -3,6 +3,7 @@
 The report sets these texts in type (`typeset`); `watch/static/format.js` writes the numbers of the live page alike.
 """
 
+import json
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -57,13 +58,10 @@ def number_text(value: Any, digits: int = DIGITS) -> str:
 
 
 def score_text(score: Any) -> str:
-    """A score whose best value is 1, to which none is rounded up."""
-    return number_text(score) if finite(score) is None else nearly_one(score) or number_text(score)
-
-
-def nearly_one(score: float) -> str:
-    """A score below its best value, 1, that four digits would round up to it; "" of any other."""
-    return f"{min(score, 1 - 1e-6):.6f}" if 1 - 0.5 * 10**-DIGITS <= score < 1 else ""
+    """A score whose best value is 1, to which none below it is rounded up."""
+    if finite(score) is not None and 1 - 0.5 * 10**-DIGITS <= score < 1:
+        return f"{min(score, 1 - 1e-6):.6f}"
+    return number_text(score)
 
 
 def percent_text(share: Any, digits: int | None = None) -> str:
@@ -77,11 +75,8 @@ def percent_text(share: Any, digits: int | None = None) -> str:
 
 def size_text(count: float) -> str:
     """A number of bytes with its unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} GiB"
+    step = next((step for step in range(3) if count < 1024 ** (step + 1)), 3)
+    return f"{count / 1024**step:.4g} {('B', 'KiB', 'MiB', 'GiB')[step]}"
 
 
 def duration_text(seconds: float) -> str:
@@ -90,3 +85,16 @@ def duration_text(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def strict_json(content: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: a float that is not finite becomes null, at any depth."""
+    return json.dumps(_finite_in(content), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite_in(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite_in(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite_in(item) for item in value]
+    return finite(value) if isinstance(value, float) else value

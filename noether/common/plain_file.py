@@ -8,8 +8,11 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
+
+from noether.common.processes import boot_id
 
 LARGEST = 2**26
 """Bytes of a file that is read whole; none of ours comes near it but a history, which has a limit of its own."""
@@ -76,3 +79,29 @@ def _open(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise NotPlainFile(errno.EINVAL, "not a plain file", str(path))
     return descriptor
+
+
+@dataclass(frozen=True)
+class StampedFile:
+    """A file that is known again as the one that was verified: `stamp` changes whenever its content does.
+
+    Boot of this machine, file system, inode, size, and times of the last changes; no program can set back the last one,
+    ctime. On another host it never fits: what was verified there tells nothing of a copy here.
+    """
+
+    path: Path
+    stamp: tuple[str | int, ...]
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is still the one that was stamped; not where it cannot be looked at."""
+        try:
+            return stamped(self.path) == self
+        except OSError:
+            return False
+
+
+def stamped(path: Path) -> StampedFile:
+    """Returns a file with its stamp as it is now. OSError: there is none."""
+    about = path.stat()
+    times = about.st_mtime_ns, about.st_ctime_ns
+    return StampedFile(path, (boot_id(), about.st_dev, about.st_ino, about.st_size, *times))

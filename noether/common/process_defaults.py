@@ -1,10 +1,12 @@
-"""Sets variables for this process and its children where nobody has: caches, HOME, USER.
+"""Gives this process what every program stands on: streams, a working directory, UTF-8, caches, HOME, USER.
 
-They are set here and not by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
+Variables are not set by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
 """
 
 import atexit
+import codecs
 import contextlib
+import locale
 import os
 import pwd
 import shutil
@@ -27,8 +29,7 @@ CACHES = {
     "MPLCONFIGDIR": "matplotlib",
 }
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-# Python's own search for modules: the host's leaks into an Apptainer container, and from the entry point into its
-# children.
+# Python's own search for modules: the host's leaks into an Apptainer container.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 
 
@@ -37,18 +38,13 @@ def process_defaults(
 ) -> dict[str, str | None]:
     """Return what to change in the environment: a value to set, or None to remove the variable.
 
-    Outside of images and jobs the tools' own defaults serve, and nothing changes; `own_folder`, a folder of this node
-    that only this user can use, is made where it is needed.
+    Nothing outside of images and jobs; `own_folder` makes a folder of this node that only this user can use.
     """
-    job = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
-    if not in_image and not job:
+    if not in_image and not any(map(environ.get, JOB_VARIABLES)):
         return {}
-    # One for each user of a node, and none for each job: the next job finds warm caches, and nothing piles up. The
-    # tools that fill them let processes share them.
+    # One for each user of a node: the next job finds warm caches, and nothing piles up.
     folder = own_folder()
-    changes: dict[str, str | None] = {
-        name: str(folder / leaf) for name, leaf in CACHES.items() if not environ.get(name)
-    }
+    changes: dict[str, str | None] = {key: str(folder / leaf) for key, leaf in CACHES.items() if not environ.get(key)}
     if in_image:
         if not home_is_writable:
             changes["HOME"] = str(folder / "home")
@@ -70,31 +66,30 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise _nowhere_to_write(str(error)) from None
+    home = environ.get("HOME", "/")  # docker's home for a user it does not know is /, which root could write.
     changes = process_defaults(
         environ,
         in_image=IMAGE_RECORD.exists(),
-        home_is_writable=_is_writable_folder(environ.get("HOME")),
+        home_is_writable=home != "/" and os.path.isdir(home) and os.access(home, os.W_OK),
         user=_user(),
         own_folder=lambda: own_folder(temporary),
     )
     for name, value in changes.items():
         if value is None:
             del environ[name]
-        else:
-            environ[name] = value
-    for name in ("HOME", *CACHES):
-        if changes.get(name):
+            continue
+        environ[name] = value
+        if name == "HOME" or name in CACHES:
             try:
-                Path(environ[name]).mkdir(mode=0o700, parents=True, exist_ok=True)
+                Path(value).mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise _nowhere_to_write(f"{environ[name]}: {error.strerror}") from None
+                raise _nowhere_to_write(f"{value}: {error.strerror}") from None
 
 
 def own_folder(temporary: Path) -> Path:
-    """Make a user's folder among everybody's temporary files, and return it: nobody else can put anything into it.
+    """Make a user's folder among everybody's temporary files, and return it: nobody else can put code into it.
 
-    What lies there may be code (compilers' caches), so a folder that another user made, a link, or a folder that
-    others can write to is not used: a new one with a random name is, and a line on stderr says so.
+    Where another user made it, it is a link, or others can write to it, one with a random name is made, and said so.
 
     Raises:
         RequestError: no folder can be made.
@@ -131,15 +126,53 @@ def _why_not_own(folder: Path, user_id: int) -> str:
 
 
 def _nowhere_to_write(seen: str) -> RequestError:
-    return RequestError(
-        "no-cache-folder",
-        "there is no place for caches and temporary files",
-        seen=seen,
-        expected="a folder of this machine that can be written",
-        fix="docker run --tmpfs /tmp …      (or TMPDIR=FOLDER)",
-    )
+    return RequestError("no-cache-folder", "there is no place for caches and temporary files", seen=seen,
+                        expected="a folder of this machine that can be written",
+                        fix="docker run --tmpfs /tmp …      (or TMPDIR=FOLDER)")  # fmt: skip
 
 
-def _is_writable_folder(home: str | None) -> bool:
-    # docker's home for a user it does not know is /, which root could write.
-    return home is not None and home != "/" and os.path.isdir(home) and os.access(home, os.W_OK)
+UTF8_MODE = "PYTHONUTF8"
+
+
+def open_closed_streams() -> None:
+    """Send a standard stream that was closed (`>&-`) to nowhere: else the next file opened would get its output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one, and for the processes that this one starts too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+
+
+def check_working_directory() -> None:
+    """Refuse to start in a folder that has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RequestError("working-directory-removed", "the working directory has been removed",
+                           seen=os.environ.get("PWD", "a folder that is gone"), expected="a folder that exists",
+                           fix="cd ~") from None  # fmt: skip
+
+
+def use_utf8() -> None:
+    """Restart this program in Python's UTF-8 mode where the locale's encoding is another one (LC_ALL=C, say).
+
+    A stream that was asked to be ASCII (PYTHONIOENCODING) stays so, and shows what it cannot write as ?.
+    """
+    if not _is_utf8(locale.getpreferredencoding(False)) and os.environ.get(UTF8_MODE) != "1":
+        os.environ[UTF8_MODE] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    asked, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
+    if asked and not errors and not _is_utf8(asked):
+        os.environ["PYTHONIOENCODING"] = f"{asked}:replace"
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and not _is_utf8(stream.encoding or "utf-8"):
+            stream.reconfigure(errors="replace")
+
+
+def _is_utf8(name: str) -> bool:
+    with contextlib.suppress(LookupError):
+        return codecs.lookup(name).name == "utf-8"
+    return False

@@ -86,25 +86,18 @@ def is_alive(process: ProcessId) -> bool:
 def this_process() -> dict[str, Any]:
     """Returns host, boot, pid and start of this process, by which others can ask `was_alive`."""
     own = process_id(os.getpid())
-    return {
-        "host": socket.gethostname(),
-        "boot": boot_id(),
-        "pid": os.getpid(),
-        "started": own.started if own else 0,
-    }
+    about = {"host": socket.gethostname(), "boot": boot_id()}
+    return about | {"pid": os.getpid(), "started": own.started if own else 0}
 
 
 def was_alive(host: str, boot: str, pid: int, started: int) -> bool | None:
     """Whether a process that said so of itself runs; None where that cannot be seen from this host."""
-    if host != socket.gethostname():
-        return None
-    return boot == boot_id() and is_alive(ProcessId(pid, started))
+    return boot == boot_id() and is_alive(ProcessId(pid, started)) if host == socket.gethostname() else None
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
-    entry = _entry(pid)
-    return entry is not None and entry.state in "Tt"
+    return (entry := _entry(pid)) is not None and entry.state in "Tt"
 
 
 def descendants(table: Mapping[int, ProcessEntry], root: int) -> list[ProcessEntry]:
@@ -112,12 +105,9 @@ def descendants(table: Mapping[int, ProcessEntry], root: int) -> list[ProcessEnt
     children: dict[int, list[ProcessEntry]] = {}
     for entry in table.values():
         children.setdefault(entry.parent, []).append(entry)
-    found: list[ProcessEntry] = []
-    queue = [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += [entry.pid for entry in below]
+    found = list(children.get(root, []))
+    for entry in found:
+        found += children.get(entry.pid, [])
     return found
 
 

@@ -23,20 +23,14 @@ submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
 def leave_when_told() -> None:
     """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
 
-    By default the signal would end it too, but once one task has ended srun sends SIGTERM to the others
-    (`--kill-on-bad-exit`) and returns the highest code, 143, which no longer tells a job that was asked to save and
-    stop from one that was ended. So SIGTERM is ignored on the way out.
+    SIGTERM is ignored on the way out: srun sends it to all tasks once one has ended, and returns the highest code.
     """
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
 
 
 @contextmanager
 def leaving_as_told() -> Iterator[None]:
-    """Let a signal that asks to leave while a class is being made leave as itself.
-
-    Python 3.11 raises a RuntimeError in place of what comes out of `__set_name__`, which every dataclass field has, so
-    also of a signal's SystemExit or KeyboardInterrupt during an import.
-    """
+    """Let a signal during an import leave as itself: in `__set_name__` Python 3.11 makes a RuntimeError of it."""
     try:
         yield
     except RuntimeError as error:

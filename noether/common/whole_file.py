@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from noether.common.numbers import strict_json
 from noether.common.plain_file import create_plain, refuse_strangers_link
-from noether.common.strict_json import strict_json
 
 ASIDE = ".replaced"
 """Ends the name of a folder that was put aside for a new one; `Publisher.publish` says when."""
@@ -18,7 +18,7 @@ ASIDE = ".replaced"
 class Publisher:
     """Publishes finished files and folders by renaming them, and removes them. This class lets anybody write.
 
-    The lease of a run is a publisher that first checks whether its start may still write (`noether.runs.lease`).
+    The lease of a run is one that first checks whether its start may still write (`noether.runs.lease`).
     """
 
     def check(self) -> None:
@@ -79,7 +79,7 @@ def remove(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any, by: Publisher = UNFENCED) -> None:
-    """Writes JSON as `written_whole` does; numbers that are not finite become null."""
+    """Writes JSON as `written_whole` does."""
     write_whole(path, strict_json(content, indent=2) + "\n", by)
 
 

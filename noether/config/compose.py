@@ -1,30 +1,33 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
 
 import yaml
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.errors import RequestError
 from noether.common.plain_file import read_plain
-from noether.config.explain import SettingProblem, problems_of, refusal_of
+from noether.config.explain import as_override, default_of, fields_of, is_number, refusal_of
 from noether.config.groups import configs_folder
 from noether.config.interpolation import interpolated
-from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested
-from noether.config.other_names import SECTIONS, Suggestion
-from noether.config.overrides import chosen_options, parse_overrides, setting_value
-from noether.config.recipe import with_recipe
+from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested, no_option
+from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
+from noether.config.section import flat
 from noether.config.settings_file import check_yaml, primary_file
-from noether.config.sweep import expand_sweep, parse_override
+from noether.config.sweep import expand_sweep, override_value, parse_override
 from noether.config.trainer import LENGTHS
 
+TYPED, DEFAULT = "command line", "default"
 SettingsFile = str | Path | SettingsLayer | None
 """A file of settings, or what was read of one; None: the default configuration."""
 
@@ -54,19 +57,119 @@ def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[lis
     configs = [load_config(words, hp) for words in expanded]
     for config in configs:
         if config.resume not in (None, "auto"):
-            raise RequestError(
-                "sweep-resumes-others",
-                "a sweep can only resume its own runs",
-                seen=f"resume={config.resume}",
-                expected="resume=auto, with the run_id of the sweep",
-                fix="run_id=NAME resume=auto",
-            )
+            raise RequestError("sweep-resumes-others", "a sweep can only resume its own runs",
+                               seen=f"resume={config.resume}", expected="resume=auto, with the run_id of the sweep",
+                               fix="run_id=NAME resume=auto")  # fmt: skip
     return expanded, configs
 
 
 def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> dict[str, Any]:
     """Composes files and overrides into plain settings, which are not validated yet, and may be `auto`."""
     return interpolated(laid_over(compose_layers(overrides, hp)))
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Reads the overrides of one run.
+
+    Raises:
+        RequestError: a word is not an override, or a setting has several values.
+    """
+    parsed = []
+    for place, text in enumerate(overrides):
+        try:
+            override = parse_override(text)
+        except HydraException:
+            raise _unreadable(text, list(overrides[place + 1 : place + 3])) from None
+        key = override.key_or_group
+        unreadable = override.package is not None or (override.is_delete() and "=" in text)
+        if unreadable or not key or key.endswith(".") or ("/" in key and fields_of(key.replace("/", "."))):
+            raise _unreadable(text, list(overrides[place + 1 : place + 3]))
+        if key.split(".")[0] == "hydra":
+            raise RequestError(
+                "setting-of-hydra",
+                f"{key} is a setting of Hydra's own program, which does not run here",
+                seen=text,
+                expected="a setting of noether: noether help top-level",
+                fix=f"output_path={override.value()}" if key == "hydra.run.dir" else f"leave {shlex.quote(text)} out",
+            )
+        if override.is_sweep_override():
+            raise _several_values(text)
+        parsed.append(override)
+    return parsed
+
+
+def _several_values(text: str) -> RequestError:
+    key, _, value = text.partition("=")
+    name, expected = key.lstrip("+"), "one value; a comma separates the values of a sweep"
+    if takes(name, tuple):
+        expected = "a list in brackets; a comma separates the values of a sweep"
+        fix = f"{key}={shlex.quote(f'[{value}]')}"
+    elif takes(name, str, Path):
+        fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
+    else:
+        fix = f"-m {shlex.quote(text)}      (a run for each value)"
+    return RequestError(
+        "setting-given-twice", f"{name} was given several values", seen=text, expected=expected, fix=fix
+    )
+
+
+def _unreadable(text: str, following: Sequence[str]) -> RequestError:
+    """Explains a word that is not an override; `following` are the next two: its value, or `=` and its value."""
+    after = list(following[: 1 + (following[:1] == ["="])]) if fields_of(text) else []
+    is_value = after and "=" not in after[-1] and after[-1][0] not in "+~"
+    seen = " ".join([text, *after]) if is_value else text
+    # trainer.max_epochs==3, trainer.max_epochs:3, trainer/max_epochs=3, trainer.max_epochs = 3
+    parts = re.fullmatch(r"\+?([\w.:/-]+?)(\s*=+\s*|\s+|:(?!.*=))(.+)", seen)
+    key = re.sub("[/:]", ".", parts[1]) if parts else ""
+    if parts and (fields_of(key) or text.startswith(f"{key}=")) and not key.endswith("."):
+        value = parts[3] if re.fullmatch(r"[\w.+-]+", parts[3]) else override_value(parts[3])
+        remark = "      (quoted twice: once for the shell)" if value != parts[3] else ""
+        fix = f"{key}={shlex.quote(value)}{remark}"
+    elif text.endswith((".yaml", ".yml")):
+        fix = f"--hp {shlex.quote(text)}"
+    elif (default := default_of(fields_of(text))) is not None:
+        fix = shlex.quote(f"{text}={as_override(default)}")
+    else:
+        fix = f"leave {shlex.quote(text)} out"
+    return RequestError(
+        "unreadable-override", f"cannot read {seen!r}", seen=seen, expected="key=value, +group=option or ~key", fix=fix
+    )
+
+
+def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str, list[str]]:
+    """Returns the options that the overrides choose, by their group: none for a group that is left out by `~group`.
+
+    Raises:
+        RequestError: there is no such option or group.
+    """
+    chosen: dict[str, list[str]] = {}
+    for override in overrides:
+        group, value = override.key_or_group, cast(Any, override.value())
+        if "/" in group or any((folder / group).is_dir() for folder in path.folders):
+            chosen[group] = [] if override.is_delete() else value if isinstance(value, list) else [value]
+            for option in chosen[group]:
+                if not isinstance(option, str) or path.find(f"{group}/{option}") is None:
+                    raise no_option(f"{group}/{option}", path, str(override.input_line))
+    return chosen
+
+
+def setting_value(override: Override) -> Any:
+    """Returns the value that an override gives to a setting.
+
+    Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401: for a text, it stays one.
+    """
+    value = override.value()
+    if is_number(value) and takes(override.key_or_group, str, Path):
+        return str(override.input_line).partition("=")[2].strip()
+    return value
+
+
+def takes(key: str, *wanted: type) -> bool:
+    """Returns whether the schema knows a setting and accepts only values of these types for it, or null."""
+    found = [field.annotation for field in fields_of(key)]
+    members = [kind for one in found for kind in (get_args(one) if get_origin(one) in (Union, UnionType) else (one,))]
+    kinds = {get_origin(kind) or kind for kind in members}
+    return bool(kinds) and kinds <= {*wanted, type(None)}
 
 
 def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsLayer]:
@@ -90,13 +193,8 @@ def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsL
         if override.is_delete() and key not in groups:
             taken = [_take(layer.settings, key) for layer in layers]
             if not any(taken):
-                raise RequestError(
-                    "nothing-to-delete",
-                    f"nothing to delete at {key}",
-                    seen=f"~{key}",
-                    expected="a key that the files set",
-                    fix=f"leave ~{key} out",
-                )
+                raise RequestError("nothing-to-delete", f"nothing to delete at {key}", seen=f"~{key}",
+                                   expected="a key that the files set", fix=f"leave ~{key} out")  # fmt: skip
         elif key not in chosen:
             layers[-1] = SettingsLayer(None, _merged(layers[-1].settings, nested(key, setting_value(override))))
     for place, layer in enumerate(layers):
@@ -120,28 +218,39 @@ def validate(settings: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        problems = problems_of(error, settings)
-    raise refusal_of([_with_value_corrected(key, problem, settings) for key, problem in problems.items()])
+        raise refusal_of(error, settings) from None
 
 
-def _with_value_corrected(key: str, problem: SettingProblem, settings: Mapping[str, Any]) -> SettingProblem:
-    """Tries the fix of an unknown key: where the setting that it names refuses the value, one line corrects both."""
-    meant, tried = problem.fix, deepcopy(dict(settings))
-    if not isinstance(meant, Suggestion) or meant.setting in SECTIONS:  # The latter: an option of a group.
-        return problem
-    _take(tried, key)
-    try:
-        override = parse_override(meant.override)
-        tried = _merged(tried, nested(meant.setting, setting_value(override)))
-        RunConfig.model_validate(tried)
-    except (HydraException, RequestError):
-        return problem
-    except ValidationError as error:
-        for key, second in problems_of(error, tried).items():
-            if f"{meant.setting}.".startswith(f"{second.setting}."):
-                second = _with_value_corrected(key, second, tried)
-                return replace(problem, expected=second.expected, fix=second.fix)
-    return problem
+@dataclass(frozen=True)
+class Setting:
+    """A setting by its full name, its value, and where it comes from: "command line", a file's path, or "default"."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+def settings_with_origins(overrides: Sequence[str] = (), hp: SettingsFile = None) -> list[Setting]:
+    """Returns every setting of the configuration that `load_config` would return. Raises as it does."""
+    layers = compose_layers(overrides, hp)
+    typed = interpolated(laid_over(layers))
+    settings, recipe = with_recipe(typed)
+    config = validate(settings).model_dump(mode="json")
+    origins = {name: _origin(layer.file) for layer in layers for name, _ in flat(layer.settings)}
+    if recipe is not None:
+        for name in left_to_recipe(typed):
+            origins[f"trainer.{name}"] += f": auto, {recipe.reason}"
+    found = []
+    for name, value in flat(config):
+        places = [place for place, letter in enumerate(name) if letter == "."] + [len(name)]
+        known = [origins[name[:place]] for place in places if name[:place] in origins]
+        found.append(Setting(name, value, known[-1] if known else DEFAULT))
+    return found
+
+
+def _origin(file: Path | None) -> str:
+    own = configs_folder()
+    return TYPED if file is None else str(file.relative_to(own.parent) if file.is_relative_to(own) else file)
 
 
 def read_dumped(path: Path) -> RunConfig:

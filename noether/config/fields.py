@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from noether.common.errors import SettingError
 from noether.common.suggest import did_you_mean
 from noether.config.section import Section
-from noether.config.setting_error import SettingError
 
 # "%" is of metrics, whose values are shares of 1; "1", that of a pure number, is not written.
 Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]

@@ -101,11 +101,7 @@ def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
             fix=f'the setting on the command line: name="${variable}"',
         )
     if variable not in os.environ and len(args) < 2:
-        raise RequestError(
-            "variable-not-set",
-            f"the variable {variable} is not set",
-            seen=seen,
-            expected="a variable that is set, or a default",
-            fix=f"${{oc.env:{variable},DEFAULT}}",
-        )
+        raise RequestError("variable-not-set", f"the variable {variable} is not set", seen=seen,
+                           expected="a variable that is set, or a default",
+                           fix=f"${{oc.env:{variable},DEFAULT}}")  # fmt: skip
     return os.environ.get(variable, args[-1])

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from noether.common.errors import SettingError
 from noether.common.numbers import finite
-from noether.config.setting_error import SettingError
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 

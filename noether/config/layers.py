@@ -175,23 +175,17 @@ def nested(name: str, content: Any) -> Any:
 def no_option(name: str, path: SearchPath, typed: str = "") -> RequestError:
     """Returns the refusal of `group/option`, which is no file; `typed` is the override that has it, if one has."""
     group, _, option = name.rpartition("/")
-    options, groups, plus = path.options(group), list(our_groups()), "+" * typed.startswith("+")
-    near, inner = nearest(option, options), [one for one in groups if one.startswith(f"{group}/")]
-    other = nearest(name, inner) or inner[0] if inner and not options else nearest(group, groups)
-    if options and (near or not typed):
-        fix = f"{plus}{group}={near or options[0]}"
-    elif not options and other and typed:
-        options = our_groups()[other]
-        fix = f"+{other}={nearest(option, options) or ('quick' if 'quick' in options else options[0])}"
+    options, plus = path.options(group), "+" * typed.startswith("+")
+    known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]
+    if options and (nearest(option, options) or not typed):
+        fix = f"{plus}{group}={nearest(option, options) or options[0]}"
+    elif not options and typed and (near := nearest(name, known)):
+        fix = f"+{near.rpartition('/')[0]}={near.rpartition('/')[2]}"
     else:
         fix = f"leave {shlex.quote(typed)} out" if typed else f"fix the defaults list that names {name}"
-    return RequestError(
-        "unknown-configuration",
-        f"no configuration {name!r}",
-        seen=typed or f"no {name}.yaml in {' or '.join(map(str, path.folders))}",
-        expected=f"one of {', '.join(options or groups)}",
-        fix=fix,
-    )
+    return RequestError("unknown-configuration", f"no configuration {name!r}",
+                        seen=typed or f"no {name}.yaml in {' or '.join(map(str, path.folders))}",
+                        expected=f"one of {', '.join(options or our_groups())}", fix=fix)  # fmt: skip
 
 
 def _unsupported(file: Path, seen: str) -> RequestError:

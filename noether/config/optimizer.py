@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Tag, model_validator
 
+from noether.common.errors import SettingError
 from noether.config.interval import Interval
 from noether.config.section import Section, chosen_by_kind, dotted_path_or
-from noether.config.setting_error import SettingError
 
 
 class _Optimizer(Section):
@@ -85,26 +85,27 @@ OptimizerConfig = Annotated[
 ]
 
 
-class ConstantConfig(Section):
+class _Warmed(Section):
+    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
+
+
+class ConstantConfig(_Warmed):
     """A constant learning rate after an optional linear warm-up."""
 
     kind: Literal["constant"] = "constant"
-    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
 
 
-class CosineConfig(Section):
+class CosineConfig(_Warmed):
     """Linear warm-up, then half a cosine period down to `final_learning_rate`."""
 
     kind: Literal["cosine"] = "cosine"
-    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
     final_learning_rate: float = Field(0.0, ge=0, description="Learning rate at the last update.")
 
 
-class StepConfig(Section):
+class StepConfig(_Warmed):
     """The learning rate is multiplied by `factor` at the end of each step of length `every`."""
 
     kind: Literal["step"] = "step"
-    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
     every: Interval = Field(Interval(25, "%"), description="Length of a step.")
     factor: float = Field(0.1, gt=0, le=1, description="Factor by which the learning rate is multiplied.")
 
@@ -121,7 +122,7 @@ class OneCycleConfig(Section):
 SCHEDULES = ("constant", "cosine", "step", "one_cycle")
 
 
-class CustomScheduleConfig(Section):
+class CustomScheduleConfig(_Warmed):
     """Your own schedule, by the dotted path of a function `curve(peak, updates, **options)`.
 
     It is given the peak, the number of updates of the whole run, and all other keys; it returns a function from an
@@ -130,7 +131,6 @@ class CustomScheduleConfig(Section):
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*SCHEDULES)]
-    warmup: Interval | None = Field(None, description="Linear warm-up: '100 updates', '1 epoch' or '5 %'.")
 
     def options(self) -> dict[str, Any]:
         """Returns the other keyword arguments for the function."""

@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from noether.common.errors import RequestError
+from noether.common.errors import RequestError, SettingError
 from noether.config.distributed import DistributedConfig
 from noether.config.kinds import DatasetConfig, ModelConfig, TaskConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.recipe import Recipe
 from noether.config.section import Section
-from noether.config.setting_error import SettingError
 from noether.config.slurm import SlurmConfig
-from noether.config.tracker import TrackerConfig
-from noether.config.trainer import TrainerConfig
+from noether.config.trainer import TrackerConfig, TrainerConfig
 from noether.registry import settings_of
 
 # Options of components that the user has written, and lines that are copied into the script unchanged.

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
+from noether.common.errors import SettingError
 from noether.common.suggest import did_you_mean, nearest
-from noether.config.setting_error import SettingError
 
 
 class Section(BaseModel):

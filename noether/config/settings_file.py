@@ -48,13 +48,9 @@ def primary_file(hp: str | Path | None) -> Path:
     if not path.exists() and Path(hp).parent == Path("configs") and own.suffix == ".yaml" and own.is_file():
         return own
     if path.is_file():
-        raise RequestError(
-            "not-a-yaml-name",
-            f"{path.name} does not end in .yaml",
-            seen=str(hp),
-            expected="a file named NAME.yaml",
-            fix=f"mv {hp} {Path(hp).with_suffix('.yaml')}",
-        )
+        raise RequestError("not-a-yaml-name", f"{path.name} does not end in .yaml", seen=str(hp),
+                           expected="a file named NAME.yaml",
+                           fix=f"mv {hp} {Path(hp).with_suffix('.yaml')}")  # fmt: skip
     beside = (file.name for file in path.parent.glob("*.y*ml") if file.is_file()) if path.parent.is_dir() else ()
     near = nearest(path.name, beside)
     raise RequestError(
@@ -81,24 +77,16 @@ def check_yaml(
     except RecursionError:
         wrong, seen = "is nested too deeply", "thousands of nested brackets"
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
-        raise RequestError(
-            "settings-file-unreadable",
-            f"cannot read {path}",
-            seen=str(error),
-            expected="a YAML file in UTF-8",
-            fix=f"file {path}      (shows what it is)",
-        ) from None
+        raise RequestError("settings-file-unreadable", f"cannot read {path}", seen=str(error),
+                           expected="a YAML file in UTF-8",
+                           fix=f"file {path}      (shows what it is)") from None  # fmt: skip
     else:
         if content is None or isinstance(content, dict):
             return content or {}
         wrong, seen = "contains no settings", f"a {type(content).__name__}"
-    raise RequestError(
-        "settings-file-content",
-        f"{path} {wrong}",
-        seen=seen,
-        expected="keys and values, such as 'seed: 0'",
-        fix=f"--hp FILE      (another file than {path})",
-    )
+    raise RequestError("settings-file-content", f"{path} {wrong}", seen=seen,
+                       expected="keys and values, such as 'seed: 0'",
+                       fix=f"--hp FILE      (another file than {path})")  # fmt: skip
 
 
 def _yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
@@ -110,10 +98,6 @@ def _yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
         lines = path.read_text(errors="replace").splitlines()
         if line := "".join(lines[mark.line : mark.line + 1]).strip():
             seen = f"{line}   ({problem})"
-    return RequestError(
-        "invalid-yaml",
-        f"{where} is not valid YAML",
-        seen=seen,
-        expected="key: value, indented with spaces",
-        fix=f"fix {'line ' * (mark is not None)}{where}",
-    )
+    return RequestError("invalid-yaml", f"{where} is not valid YAML", seen=seen,
+                        expected="key: value, indented with spaces",
+                        fix=f"fix {'line ' * (mark is not None)}{where}")  # fmt: skip

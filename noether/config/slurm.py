@@ -1,37 +1,22 @@
 """Settings of a Slurm job, and the additional options of sbatch that contradict them."""
 
 import re
-import shlex
 from collections.abc import Mapping
 
 from pydantic import Field, model_validator
 
+from noether.common.errors import SettingError
 from noether.config.section import Section
-from noether.config.setting_error import SettingError
 
-SAME_VALUE: Mapping[str, str] = {
-    "nodes": "nodes",
-    "partition": "slurm_partition",
-    "ntasks-per-node": "tasks_per_node",
-    "tasks-per-node": "tasks_per_node",
-    "cpus-per-task": "cpus_per_task",
-    "account": "slurm_account",
-    "qos": "slurm_qos",
-    "constraint": "slurm_constraint",
-}
-"""Options of sbatch for which the section has a key that takes the same values."""
 OWN_OPTIONS: Mapping[str, str] = {
-    **SAME_VALUE,
-    **dict.fromkeys(("nodelist", "nodefile"), "nodelist"),
+    **{name: name.replace("-", "_") for name in ("nodes", "nodelist", "cpus-per-task", "tasks-per-node")},
+    **{name: f"slurm_{name}" for name in ("partition", "account", "qos", "constraint", "exclude")},
     **dict.fromkeys(("gpus-per-node", "gpus", "gpus-per-task", "gpus-per-socket"), "gpus_per_node"),
-    **dict.fromkeys(("ntasks-per-gpu", "ntasks-per-tres", "ntasks"), "tasks_per_node"),
-    **dict.fromkeys(("output", "error"), "folder"),
-    "exclude": "slurm_exclude",
-    "mem": "mem_gb",
-    "time": "timeout_min",
+    **dict.fromkeys(("ntasks-per-node", "ntasks-per-gpu", "ntasks-per-tres", "ntasks"), "tasks_per_node"),
+    **{"nodefile": "nodelist", "output": "folder", "error": "folder", "mem": "mem_gb", "time": "timeout_min"},
     "signal": "slurm_signal_delay_s",
 }
-"""All options of sbatch for which the section has a key."""
+"""Options of sbatch for which the section has a key; it takes the same values where it has the same name."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -44,11 +29,7 @@ FIXED_OPTIONS: Mapping[str, str] = {
     "test-only": "noether submit --dry-run …",
 }
 """Options that `noether submit` needs for itself, to requeue the job or find it again, and what to use instead."""
-EXCLUSIVE_OPTIONS: Mapping[str, str] = {
-    "mem-per-cpu": "mem_gb",
-    "mem-per-gpu": "mem_gb",
-    "cpus-per-gpu": "cpus_per_task",
-}
+EXCLUSIVE_OPTIONS = {"mem-per-cpu": "mem_gb", "mem-per-gpu": "mem_gb", "cpus-per-gpu": "cpus_per_task"}
 """Options that sbatch accepts only if a certain key of the section is not set."""
 
 
@@ -119,14 +100,10 @@ class SlurmConfig(Section):
         if gpus is not None and gpus < 0:
             raise SettingError("gpus-negative", "gpus_per_node", ": must not be negative", value=self.gpus_per_node)
         if gpus and self.tasks_per_node not in (None, 1, gpus):
-            raise SettingError(
-                "tasks-against-gpus",
-                "tasks_per_node",
-                f" contradicts slurm.gpus_per_node={self.gpus_per_node}",
-                value=self.tasks_per_node,
-                expected="one task per GPU, or one task per node, which starts a rank per GPU itself",
-                fix=f"slurm.tasks_per_node={gpus}      (or leave it out)",
-            )
+            raise SettingError("tasks-against-gpus", "tasks_per_node",
+                               f" contradicts slurm.gpus_per_node={self.gpus_per_node}", value=self.tasks_per_node,
+                               expected="one task per GPU, or one task per node, which starts a rank per GPU itself",
+                               fix=f"slurm.tasks_per_node={gpus}      (or leave it out)")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -152,47 +129,37 @@ class SlurmConfig(Section):
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
                 problem = f": {name!r} is not a long option of sbatch; write mail-type: END"
                 raise SettingError("not-an-sbatch-option", "slurm_additional_parameters", problem)
-            setting = f"slurm_additional_parameters.{name}"
-            own, option = f"slurm.{setting}", _in_full(option)
+            setting, option = f"slurm_additional_parameters.{name}", _in_full(option)
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
+                count = str(value).removeprefix("gpu:") if re.fullmatch(r"gpu(:\w+)?:\d+", str(value)) else "VALUE"
                 raise SettingError(
                     "gpu-option-has-a-setting",
                     setting,
                     " asks for GPUs, for which there is a setting",
                     value=value,
                     expected="slurm.gpus_per_node, which determines the tasks per node and the plan of the job",
-                    fix=_gpus_fix(self, own, option, str(value)),
+                    fix=f"slurm.gpus_per_node={count}      (in place of slurm.{setting})",
                 )
-            if option in OWN_OPTIONS:
-                key = f"slurm.{OWN_OPTIONS[option]}"
-                fix = f"{key}={value if option in SAME_VALUE else 'VALUE'}      (in place of {own})"
+            if key := OWN_OPTIONS.get(option):
+                same = option.replace("-", "_") == key.removeprefix("slurm_")
                 raise SettingError(
                     "option-has-a-setting",
                     setting,
                     f": --{option} has its own setting",
                     value=value,
-                    expected=f"{key}, which the plan of the job uses",
-                    fix=_gpus_fix(self, own, option, str(value)) if key == "slurm.gpus_per_node" else fix,
+                    expected=f"slurm.{key}, which the plan of the job uses",
+                    fix=f"slurm.{key}={value if same else 'VALUE'}      (in place of slurm.{setting})",
                 )
             if option in FIXED_OPTIONS:
-                raise SettingError(
-                    "option-is-ours",
-                    setting,
-                    f": --{option} is set by noether submit",
-                    value=value,
-                    expected="other options: this one is needed to requeue the run and to find it",
-                    fix=FIXED_OPTIONS[option].format(name=own),
-                )
+                raise SettingError("option-is-ours", setting, f": --{option} is set by noether submit", value=value,
+                                   expected="other options: this one is needed to requeue the run and to find it",
+                                   fix=FIXED_OPTIONS[option].format(name=f"slurm.{setting}"))  # fmt: skip
             beside = EXCLUSIVE_OPTIONS.get(option)
             if beside and getattr(self, beside) is not None:
-                raise SettingError(
-                    "option-contradicts-setting",
-                    setting,
-                    f" contradicts slurm.{beside}={getattr(self, beside)}",
-                    value=value,
-                    expected="one of the two: sbatch refuses both together",
-                    fix=f"slurm.{beside}=null      (or leave {own} out)",
-                )
+                raise SettingError("option-contradicts-setting", setting,
+                                   f" contradicts slurm.{beside}={getattr(self, beside)}", value=value,
+                                   expected="one of the two: sbatch refuses both together",
+                                   fix=f"slurm.{beside}=null      (or leave slurm.{setting} out)")  # fmt: skip
         return self
 
 
@@ -200,20 +167,3 @@ def _in_full(option: str) -> str:
     """Returns the full name of an abbreviated option, as sbatch would read it (getopt_long), if it is listed here."""
     known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
     return option if option in known else next((name for name in known if name.startswith(option)), option)
-
-
-def _gpus_fix(slurm: SlurmConfig, own: str, option: str, value: str) -> str:
-    """Returns the setting for GPUs that were asked for by another option, and the other resources of a --gres."""
-    parts = value.split(",")
-    asked = next((part for part in parts if "gpu" in re.split(r"[:=/]", part)), parts[0])
-    others = [part for part in parts if part != asked] if option == "gres" else []
-    kind, _, number = re.sub(r"^(gres[/:])?gpu\b[:=]?", "", asked).rpartition(":")
-    count = int(number or 1) if not number or number.isdigit() else None
-    if count is not None and option == "gpus":
-        count = count // slurm.nodes if count % slurm.nodes == 0 else None
-    elif count is not None and option in ("gpus-per-task", "tres-per-task"):
-        count *= slurm.tasks_per_node or 1
-    elif option == "gpus-per-socket":
-        count = None
-    fix = f"slurm.gpus_per_node={f'{kind}:' * bool(kind)}{'VALUE' if count is None else count}"
-    return f"{fix} {own}={shlex.quote(','.join(others))}" if others else f"{fix}      (in place of {own})"

@@ -11,6 +11,11 @@ from hydra.errors import HydraException
 
 from noether.common.errors import RequestError
 
+_BETWEEN_COMMAS = re.compile(
+    r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\([^)]*\)|{[^}]*}|[^\\,'"])+""", re.DOTALL
+)
+"""What is between the commas that are outside quotes and brackets."""
+
 
 def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:
     """Returns the overrides of each run of a sweep; the last key with several values varies fastest.
@@ -44,13 +49,9 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
                 else shlex.join(["noether", verb, *(one if one != text else distinct[0] for one in overrides)]),
             )
     if all(len(values) == 1 for values in choices):
-        raise RequestError(
-            "nothing-to-sweep",
-            "-m trains a run for each value, and no setting has several",
-            seen=" ".join(overrides) or "no settings",
-            expected="a list such as seed=1,2,3",
-            fix="leave -m out      (or add seed=1,2,3)",
-        )
+        raise RequestError("nothing-to-sweep", "-m trains a run for each value, and no setting has several",
+                           seen=" ".join(overrides) or "no settings", expected="a list such as seed=1,2,3",
+                           fix="leave -m out      (or add seed=1,2,3)")  # fmt: skip
     return [list(run) for run in product(*choices)]
 
 
@@ -86,33 +87,13 @@ def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
 def _values(override: Override, text: str) -> list[str]:
     if override.is_interval_sweep() or isinstance(override.value(), Glob):
         key = override.get_key_element()
-        raise RequestError(
-            "no-sweep-values",
-            f"{key} has no list of values",
-            seen=text,
-            expected="a list, choice(…) or range(…)",
-            fix=f"{key}=VALUE,VALUE",
-        )
+        raise RequestError("no-sweep-values", f"{key} has no list of values", seen=text,
+                           expected="a list, choice(…) or range(…)", fix=f"{key}=VALUE,VALUE")  # fmt: skip
     # As they were written, because Hydra rewrites some (1_1 becomes 11), unless they are made, as by range(…).
     values = list(override.sweep_string_iterator())
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)
-    pieces = [piece.strip() for piece in _between_commas(inner[1] if inner else written)]
+    pieces = [piece.strip() for piece in _BETWEEN_COMMAS.findall(inner[1] if inner else written)]
     if len(pieces) == len(values) and (inner or len(pieces) > 1):
         values = pieces
     return [f"{override.get_key_element()}={value}" for value in values]
-
-
-def _between_commas(text: str) -> list[str]:
-    """Splits at the commas outside quotes and brackets."""
-    tokens = re.findall(
-        r"""\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|,|[^\\'"\[({\])},]+""", text, re.DOTALL
-    )
-    pieces, depth = [""], 0
-    for token in tokens:
-        depth += (token in ("[", "(", "{")) - (token in ("]", ")", "}"))
-        if token == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += token
-    return pieces

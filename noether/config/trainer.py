@@ -1,13 +1,13 @@
-"""Settings of the training loop: batches, length, precision, intervals."""
+"""Settings of the training loop (batches, length, precision, intervals), and of where its numbers go."""
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from noether.common.errors import RequestError
+from noether.common.errors import RequestError, SettingError
+from noether.common.suggest import nearest
 from noether.config.interval import Interval
 from noether.config.section import Section
-from noether.config.setting_error import SettingError
 
 LENGTHS = ("max_epochs", "max_updates", "max_samples")
 
@@ -103,13 +103,11 @@ class TrainerConfig(Section):
     def _one_length(self) -> "TrainerConfig":
         given = [f"trainer.{name}={value}" for name in LENGTHS if (value := getattr(self, name)) is not None]
         if len(given) != 1:
-            raise RequestError(
-                "run-length",
-                f"the length of the run is set {len(given)} times" if given else "the run has no length",
-                seen=" and ".join(given) or f"none of {', '.join(LENGTHS)}",
-                expected=f"exactly one of {', '.join(LENGTHS)}",
-                fix=given[0] if given else "trainer.max_epochs=60",
-            )
+            raise RequestError("run-length",
+                               f"the length of the run is set {len(given)} times" if given else "the run has no length",
+                               seen=" and ".join(given) or f"none of {', '.join(LENGTHS)}",
+                               expected=f"exactly one of {', '.join(LENGTHS)}",
+                               fix=given[0] if given else "trainer.max_epochs=60")  # fmt: skip
         for name in ("log_every", "evaluate_every", "checkpoint_every", "profile"):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
@@ -126,10 +124,31 @@ class TrainerConfig(Section):
     @model_validator(mode="after")
     def _positive_batch(self) -> "TrainerConfig":
         if isinstance(self.max_batch_size, int) and self.max_batch_size < 1:
-            raise SettingError(
-                "batch-size-below-one",
-                "max_batch_size",
-                ": must be at least 1, auto or null",
-                value=self.max_batch_size,
-            )
+            raise SettingError("batch-size-below-one", "max_batch_size", ": must be at least 1, auto or null",
+                               value=self.max_batch_size)  # fmt: skip
         return self
+
+
+SERVICES = ("wandb", "mlflow")
+"""The services that noether supports; their classes are in `noether/runs/tracking/services.py`."""
+
+
+class TrackerConfig(Section):
+    """Where a run's numbers go, besides the console and metrics.jsonl."""
+
+    tensorboard: bool = Field(True, description="Write event files to tensorboard/ in the run folder.")
+    services: tuple[str, ...] = Field(
+        (), description="Additional trackers, one or more of wandb, mlflow and the dotted path of your own."
+    )
+    report: bool = Field(True, description="Write report.html at the end of the run.")
+
+    @field_validator("services")
+    @classmethod
+    def _services_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in SERVICES and "." not in name:
+                near = nearest(name, SERVICES)
+                meant = f"; did you mean {near}?" if near else ""
+                problem = f"there is no tracker {name}: {', '.join(SERVICES)}, or a dotted path{meant}"
+                raise SettingError("unknown-tracker", "", problem)
+        return names

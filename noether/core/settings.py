@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from noether.common.errors import SettingError
 from noether.config.section import ComponentSection, DatasetSection
-from noether.config.setting_error import SettingError
 
 
 class MnistDatasetConfig(DatasetSection):

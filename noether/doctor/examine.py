@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.flags import number_of
 from noether.common.numbers import counted
+from noether.common.suggest import number_of
 from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
 from noether.doctor.diagnosis import Diagnosis, refused

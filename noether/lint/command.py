@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.flags import one_of
+from noether.common.suggest import one_of
 from noether.lint.check import Report, lint_files, lint_text
 from noether.lint.finding import Finding, apply
 from noether.lint.formats import FORMATS, render

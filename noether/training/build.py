@@ -13,7 +13,7 @@ from noether.checkpoints.named import named_weights
 from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint
 from noether.common.errors import EndedByAnother, RequestError
 from noether.common.numbers import counted
-from noether.common.stamped_file import StampedFile
+from noether.common.plain_file import StampedFile
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.checkpoints.chosen_model import ChosenModel, WantedModel, choose_model, run_here
-from noether.common.flags import one_of
+from noether.common.suggest import one_of
 from noether.core.data.build import prepare_data
 
 

@@ -13,8 +13,8 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode, RequestError
+from noether.common.numbers import strict_json
 from noether.common.refused_disk import refusals_told
-from noether.common.strict_json import strict_json
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.core.data.about import about_data, sample_name
 from noether.core.data.loader import Batch, Dataset

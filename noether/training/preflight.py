@@ -12,7 +12,7 @@ from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
-from noether.common.stamped_file import StampedFile
+from noether.common.plain_file import StampedFile
 from noether.config.kinds import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig

@@ -11,9 +11,9 @@ from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
+from noether.common.plain_file import StampedFile
 from noether.common.refused_disk import refusals_told
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
-from noether.common.stamped_file import StampedFile
 from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.flags import number_of
+from noether.common.suggest import number_of
 from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, existing_run
 

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 from starlette.types import ASGIApp
 
-from noether.common.strict_json import strict_json
+from noether.common.numbers import strict_json
 from noether.runs.metrics import Metrics, weights_name
 from noether.runs.records import finite_values
 from noether.runs.report.palette import BANDS, COLOURS

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Sequence
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.flags import number_of
 from noether.common.shown import shown_name
+from noether.common.suggest import number_of
 from noether.watch.watched_runs import WatchedRuns, find_runs
 
 PORT = 8642

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from noether.cli.entry import dispatch
-from noether.config.compose import load_config
-from noether.config.origins import DEFAULT, TYPED, settings_with_origins
+from noether.config.compose import DEFAULT, TYPED, load_config, settings_with_origins
 from noether.config.section import flat
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from noether.common.strict_json import strict_json
+from noether.common.numbers import strict_json
 from noether.common.whole_file import write_json
 
 

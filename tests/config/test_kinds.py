@@ -9,7 +9,6 @@ from noether.config.compose import load_config
 
 NEW_KINDS = {
     "model": (["model.kind=my.Model", "model.width=3"], lambda c: c.model.options(), {"width": 3}),
-    "model-in-any-order": (["model.width=3", "+model.kind=my.Model"], lambda c: c.model.options(), {"width": 3}),
     "model-with-its-group": (["model=transformer", "model.kind=my.Model"], lambda c: c.model.options(), {}),
     "dataset": (
         ["dataset.kind=my.Data", "dataset.points_per_update.surface=5"],
@@ -18,9 +17,7 @@ NEW_KINDS = {
     ),
     "task": (["task.kind=my.Task"], lambda c: c.task.options(), {}),
     "known": (["model.kind=transformer"], lambda c: (c.model.dim, c.model.depth), (192, 12)),
-    "the-same": (["model.kind=upt"], lambda c: c.model.dim, 96),
     "optimizer": (["optimizer.kind=sgd"], lambda c: c.optimizer.kind, "sgd"),
-    "schedule": (["schedule.kind=one_cycle"], lambda c: c.schedule.kind, "one_cycle"),
 }
 
 
@@ -34,7 +31,6 @@ def test_a_new_kind_drops_the_options_of_the_old_one(overrides, read, expected) 
 
 APART = {
     "digits-without-task-and-model": ("dataset=mnist",),
-    "digits-for-upt": ("dataset=mnist", "task=classification"),
     "cars-for-the-convolutional-net": ("model=convnet", "task=classification"),
 }
 

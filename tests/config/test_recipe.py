@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from noether.config.compose import load_config
-from noether.config.origins import settings_with_origins
+from noether.config.compose import load_config, settings_with_origins
 from noether.launch.planning.plan import plan_run
 from noether.physics.cases.recipe import choose_recipe
 
@@ -36,11 +35,6 @@ def prepared(folder, training: int, validation: int = 0, sets: tuple[str, ...] =
 def test_batch_and_length_follow_from_the_cases(cases, words, expected, tmp_path) -> None:
     trainer = load_config(["dataset=cases", prepared(tmp_path, **cases), *words]).trainer
     assert (trainer.effective_batch_size, trainer.max_updates) == expected
-
-
-def test_epochs_typed_replace_the_length(tmp_path) -> None:
-    trainer = load_config(["dataset=cases", prepared(tmp_path, 64), "trainer.max_epochs=3"]).trainer
-    assert (trainer.max_epochs, trainer.max_updates) == (3, None)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"splits": 3}', '{"splits": {"train": 3}}'])

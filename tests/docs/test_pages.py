@@ -25,11 +25,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def blocks() -> Iterator[Any]:
-    for page in (
-        REPOSITORY / "README.md",
-        REPOSITORY / "CONTRIBUTING.md",
-        *sorted((REPOSITORY / "docs").rglob("*.md")),
-    ):
+    for page in (*REPOSITORY.glob("[CR]*.md"), *sorted((REPOSITORY / "docs").rglob("*.md"))):
         for found in BLOCK.finditer(page.read_text()):
             line = page.read_text()[: found.start()].count("\n") + 1
             yield pytest.param(*found.groups(), id=f"{page.relative_to(REPOSITORY)}:{line}")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.lint import precision
 from noether.cli.binding import read_train_line
 from noether.lint import shell
 from noether.lint.check import MAX_SIZE, lint_text
@@ -175,6 +174,8 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
 
 
 def test_the_page_is_written_from_the_rules_and_the_list() -> None:
+    from benchmarks.lint import precision
+
     assert precision.PAGE.read_text() == precision.page(precision.read_list()), "run `make docs`"
 
 

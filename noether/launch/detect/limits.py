@@ -5,7 +5,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.common.cgroups import number_in, own_groups
+from noether.common.cpus import number_in, own_groups
 from noether.common.errors import RequestError
 
 MOST_DESCRIPTORS = 1 << 20

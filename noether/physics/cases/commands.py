@@ -12,9 +12,8 @@ from noether.common.console import Console
 from noether.common.cpus import usable_cpus
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode, RequestError
-from noether.common.flags import number_of
-from noether.common.numbers import first_of
-from noether.common.strict_json import strict_json
+from noether.common.numbers import first_of, strict_json
+from noether.common.suggest import number_of
 from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.core.data.build import data_source, open_splits

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from noether.common.errors import RequestError, one_line
-from noether.common.strict_json import strict_json
+from noether.common.numbers import strict_json
 from noether.common.whole_file import write_whole
 from noether.physics.cases.case_map import CaseMap
 from noether.physics.cases.store import FORMAT_VERSION, refuse_missing

@@ -8,9 +8,8 @@ from shlex import quote
 
 from noether.checkpoints.chosen_model import ChosenModel, WantedModel, choose_model, run_here
 from noether.common.errors import RequestError
-from noether.common.flags import number_of, one_of
 from noether.common.numbers import LENGTHS
-from noether.common.suggest import nearest
+from noether.common.suggest import nearest, number_of, one_of
 from noether.core.data.build import prepare_data
 from noether.physics.predict.vtk_output import check_suffix
 from noether.physics.uncertainty.members import check_members, read_calibration

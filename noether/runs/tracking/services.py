@@ -57,7 +57,7 @@ CLASSES = {
     "wandb": "noether.runs.tracking.wandb_service.WandbService",
     "mlflow": "noether.runs.tracking.mlflow_service.MlflowService",
 }
-"""The class of each name in `noether.config.tracker.SERVICES`."""
+"""The class of each name in `noether.config.trainer.SERVICES`."""
 _ONE_AT_A_TIME = threading.Lock()  # Services open at the same time, and their ids are in one file.
 
 
