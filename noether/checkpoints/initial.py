@@ -63,8 +63,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
         model: freshly drawn.
         file: from `named_weights`.
 
-    Raises:
-        RequestError: it cannot be read, or has changed since it was named, or not one tensor matches.
+    RequestError: it cannot be read, or has changed since it was named, or not one tensor matches.
     """
     path = file.path
     try:
@@ -108,8 +107,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     """Stops training the parameters whose names match a pattern (* and ? stand for anything), and returns them.
 
-    Raises:
-        RequestError: a pattern matches no parameter.
+    RequestError: a pattern matches no parameter.
     """
     names = [name for name, _ in model.named_parameters()]
     frozen: set[str] = set()

@@ -29,8 +29,7 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
         fix: the line that names another checkpoint, with {} for its name.
         whole: False reads meta.json alone, not the gigabytes that it names.
 
-    Raises:
-        RequestError: there is none of this name, or it is damaged.
+    RequestError: there is none of this name, or it is damaged.
     """
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
     if not found:
@@ -64,8 +63,7 @@ def named_weights(where: str) -> StampedFile:
 
     What lies in a checkpoint or has its digest beside it is verified; of a run it is the best one and no other.
 
-    Raises:
-        RequestError: none is there, or it is not as it was written.
+    RequestError: none is there, or it is not as it was written.
     """
     path = Path(where).expanduser()
     if path.is_file() and not (path.parent / META).exists():

@@ -43,8 +43,7 @@ class Call(Memberless):
 def bind(words: Sequence[str], engine: str = "") -> Call:
     """Return the call that a command line asks for, which may be Fire's help; `engine` is whose container this is in.
 
-    Raises:
-        RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
+    RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """
     line, for_fire = _spelled_out(list(words))
     if for_fire[:1] == ["--completion"]:

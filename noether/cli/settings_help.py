@@ -38,8 +38,7 @@ def section_help(section: str) -> str:
 def setting_help(name: str) -> str:
     """Returns the text of `noether help trainer.max_epochs`: one setting, with its type, default and plain value.
 
-    Raises:
-        RequestError: there is no such setting; the fix names the one that was meant.
+    RequestError: there is no such setting; the fix names the one that was meant.
     """
     known = settings()
     if name in known:

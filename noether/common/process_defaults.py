@@ -59,8 +59,7 @@ def process_defaults(
 def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
     """Apply `process_defaults` to this process, and make the folders that are named.
 
-    Raises:
-        RequestError: where no folder of this machine can be written, or another user's is in the way.
+    RequestError: where no folder of this machine can be written, or another user's is in the way.
     """
     try:
         temporary = Path(tempfile.gettempdir())
@@ -91,8 +90,7 @@ def own_folder(temporary: Path) -> Path:
 
     Where another user made it, it is a link, or others can write to it, one with a random name is made, and said so.
 
-    Raises:
-        RequestError: no folder can be made.
+    RequestError: no folder can be made.
     """
     user_id = os.getuid()
     folder = temporary / f"noether-{user_id}"

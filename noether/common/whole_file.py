@@ -35,8 +35,7 @@ class Publisher:
 
         Between the two renames of a replaced folder a kill leaves it under another name, which ends with ASIDE.
 
-        Raises:
-            OSError: where the disk refuses; `path` is as it was.
+        OSError: where the disk refuses; `path` is as it was.
         """
         if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
@@ -53,8 +52,7 @@ class Publisher:
     def drop(self, path: Path) -> None:
         """Removes a file or a folder. A removal that is cut short leaves nothing under the name.
 
-        Raises:
-            OSError: where the disk refuses; `path` is as it was.
+        OSError: where the disk refuses; `path` is as it was.
         """
         doomed = _beside(path, ".removed")
         with suppress(FileNotFoundError):

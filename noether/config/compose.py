@@ -40,8 +40,7 @@ def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunCo
         hp: a YAML file in any folder, which may use the groups of the configs folder. If it has no `defaults` list, it
             changes the default configuration. None: the default configuration.
 
-    Raises:
-        RequestError: a setting is wrong. The error names the key, what was expected, and the line to change.
+    RequestError: a setting is wrong. The error names the key, what was expected, and the line to change.
     """
     settings, recipe = with_recipe(compose_settings(overrides, hp))
     return validate(settings).chosen_by(recipe)
@@ -50,8 +49,7 @@ def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunCo
 def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[list[list[str]], list[RunConfig]]:
     """Returns the overrides and the configuration of each run of a sweep; `verb` is the command that was typed.
 
-    Raises:
-        RequestError: as `expand_sweep` and `load_config`; or `resume` names a run, which cannot be that of each.
+    RequestError: as `expand_sweep` and `load_config`; or `resume` names a run, which cannot be that of each.
     """
     expanded = expand_sweep(overrides, verb)
     configs = [load_config(words, hp) for words in expanded]
@@ -69,11 +67,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> 
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Reads the overrides of one run.
-
-    Raises:
-        RequestError: a word is not an override, or a setting has several values.
-    """
+    """Reads the overrides of one run. RequestError: a word is not an override, or a setting has several values."""
     parsed = []
     for place, text in enumerate(overrides):
         try:
@@ -139,8 +133,7 @@ def _unreadable(text: str, following: Sequence[str]) -> RequestError:
 def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str, list[str]]:
     """Returns the options that the overrides choose, by their group: none for a group that is left out by `~group`.
 
-    Raises:
-        RequestError: there is no such option or group.
+    RequestError: there is no such option or group.
     """
     chosen: dict[str, list[str]] = {}
     for override in overrides:
@@ -212,8 +205,7 @@ def laid_over(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
 def validate(settings: dict[str, Any]) -> RunConfig:
     """Checks plain settings against the schema and returns the configuration.
 
-    Raises:
-        RequestError: names each wrong key, the nearest valid key for an unknown one, and the line to change.
+    RequestError: names each wrong key, the nearest valid key for an unknown one, and the line to change.
     """
     try:
         return RunConfig.model_validate(settings)
@@ -256,8 +248,7 @@ def _origin(file: Path | None) -> str:
 def read_dumped(path: Path) -> RunConfig:
     """Reads a run's config.yaml, as `dump_config` wrote it: plain values. It has no `defaults`, and `${}` is text.
 
-    Raises:
-        RequestError: it cannot be read, or is not what `dump_config` writes.
+    RequestError: it cannot be read, or is not what `dump_config` writes.
     """
     return validate(dumped_layer(path).settings)
 

@@ -36,8 +36,7 @@ class DistributedConfig(Section):
 def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> DistributedConfig:
     """Returns the settings with `timeout_s` from DISTRIBUTED_TIMEOUT_S, if that is set.
 
-    Raises:
-        RequestError: the variable is not a number of seconds above 0.
+    RequestError: the variable is not a number of seconds above 0.
     """
     text = environ.get(TIMEOUT_VARIABLE, "").strip()
     if not text:

@@ -28,8 +28,7 @@ Place = tuple[str | int, ...]
 def interpolated(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings with every `${…}` replaced. OmegaConf's resolvers, which any code may add to, are not asked.
 
-    Raises:
-        RequestError: `${…}` names no setting, itself, a variable that may not be read, or cannot be read.
+    RequestError: `${…}` names no setting, itself, a variable that may not be read, or cannot be read.
     """
     walk = _Interpolation(settings)
     return {name: walk.replaced(value, (name,)) for name, value in settings.items()}

@@ -54,8 +54,7 @@ def layers_of(
     `typed` has the options that the command line chooses, none for a group that it leaves out; `known` is the content
     of a file that was read already.
 
-    Raises:
-        RequestError: a list names what there is not, itself, or a form that is not supported.
+    RequestError: a list names what there is not, itself, or a form that is not supported.
     """
     chosen, appended = dict(typed), dict[str, Sequence[str]]()
     while True:

@@ -181,8 +181,7 @@ def refuse_control_characters(settings: Mapping[str, Any]) -> None:
     A line end would end a comment of the job script, and the text after it would be executed. It would also break up
     the rows of files that hold one row per line.
 
-    Raises:
-        RequestError: a setting has such characters. The fix is the setting without them.
+    RequestError: a setting has such characters. The fix is the setting without them.
     """
     for name, value in _texts(settings, ""):
         bad = [letter for letter in value if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]

@@ -35,8 +35,7 @@ YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list
 def primary_file(hp: str | Path | None) -> Path:
     """Returns the file that `--hp` names, or for None the default configuration.
 
-    Raises:
-        RequestError: there is no such file, or its name does not end in .yaml.
+    RequestError: there is no such file, or its name does not end in .yaml.
     """
     if hp is None:
         return configs_folder() / DEFAULT_CONFIG
@@ -67,8 +66,7 @@ def check_yaml(
 ) -> dict[str, Any]:
     """Returns the plain content of a file of settings.
 
-    Raises:
-        RequestError: it is not YAML, not UTF-8, or not keys and values.
+    RequestError: it is not YAML, not UTF-8, or not keys and values.
     """
     try:
         content = yaml.load(read(path).decode(), loader)

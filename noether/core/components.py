@@ -35,8 +35,7 @@ class Component:
     def find(self) -> Callable[..., Any]:
         """Returns the class or function, and checks that the options fit it; nothing is built.
 
-        Raises:
-            RequestError: no such kind, or an option that it does not have or lacks.
+        RequestError: no such kind, or an option that it does not have or lacks.
         """
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
@@ -56,8 +55,7 @@ class Component:
     def build(self) -> Any:
         """Returns what the class or function makes of the options.
 
-        Raises:
-            RequestError: as of `find`, or it is not an instance of `base`.
+        RequestError: as of `find`, or it is not an instance of `base`.
         """
         factory = self.find()
         named = {parameter.name for parameter in _parameters(factory)} if self.offered else set()

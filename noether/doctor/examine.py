@@ -57,10 +57,7 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     """Examine this machine, or the job this process is part of; return 0 if no error was found, otherwise 1.
 
     The configuration is read under the watchdog, because its files may be on a dead file system. `seconds` is the time
-    limit for everything.
-
-    Raises:
-        RequestError: the configuration is wrong.
+    limit for everything. RequestError: the configuration is wrong.
     """
     report = DoctorReport()
     clock = TimeBudget(seconds)

@@ -114,8 +114,7 @@ def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
 def read_xids(path: Path = Path("/dev/kmsg")) -> tuple[tuple[str, int], ...]:
     """Return the GPU errors in the kernel log as (address, Xid number), without repeats, in the order of the log.
 
-    Raises:
-        OSError: this user may not read it.
+    OSError: this user may not read it.
     """
     descriptor, log = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
     # The end of the log; or the kernel overwrote part of it during the read: what was read counts.

@@ -26,8 +26,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
         project: the folder to make, whose last part is the project's name.
         dry_run: list the files and write nothing.
 
-    Raises:
-        RequestError: the name cannot be a Python package, or the folder already exists or cannot be written.
+    RequestError: the name cannot be a Python package, or the folder already exists or cannot be written.
     """
     folder = Path(project).expanduser()
     _refuse_existing(folder)
@@ -55,8 +54,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
 def package_name(folder: Path) -> str:
     """Returns the Python package of the project in this folder: heat_rod for heat-rod.
 
-    Raises:
-        RequestError: Python could not import it, or it would hide a module that is there.
+    RequestError: Python could not import it, or it would hide a module that is there.
     """
     package = folder.name.replace("-", "_")
     usable = re.sub(r"\W+", "_", package, flags=re.ASCII).strip("_").lower()

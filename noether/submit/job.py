@@ -140,8 +140,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 def plan_job(config: RunConfig) -> RunPlan:
     """Plans a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
 
-    Raises:
-        RequestError: `train` would raise it there too.
+    RequestError: `train` would raise it there too.
     """
     slurm = config.slurm
     gpus = slurm.gpu_count
@@ -154,8 +153,7 @@ def plan_job(config: RunConfig) -> RunPlan:
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     """Returns the variables that srun will set for rank 0 of the job.
 
-    Raises:
-        RequestError: the node list cannot be read, or names more nodes than are asked for.
+    RequestError: the node list cannot be read, or names more nodes than are asked for.
     """
     named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
     if len(named) > slurm.nodes:

@@ -26,8 +26,7 @@ def submit_here(
 ) -> int:
     """Checks a job and submits the script that `--print` shows.
 
-    Raises:
-        RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
+    RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
     if dry_run:

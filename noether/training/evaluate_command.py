@@ -22,8 +22,7 @@ class EvaluateRequest:
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
     """Evaluates a split and prints the metrics; those of the test split are kept, and the report shows them.
 
-    Raises:
-        RequestError: no such split.
+    RequestError: no such split.
     """
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)

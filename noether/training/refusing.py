@@ -41,8 +41,7 @@ class Start:
     def hold_ports(self, placement: Placement, info: RunInfo) -> RunPorts:
         """Holds the run's ports, unless they are held; one that cannot be had is not asked for again.
 
-        Raises:
-            RequestError: a port is taken, or may not be bound.
+        RequestError: a port is taken, or may not be bound.
         """
         if self.ports is None:
             self.placement, self.info, self.ports = placement, info, RunPorts()
@@ -56,10 +55,7 @@ def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> I
 
     At the latest after distributed.init_timeout_s, or two minutes. Without valid settings, nobody is told where the run
     has no job, as only they say where rank 0 is. `adapt` makes what the processes of the command are given of what a
-    run's are.
-
-    Raises:
-        RequestError: in place of the error, which follows from it: the hosts have other settings.
+    run's are. RequestError: in place of the error, which follows from it: the hosts have other settings.
     """
     start = Start()
     try:

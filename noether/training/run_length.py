@@ -35,8 +35,7 @@ class RunLength:
 def plan_length(order: GlobalOrder, trainer: TrainerConfig) -> RunLength:
     """Converts the length that the settings give (epochs, updates or samples) into updates.
 
-    Raises:
-        RequestError: the training split is smaller than one effective batch.
+    RequestError: the training split is smaller than one effective batch.
     """
     effective_batch_size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
     if not updates_per_epoch:

@@ -21,8 +21,7 @@ T = TypeVar("T")
 def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
     """Opens a plain file inside `root` for reading.
 
-    Raises:
-        OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
+    OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
     """
     with open_plain(path) as file:
         if not _lies_in(root, path):
@@ -79,8 +78,7 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
     Without a start, or where the file is shorter than it or has grown by more than TAIL since, the text is the file's
     end, from the beginning of a line on. A character that is not whole yet is left for the next time.
 
-    Raises:
-        OSError: it cannot be read.
+    OSError: it cannot be read.
     """
     with opened_inside(folder.path, path) as file:
         size = os.fstat(file.fileno()).st_size

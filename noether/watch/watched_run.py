@@ -179,8 +179,7 @@ class WatchedRun:
     def log(self, rank: int | None, start: int | None) -> dict[str, Any]:
         """Returns what stands in a rank's log from a byte on, as `log_part`.
 
-        Raises:
-            OSError: there is none, or it cannot be read.
+        OSError: there is none, or it cannot be read.
         """
         path = self._logs().get(-1 if rank is None else rank)
         if path is None:

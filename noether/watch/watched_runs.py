@@ -47,8 +47,7 @@ class WatchedRuns:
 def find_runs(paths: Sequence[str]) -> WatchedRuns:
     """Returns what `noether watch PATH…` is to show; without a path, the folder `runs`.
 
-    Raises:
-        RequestError: a path is neither a run's folder nor a folder of runs.
+    RequestError: a path is neither a run's folder nor a folder of runs.
     """
     named: list[Path] = []
     folders: list[Path] = []

@@ -31,8 +31,7 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
     `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
     that it takes and returns, for a model that is not written for dictionaries.
 
-    Raises:
-        RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
+    RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
     named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
     offered = {"layout": layout} if layout is not None else {}

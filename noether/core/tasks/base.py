@@ -63,8 +63,7 @@ class Task:
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Looks at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
 
-        Raises:
-            RequestError: the samples cannot be what this task was configured for.
+        RequestError: the samples cannot be what this task was configured for.
         """
 
     def layout(self) -> Layout | None:
@@ -205,8 +204,7 @@ REGISTRY = code_of("task")
 def build_task(kind: str, **options: Any) -> Task:
     """Make the task that `task.kind` names: one of ours, or the user's own by dotted path.
 
-    Raises:
-        RequestError: no such task, not a task, or options that do not fit it.
+    RequestError: no such task, not a task, or options that do not fit it.
     """
     task: Task = Component("task", kind, options, REGISTRY, base=Task).build()
     return task

@@ -86,8 +86,7 @@ def bind_devices(
         setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
         device_counts: how many devices each task of the run sees, if the launcher says; None: as many as this one.
 
-    Raises:
-        RequestError: the number of tasks does not match the number of devices.
+    RequestError: the number of tasks does not match the number of devices.
     """
     if inventory.kind == "cpu":
         return _bind_cpu(task, inventory, setting)
@@ -196,10 +195,7 @@ def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, wo
     """Refuse rank variables that contradict the launcher; return the ones that are set as text, or "".
 
     They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook. WORLD_SIZE
-    may be the number of processes, or of ranks.
-
-    Raises:
-        RequestError: one of the variables has another value.
+    may be the number of processes, or of ranks. RequestError: one of the variables has another value.
     """
     allowed = {
         "RANK": {str(task.rank)},

@@ -58,8 +58,7 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
 
     `absence` says why there are no devices: "no NVIDIA driver answers, …".
 
-    Raises:
-        RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.
+    RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.
     """
     if not (granted := granted_gpus(environ, facts)):
         return
@@ -188,8 +187,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     Returns:
         One device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
 
-    Raises:
-        RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
+    RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
     """
     if mask.strip() in NO_DEVICES:
         return ()

@@ -84,8 +84,7 @@ class Driver:
     def listed(self) -> list[Gpu] | None:
         """Return the GPUs in PCI order; None where the library or the driver is missing.
 
-        Raises:
-            RequestError: there is a driver, and it hangs, fails or does not fit its library.
+        RequestError: there is a driver, and it hangs, fails or does not fit its library.
         """
         if refusal := self.refusal():
             raise refusal

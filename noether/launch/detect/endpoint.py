@@ -45,10 +45,7 @@ def asked_address(
 ) -> tuple[str, str]:
     """Return the host that `master_addr` or MASTER_ADDR asks for, and which of them does; "" and "" if neither.
 
-    `fix` is shown if the two differ.
-
-    Raises:
-        RequestError: the two differ.
+    `fix` is shown if the two differ. RequestError: the two differ.
     """
     both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
     return _only(
@@ -59,8 +56,7 @@ def asked_address(
 def refuse_loopback(address: str, source: str, nodes: int) -> None:
     """Refuse an address at which each of several nodes would look for rank 0 on itself.
 
-    Raises:
-        RequestError: there are several nodes, and `source` asks for a loopback address.
+    RequestError: there are several nodes, and `source` asks for a loopback address.
     """
     if nodes > 1 and is_loopback(address):
         raise RequestError(
@@ -83,8 +79,7 @@ def port_of(
     `otherwise` is the port if none is asked for, with its reason; None: the default. 0, None, MASTER_PORT=0 and an
     empty MASTER_PORT ask for none. `fix` is shown if the two differ or MASTER_PORT is not a port.
 
-    Raises:
-        RequestError: a value is not a port, or the two differ.
+    RequestError: a value is not a port, or the two differ.
     """
     both = {"master_port": str(master_port or ""), "MASTER_PORT": environ.get("MASTER_PORT", "")}
     both = {name: "" if text == "0" else text for name, text in both.items()}
@@ -129,10 +124,7 @@ def refuse_other_master(address: str, first_host: str, source: str) -> None:
     address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
     while the step runs on other nodes, so rank 0 would not listen there and every rank would wait in vain.
 
-    `source` is what `first_host`, the host of rank 0, was read from.
-
-    Raises:
-        RequestError: MASTER_ADDR is another host.
+    `source` is what `first_host`, the host of rank 0, was read from. RequestError: MASTER_ADDR is another host.
     """
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
     if short == first or is_address(address) or short.startswith(first + "-"):
@@ -167,8 +159,7 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     connect early wait in its queue. A loopback endpoint is bound to that address only, so that nothing
     outside the machine can reach the store; any other is bound on every interface.
 
-    Raises:
-        RequestError: the port is taken, or this user may not bind it.
+    RequestError: the port is taken, or this user may not bind it.
     """
     address = ""
     if is_loopback(endpoint.host):  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
@@ -233,8 +224,7 @@ class PublishedPort:
     def write(self, host: str, port: int) -> None:
         """Writes where rank 0 listens. The file appears all at once, so readers never see part of it.
 
-        Raises:
-            OSError: the folder cannot be written.
+        OSError: the folder cannot be written.
         """
         write_json(self.path, {"host": host, "port": port, "identity": str(self.identity)})
 

@@ -54,11 +54,7 @@ class RunIdentity:
 
     @classmethod
     def from_text(cls, text: str) -> "RunIdentity":
-        """Read what `as_text` wrote.
-
-        Raises:
-            ValueError: that is not an identity.
-        """
+        """Read what `as_text` wrote. ValueError: that is not an identity."""
         try:
             read = cls(**json.loads(text))
         except (TypeError, RecursionError) as error:

@@ -36,8 +36,7 @@ from noether.launch.detect.placement import (
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
-    Raises:
-        RequestError: the devices are not here, or two different ports are asked for.
+    RequestError: the devices are not here, or two different ports are asked for.
     """
     inventory = here.inventory
     devices = choose_devices(inventory, request.devices)
@@ -103,8 +102,7 @@ def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple
 
     The port is `master_port`, else MASTER_PORT, else 0, which means a free one that is reserved from the start.
 
-    Raises:
-        RequestError: a value is not a port, or two different ports are asked for.
+    RequestError: a value is not a port, or two different ports are asked for.
     """
     port, source, reason = port_of(master_port, environ, (0, "this process reserves a free port at the start"))
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {reason}"
@@ -116,8 +114,7 @@ COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node
 def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
 
-    Raises:
-        RequestError: `nodes`, `node_rank` and `master_addr` do not fit together.
+    RequestError: `nodes`, `node_rank` and `master_addr` do not fit together.
     """
     if request.nodes is None or request.nodes == 1:
         _refuse_leftovers(request)
@@ -198,8 +195,7 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
 
     `node_rank` is None if the launcher does not number the nodes; `source` is the launcher's evidence.
 
-    Raises:
-        RequestError: a setting differs from what the launcher says.
+    RequestError: a setting differs from what the launcher says.
     """
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
@@ -219,8 +215,7 @@ OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains 
 def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place this pod's workers among those of the Job; return None outside of one, or if each pod is its own run.
 
-    Raises:
-        RequestError: nothing says how many pods there are or where rank 0 is, or a setting contradicts the index.
+    RequestError: nothing says how many pods there are or where rank 0 is, or a setting contradicts the index.
     """
     if not here.environ.get(INDEX) or request.nodes == 1:
         return None

@@ -67,8 +67,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
 
     srun sets PMI_RANK too (--mpi=pmi2), but not MPI_LOCALRANKID; such a process is left to the Slurm launcher.
 
-    Raises:
-        RequestError: some of the variables are missing, or they contradict each other.
+    RequestError: some of the variables are missing, or they contradict each other.
     """
     names = OPEN_MPI if environ.get(OPEN_MPI[0]) else HYDRA
     if not environ.get(names[0]):

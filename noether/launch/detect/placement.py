@@ -145,11 +145,7 @@ def as_pairs(variables: Mapping[str, object]) -> str:
 
 
 def whole_number(environ: Mapping[str, str], name: str) -> int:
-    """Return the value of a launcher's variable that must be a number.
-
-    Raises:
-        RequestError: it is not a number.
-    """
+    """Return the value of a launcher's variable that must be a number. RequestError: it is not a number."""
     text = environ[name]
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)

@@ -47,8 +47,7 @@ def resolve_placement(
 
     `host` is the name of this machine, `nvml` lists the GPUs of the NVIDIA driver.
 
-    Raises:
-        RequestError: the request does not fit this machine, or the environment contradicts itself.
+    RequestError: the request does not fit this machine, or the environment contradicts itself.
     """
     try:
         inventory = find_devices(request, environ, nvml, facts)
@@ -82,8 +81,7 @@ def resolve_or_on_cpus(
 
     Where the ranks meet does not depend on their devices; how many there are, and which are here, may.
 
-    Raises:
-        RequestError: as `resolve_placement`, where CPUs are refused too.
+    RequestError: as `resolve_placement`, where CPUs are refused too.
     """
     try:
         return resolve_placement(request, environ, host, nvml, facts), None
@@ -101,8 +99,7 @@ def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: Proc
 
     Every process refuses. If only the others left, the launcher might kill the first a while later.
 
-    Raises:
-        RequestError: a launcher started several processes.
+    RequestError: a launcher started several processes.
     """
     try:
         placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)

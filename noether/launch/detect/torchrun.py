@@ -48,8 +48,7 @@ class RankedTask(LaunchedTask):
 def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
 
-    Raises:
-        RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
+    RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
     """
     environ = here.environ
     elastic = bool(environ.get("TORCHELASTIC_RUN_ID"))

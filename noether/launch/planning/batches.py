@@ -43,8 +43,7 @@ class BatchPlan:
 def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
     """Divides the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
 
-    Raises:
-        RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
+    RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
     """
     per_rank, rest = divmod(effective_batch_size, world_size)
     if rest:

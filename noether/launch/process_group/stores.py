@@ -33,8 +33,7 @@ from noether.launch.processes.rank_state import MeetingPoint
 def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: float) -> dist.Store:
     """Joins the store that rank 0 serves, on the socket of this descriptor; None for every other rank.
 
-    Raises:
-        EndedByAnother: rank 0 is gone.
+    EndedByAnother: rank 0 is gone.
     """
     try:
         return dist.TCPStore(
@@ -60,8 +59,7 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
 
     Rank 0 writes its `port`; the others give 0. Returns the port.
 
-    Raises:
-        JoinError: the store does not answer, or rank 0 has not written its port in time.
+    JoinError: the store does not answer, or rank 0 has not written its port in time.
     """
     try:
         served = dist.TCPStore(
@@ -235,11 +233,7 @@ class ControlChannel:
         return f"{self._count}/{what}"
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Waits until all keys are there.
-
-        Raises:
-            RanksLate: that took longer than `limit_s`.
-        """
+        """Waits until all keys are there. RanksLate: that took longer than `limit_s`."""
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
             try:

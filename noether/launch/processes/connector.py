@@ -247,8 +247,7 @@ def who_listens(address: str, port: int, caller: Caller, start_key: str, limit_s
 def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
     """Returns the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
 
-    Raises:
-        RequestError: the name has not become known in the time for all to meet, or is another host's.
+    RequestError: the name has not become known in the time for all to meet, or is another host's.
     """
     name, host, limit_s = endpoint.host, caller.host, run_info.distributed.init_timeout_s
     deadline = time.monotonic() + limit_s

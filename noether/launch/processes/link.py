@@ -164,11 +164,7 @@ class Caller:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Caller":
-        """Reads what `as_message` wrote.
-
-        Raises:
-            ValueError: this is not such a line.
-        """
+        """Reads what `as_message` wrote. ValueError: this is not such a line."""
         try:
             ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
             host, nonce = printable(message["host"]), str(message["hello"])
@@ -196,8 +192,7 @@ class Answer:
 def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float) -> Answer:
     """Says who calls, and returns what is answered.
 
-    Raises:
-        Unanswered: nothing came within `limit_s` seconds, or what came is not from the listener of a run.
+    Unanswered: nothing came within `limit_s` seconds, or what came is not from the listener of a run.
     """
     connection.send(caller.as_message())
     message = connection.receive(limit_s)

@@ -47,8 +47,7 @@ def hold_ports(placement: Placement, run_info: RunInfo) -> RunPorts:
     one. Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
     published in a folder that all hosts see.
 
-    Raises:
-        RequestError: the port is taken, and it was asked for, or there is no folder to publish another in.
+    RequestError: the port is taken, and it was asked for, or there is no folder to publish another in.
     """
     ranks = tuple(worker.rank for worker in placement.workers)
     if 0 not in ranks or placement.world_size == 1:

@@ -136,8 +136,7 @@ class ParentLink:
     def meet(self, limit_s: float) -> MeetingPoint:
         """Says that this rank has come, and returns where all meet, once all have come.
 
-        Raises:
-            RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
+        RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
         """
         if self._messages is None:
             raise RuntimeError("a rank of several needs a parent process to meet the others")

@@ -48,8 +48,7 @@ def run_placement(
     `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
     `ports` are those that the caller holds already, and closes.
 
-    Raises:
-        RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
+    RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()

@@ -88,8 +88,7 @@ def start_workers(
     gets rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
     The store's port goes to rank 0, and is closed here.
 
-    Raises:
-        RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
+    RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")

@@ -72,8 +72,7 @@ class ExportedModel:
         Returns:
             Each field (N, C) in its physical unit, vectors in the same axes.
 
-        Raises:
-            RequestError: an array is missing or has another shape.
+        RequestError: an array is missing or has another shape.
         """
         arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
         self._check_lengths(arguments)
@@ -128,8 +127,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
             model.pt2 may; the weights do only where model.json names a model or a task by dotted path.
 
-    Raises:
-        RequestError: the folder holds no export, or not that part of it, or it may run code and is not trusted.
+    RequestError: the folder holds no export, or not that part of it, or it may run code and is not trusted.
     """
     folder = Path(folder)
     try:

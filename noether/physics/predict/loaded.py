@@ -32,8 +32,7 @@ class LoadedRun:
         weights: ema or raw; None: the EMA weights if the run has them.
         trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
 
-    Raises:
-        RequestError: there is no such run, checkpoint or kind of weights, or it names code and is not trusted.
+    RequestError: there is no such run, checkpoint or kind of weights, or it names code and is not trusted.
     """
 
     def __init__(

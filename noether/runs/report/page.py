@@ -52,8 +52,7 @@ def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
 
     The page says what is missing. An older report is replaced at once and whole, by `by`, where it may.
 
-    Raises:
-        OSError: the page cannot be written.
+    OSError: the page cannot be written.
     """
     write_whole(folder.report, render_report(read_run(folder)), by)
     return folder.report

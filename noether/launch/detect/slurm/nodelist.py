@@ -29,8 +29,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
 
     `source` is what an error calls the list, by default the list itself.
 
-    Raises:
-        RequestError: the text is not a node list, or names more than MAX_NODES nodes.
+    RequestError: the text is not a node list, or names more than MAX_NODES nodes.
     """
     names: list[str] = []
     position, rest = 0, f"{text},"
@@ -51,8 +50,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
 def _names_of(item: str, most: int) -> list[str]:
     """Return the names that one item of a list stands for, such as `rack[1-2]node[08-11]-ib`.
 
-    Raises:
-        ValueError: what is wrong with it.
+    ValueError: what is wrong with it.
     """
     literals, brackets = re.split(r"\[.*?\]", item), re.findall(r"\[(.*?)\]", item)
     ranges = [[_range(word) for word in bracket.split(",")] for bracket in brackets]
@@ -79,8 +77,7 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
 
     `source` is what an error calls them, by default the text itself.
 
-    Raises:
-        RequestError: the text is not a list of task counts, a node has no task, or there are more than MAX_NODES nodes.
+    RequestError: the text is not a list of task counts, a node has no task, or there are more than MAX_NODES nodes.
     """
     counts: list[int] = []
     for word in text.split(","):

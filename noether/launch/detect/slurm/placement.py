@@ -143,8 +143,7 @@ def _is_whole_job(environ: Mapping[str, str], task: SrunTask) -> bool:
 def outside_placement(request: LaunchRequest, here: LaunchContext, process: OutsideStep) -> Placement:
     """Place a run on this node of a Slurm job, as launcher "local".
 
-    Raises:
-        RequestError: see `refuse_outside`; or the request does not fit this node.
+    RequestError: see `refuse_outside`; or the request does not fit this node.
     """
     refuse_outside(request, process, here.host)
     local = local_placement(request, here)
@@ -169,8 +168,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
 def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
     """Refuse to train if srun should have started this process. This does not look at the devices.
 
-    Raises:
-        RequestError: see `refuse_outside` and `slurm_process`.
+    RequestError: see `refuse_outside` and `slurm_process`.
     """
     if request.nodes is None and not environ.get("RANK") and mpi_process(environ) is None:
         process = slurm_process(environ, facts)
@@ -181,8 +179,7 @@ def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host:
 def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> None:
     """Refuse to train on only one of a job's nodes, or on a host outside the job.
 
-    Raises:
-        RequestError: the host is outside the allocation, or the job has several nodes and `nodes=1` is not set.
+    RequestError: the host is outside the allocation, or the job has several nodes and `nodes=1` is not set.
     """
     names = {name.partition(".")[0].lower() for name in process.nodes}
     outside = not process.on_node and names and host.partition(".")[0].lower() not in names
@@ -269,8 +266,7 @@ def refuse_uneven_devices(
 ) -> None:
     """Refuse a step with one task per node whose nodes have different numbers of devices, as --gpus may give them.
 
-    Raises:
-        RequestError: the job's number of GPUs is not its number of nodes times the number of devices here.
+    RequestError: the job's number of GPUs is not its number of nodes times the number of devices here.
     """
     total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
     if inventory.kind != "cuda" or request.devices is not None or not total.isdigit():

@@ -75,8 +75,7 @@ def has_slurm() -> bool:
 def queued_jobs() -> dict[str, QueuedJob]:
     """Returns this user's jobs that have not ended, by job id; an empty dict if Slurm is not installed.
 
-    Raises:
-        SlurmError: Slurm does not answer.
+    SlurmError: Slurm does not answer.
     """
     if not has_slurm():
         return {}
@@ -89,11 +88,7 @@ def queued_jobs() -> dict[str, QueuedJob]:
 def run_slurm(
     command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None, *, limit_s: float = 60
 ) -> str:
-    """Runs a Slurm command and returns its output.
-
-    Raises:
-        SlurmError: it failed or did not answer within `limit_s` seconds.
-    """
+    """Runs a Slurm command and returns its output. SlurmError: it failed or did not answer within `limit_s` seconds."""
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=limit_s, env=environ and dict(environ)

@@ -258,8 +258,7 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
     """Return how often Slurm has requeued the job, and the reason.
 
-    Raises:
-        RequestError: SLURM_RESTART_COUNT is not a number.
+    RequestError: SLURM_RESTART_COUNT is not a number.
     """
     if environ.get("SLURM_RESTART_COUNT"):
         count = whole_number(environ, "SLURM_RESTART_COUNT")
