@@ -41,7 +41,7 @@ from noether.launch.planning.batches import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.stores import ControlChannel
 from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.worker import keep_freed_memory
 from noether.runs.tracking.console import ConsoleTracker
 from noether.runs.tracking.tracker import MetricsFile, Trackers
 from noether.training.build import build_run

@@ -35,7 +35,7 @@ from noether.launch.detect.placement import Device, Endpoint, Worker
 from noether.launch.planning.batches import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.worker import keep_freed_memory
 from noether.physics.models import transolver
 from noether.training.build import Run, build_run
 from noether.training.flops import matmul_ceiling

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from noether.physics.models.layers.norms import DIGITS
+from noether.physics.models.layers.blocks import DIGITS
 from noether.physics.models.layers.positions import sincos_embedding
 
 Positions = tuple[Tensor, Tensor]

@@ -15,7 +15,7 @@ import torch
 from record import Arm, at_least_one, finish, parser, row, serve, told
 
 from noether.core.models.build import recompute_blocks
-from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.worker import keep_freed_memory
 from noether.training.update import Updater
 
 

@@ -33,8 +33,7 @@ from noether.physics.predict.loaded import LoadedRun
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Shape
 from noether.physics.settings import EllipsoidDatasetConfig
-from noether.physics.uncertainty.conformal import LEVELS, conformal_quantiles, covered_shares
-from noether.physics.uncertainty.ensemble import scores_of, shape_distance
+from noether.physics.uncertainty.ensemble import LEVELS, conformal_quantiles, covered_shares, scores_of, shape_distance
 
 RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
 STEP = 1e-5  # m, of the exact lift's central differences

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
-from noether.core.data.about import about_data
 from noether.core.data.build import Splits, open_splits
 from noether.core.data.checks import checked_samples, data_identity
+from noether.core.data.layout import about_data
 from noether.core.data.loader import seed_everything, type_like
 from noether.core.data.order import split_validation
 from noether.core.data.points import GEOMETRY, PointSampler, shape_key

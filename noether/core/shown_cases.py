@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noether.common.whole_file import UNFENCED, Publisher, written_whole
 from noether.core.data.loader import Batch
-from noether.core.data.padding import mask_of
+from noether.core.data.points import mask_of
 from noether.core.evaluate import SplitMetrics
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Predictions, Task, by_channel

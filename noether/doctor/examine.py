@@ -19,10 +19,9 @@ from noether.common.numbers import counted
 from noether.common.suggest import number_of
 from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
-from noether.doctor.diagnosis import Diagnosis, refused
 from noether.doctor.host_facts import HostFacts, read_host
 from noether.doctor.participant import TORCH_SHARE, Participant, TimeBudget, follow, lead
-from noether.doctor.report import DoctorReport, print_report
+from noether.doctor.report import Diagnosis, DoctorReport, print_report, refused
 from noether.launch.detect.driver import Driver
 from noether.launch.detect.endpoint import LOOPBACK
 from noether.launch.detect.placement import Device, Endpoint, Placement, Worker
@@ -30,10 +29,10 @@ from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
 from noether.launch.planning.plan import HOST_CHECKS, launch_request, run_info
 from noether.launch.processes.context import RunInfo
+from noether.launch.processes.hub import Spoke
 from noether.launch.processes.ports import RunPorts, hold_ports
 from noether.launch.processes.run import open_link
 from noether.launch.processes.spawner import start_workers
-from noether.launch.processes.spoke import Spoke
 from noether.launch.processes.watcher import LocalRanks
 from noether.launch.processes.worker import openmp_defaults
 from noether.training.preflight import check_software

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noether.doctor.diagnosis import Diagnosis, Level, first_of_problems, skipped
+from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.detect.driver import NOT_FOR_US
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 from noether.common.cpus import asked_threads, share_cpus
 from noether.common.errors import RequestError
 from noether.common.numbers import counted, size_text
-from noether.doctor.diagnosis import Diagnosis, Level, first_of_problems, refused, skipped
 from noether.doctor.gpu_checks import check_fabric, check_gpu_health
 from noether.doctor.host_facts import Folder, HostFacts
+from noether.doctor.report import Diagnosis, Level, first_of_problems, refused, skipped
 from noether.launch.detect.devices import find_devices
 from noether.launch.detect.driver import Driver
 from noether.launch.detect.placement import LaunchRequest, Placement

@@ -28,10 +28,10 @@ from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus, read_cpus
 from noether.common.processes import boot_id
 from noether.config.schema import RunConfig
-from noether.doctor.diagnosis import Diagnosis
 from noether.doctor.gpu_checks import Fabric, GpuHealth, can_load, probe_fabric, read_health, read_xids
+from noether.doctor.report import Diagnosis
 from noether.launch.detect.driver import Driver, ask_driver, ask_nvml
-from noether.launch.planning.shared_memory import shared_memory_size
+from noether.launch.detect.limits import shared_memory_size
 from noether.launch.processes.death_signal import die_with_parent
 
 PROBE_SECONDS, START_SECONDS = 6.0, 4.0

@@ -11,17 +11,15 @@ from typing import Any
 
 from noether.common.errors import JoinError, RequestError, one_line
 from noether.config.schema import RunConfig
-from noether.doctor.diagnosis import Diagnosis, refused, skipped
 from noether.doctor.host_checks import check_host
 from noether.doctor.host_facts import HostFacts
-from noether.doctor.report import DoctorReport
+from noether.doctor.report import Diagnosis, DoctorReport, refused, skipped
 from noether.doctor.world_checks import CHAIN, check_agreement, check_chain, check_names, check_presence
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import WorkerContext, WorkerReport
 from noether.launch.processes.failure import is_echo
-from noether.launch.processes.hub import Hub
+from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.listener import RunListener
-from noether.launch.processes.spoke import Spoke
 from noether.launch.processes.watcher import LocalRanks
 from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record

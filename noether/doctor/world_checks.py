@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from noether.common.numbers import counted
-from noether.doctor.diagnosis import Diagnosis, Level, first_of_problems, skipped
+from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.rank_state import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}

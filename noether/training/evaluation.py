@@ -16,7 +16,7 @@ from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import strict_json
 from noether.common.refused_disk import refusals_told
 from noether.common.whole_file import UNFENCED, Publisher
-from noether.core.data.about import about_data, sample_name
+from noether.core.data.layout import about_data, sample_name
 from noether.core.data.loader import Batch, Dataset
 from noether.core.evaluate import Evaluator, SplitMetrics
 from noether.core.models.build import count_parameters

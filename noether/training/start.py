@@ -18,7 +18,7 @@ from noether.common.whole_file import write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
-from noether.core.data.progress import prepare_with_bar
+from noether.core.data.build import prepare_with_bar
 from noether.launch.detect.placement import Placement
 from noether.launch.planning.plan import RunPlan, plan_run, render_plan, run_info
 from noether.launch.process_group.deadline import Deadline, find_deadline

@@ -8,8 +8,8 @@ import numpy as np
 from torch import nn
 
 from noether.common.numbers import first_of
-from noether.core.data.about import about_data, sample_name
 from noether.core.data.checks import sample_label
+from noether.core.data.layout import about_data, sample_name
 from noether.core.evaluate import Evaluator, SplitMetrics
 from noether.core.shown_cases import ShownCase, write_cases
 from noether.launch.process_group.stop import AgreedStop

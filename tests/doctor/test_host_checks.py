@@ -9,7 +9,6 @@ import pytest
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus
 from noether.config.compose import load_config
-from noether.doctor.diagnosis import Diagnosis, merged
 from noether.doctor.examine import find_place
 from noether.doctor.host_checks import (
     check_cores,
@@ -35,6 +34,7 @@ from noether.doctor.host_facts import (
     read_host,
     wanted_folders,
 )
+from noether.doctor.report import Diagnosis, merged
 from noether.launch.detect.driver import Gpu
 from noether.launch.detect.limits import Limits
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from noether.doctor.diagnosis import Diagnosis
+from noether.doctor.report import Diagnosis
 from noether.doctor.world_checks import check_agreement, check_bandwidth, check_chain, check_names, check_presence
 
 SAME = {"noether": "1", "torch": "2.13", "python": "3.11", "devices": "cpu"}

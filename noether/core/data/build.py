@@ -3,22 +3,87 @@
 A data set of noether's own is a line of `noether/registry.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from noether.common.console import Console
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
 from noether.config.kinds import CustomDatasetConfig
 from noether.config.schema import RunConfig
 from noether.core.components import Component
-from noether.core.data.own import OwnDataset
 from noether.core.data.shared_work import Progress, silent
 from noether.registry import code_of
 
 if TYPE_CHECKING:
     from noether.core.data.loader import Dataset
+
+EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
+
+
+class OwnDataset:
+    """Wraps a user's data set, whose dotted path is `kind`: NumPy arrays and numbers become tensors."""
+
+    def __init__(self, dataset: Any, kind: str) -> None:
+        self.dataset, self.kind = dataset, kind
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("dataset", "kind"):  # While it is unpickled there is no data set yet.
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns a sample as a dictionary of tensors; RequestError where it cannot be one."""
+        from torch import Tensor
+
+        sample = self.dataset[index]
+        if not isinstance(sample, Mapping):
+            raise RequestError(
+                "sample-not-a-dictionary",
+                f"a sample of {self.kind} is not a dictionary",
+                seen=f"sample {index} is a {type(sample).__name__}",
+                expected="tensors by name: what the model reads and the task scores",
+                fix=EXAMPLE,
+            )
+        if "index" in sample:
+            raise RequestError(
+                "sample-key-reserved",
+                f"samples of {self.kind} have a key that batches have already",
+                seen="index",
+                expected="other keys: a batch's index (B,) are the numbers of its samples",
+                fix="rename 'index' in __getitem__, where model and task read it too",
+            )
+        return {
+            str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
+            for key, value in sample.items()
+        }
+
+    def _tensor(self, key: str, value: Any, index: int) -> Any:
+        import torch
+
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
+            with suppress(TypeError):  # numbers longer than 64 bits
+                return torch.as_tensor(np.array(value, value.dtype.newbyteorder("=")))
+        if isinstance(value, (bool, int, float, complex)):
+            return torch.tensor(value)
+        what = f"a {type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")
+        raise RequestError(
+            "sample-not-a-tensor",
+            f"{key} of the samples of {self.kind} is not a tensor",
+            seen=f"sample {index}: {key} is {what}",
+            expected="a tensor, a NumPy array of numbers, or a number",
+            fix=f"leave {key!r} out of the samples, or {EXAMPLE}",
+        )
 
 
 @dataclass(frozen=True)
@@ -125,3 +190,41 @@ def check_folder(dataset: Any, root: Path | None) -> None:
 
 OWN_DATA = DataSource(check_folder, _open_own)
 """The user's own, which `dataset.kind` names by dotted path."""
+
+
+def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
+    """Makes or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
+    with progress_bar(console, "preparing the data", "samples") as report:
+        return prepare_data(config, report)
+
+
+@contextmanager
+def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
+    progress = ProgressBar(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{things}, left"),
+        TimeRemainingColumn(),
+        console=console.terminal,
+        disable=not console.is_live,
+        transient=True,
+    )
+    bar = progress.add_task(what, total=None)
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if last < 0:
+            progress.start()
+        progress.update(bar, completed=done, total=total)
+        tenth = 10 * done // max(total, 1)
+        if not console.is_live and tenth > last and total > 20:
+            console.say(f"{what}: {done} of {total} {things}")
+        last = max(last, tenth)
+
+    try:
+        yield report
+    finally:
+        progress.stop()

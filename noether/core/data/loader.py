@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from noether.common.errors import RequestError
 from noether.common.signals import STOP_SIGNALS
 from noether.core.data.order import RankOrder, SampleKey
-from noether.core.data.padding import pad_samples
-from noether.core.data.points import PointSampler, Sample
+from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.processes.death_signal import die_with_parent
 
 # Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import

@@ -18,12 +18,11 @@ from noether.config.section import flat
 from noether.launch.detect.devices import GpuDriver
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
-from noether.launch.detect.limits import check_processes, most_processes
+from noether.launch.detect.limits import check_processes, check_shared_memory, most_processes, shared_memory_size
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts, read_process_facts
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.planning.batches import BatchPlan, plan_batches
-from noether.launch.planning.shared_memory import check_shared_memory, shared_memory_size
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.spawner import start_methods
 

@@ -33,7 +33,7 @@ from noether.launch.processes.failure import (
     run_exit_code,
     where_in_stack,
 )
-from noether.launch.processes.hub import Hub
+from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.link import reports_from, say
 from noether.launch.processes.rank_state import (
     BOUNDARY,
@@ -46,7 +46,6 @@ from noether.launch.processes.rank_state import (
     read_position,
 )
 from noether.launch.processes.spawner import RunningWorker
-from noether.launch.processes.spoke import Spoke
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 
 # How long a rank may take to say where it is; a stopped one does not.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noether.common.errors import RequestError
-from noether.core.data.about import CAR_SPACE, FRONTAL_WITHOUT_YAW
+from noether.core.data.layout import CAR_SPACE, FRONTAL_WITHOUT_YAW
 from noether.core.data.packed import PackedArrays, Spec, check_digest, open_packed, packed_writer
 from noether.core.data.shared_work import Progress, cache_root, locked, silent, surviving_map
 from noether.physics.cars.ellipsoid_car import (

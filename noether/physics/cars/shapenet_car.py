@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from noether.common.errors import RequestError, one_line
-from noether.core.data.about import CAR_SPACE, FRONTAL
+from noether.core.data.layout import CAR_SPACE, FRONTAL
 from noether.physics.cases.dataset import CasesDataset, check_files
 from noether.physics.cases.mesh_files import MeshFile, read_array, read_mesh
 from noether.physics.cases.metadata import DATASET_FILE, read_metadata

@@ -16,9 +16,8 @@ from noether.common.numbers import first_of, strict_json
 from noether.common.suggest import number_of
 from noether.config.explain import as_override
 from noether.config.schema import RunConfig
-from noether.core.data.build import data_source, open_splits
+from noether.core.data.build import data_source, open_splits, prepare_with_bar, progress_bar
 from noether.core.data.checks import describe_split
-from noether.core.data.progress import prepare_with_bar, progress_bar
 from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
 from noether.physics.cases.draft import draft_map, words_of_steps

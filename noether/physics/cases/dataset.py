@@ -30,10 +30,9 @@ import numpy as np
 
 from noether.common.errors import RequestError
 from noether.core.data.packed import open_packed
-from noether.physics.cases.case_map import CaseMap, parse_map
+from noether.physics.cases.case_map import NAMES, CaseMap, parse_map
 from noether.physics.cases.metadata import read_metadata
 from noether.physics.cases.store import case_folder, faces_file, set_file
-from noether.physics.cases.tensors import NAMES
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +77,7 @@ class CasesDataset:
         return self.cases[index].replace("/", "-")
 
     def about(self) -> dict[str, Any]:
-        """What `noether.core.data.about.about_data` reads, from `dataset.json`."""
+        """What `noether.core.data.layout.about_data` reads, from `dataset.json`."""
         metadata = self.metadata
         numbers = {
             kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}

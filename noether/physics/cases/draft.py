@@ -10,9 +10,8 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from noether.physics.cases.case_map import RESERVED, SetKind, metres_of, unfit_for_forces
+from noether.physics.cases.case_map import RESERVED, SetKind, TensorOrder, metres_of, unfit_for_forces
 from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
-from noether.physics.cases.tensors import TensorOrder
 from noether.physics.cases.vocabulary import (
     FLOW_UNITS,
     LENGTH,

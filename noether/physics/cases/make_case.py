@@ -13,14 +13,13 @@ import numpy as np
 
 from noether.common.errors import RequestError
 from noether.core.tasks.angles import Period, as_pair
-from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, turned
+from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, invariant, turned
 from noether.physics.cases.layout import run_of, step_of
 from noether.physics.cases.mesh_blocks import files_behind
 from noether.physics.cases.mesh_source import RawSet, read_set
 from noether.physics.cases.preflight import header_problems, refusals
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.physics.cases.tables import case_number
-from noether.physics.cases.tensors import invariant
 
 LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noether.core.data.loader import Batch
-from noether.core.data.padding import mask_of, mean_of_points
+from noether.core.data.points import mask_of, mean_of_points
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Predictions, SampleMetrics, by_channel
 from noether.physics.fields.field_statistics import NOISE

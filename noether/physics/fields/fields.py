@@ -15,8 +15,7 @@ from noether.core.data.checks import OF_A_POINT, set_rows
 from noether.core.data.layout import CASE, Layout, in_order
 from noether.core.data.loader import Batch
 from noether.core.data.moments import Moments
-from noether.core.data.padding import mask_of, mean_of_points
-from noether.core.data.points import ANCHOR
+from noether.core.data.points import ANCHOR, mask_of, mean_of_points
 from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, by_channel, check_predictions
 from noether.physics.fields.field_errors import (
     component_name,

@@ -10,9 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.core.data.padding import mask_of
-from noether.physics.models.layers.blocks import MLP, KeysValues, PerceiverBlock, TransformerBlock, initialise_linear
-from noether.physics.models.layers.norms import publish_norms
+from noether.core.data.points import mask_of
+from noether.physics.models.layers.blocks import (
+    MLP,
+    KeysValues,
+    PerceiverBlock,
+    TransformerBlock,
+    initialise_linear,
+    publish_norms,
+)
 from noether.physics.models.points import (
     AnchoredModel,
     GeometryModel,

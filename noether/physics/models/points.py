@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from noether.common.errors import RequestError
 from noether.core.data.layout import Layout
-from noether.core.data.padding import mask_of
-from noether.core.data.points import ANCHOR
+from noether.core.data.points import ANCHOR, mask_of
 from noether.physics.models.layers.blocks import ParameterEmbedding, initialise_linear
 from noether.physics.models.layers.positions import rotary_table, sincos_embedding
 from noether.physics.models.layers.supernodes import SupernodePooling

@@ -7,8 +7,7 @@ surface and volume as one sequence. There is no geometry branch: the surface poi
 from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.physics.models.layers.blocks import MLP, TransformerBlock
-from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.layers.blocks import MLP, TransformerBlock, publish_norms
 from noether.physics.models.points import SequenceModel
 
 

@@ -7,8 +7,7 @@ Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its Shap
 from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear
-from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear, publish_norms
 from noether.physics.models.points import GeometryModel, Latent, blocks_of, in_full_precision, mean_token, split_fields
 
 

@@ -15,8 +15,7 @@ from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
-from noether.core.data.about import FRONTAL_WITHOUT_YAW
-from noether.core.data.layout import Layout
+from noether.core.data.layout import FRONTAL_WITHOUT_YAW, Layout
 from noether.core.data.loader import Batch, to_device
 from noether.core.data.order import SampleKey, fixed_rows
 from noether.core.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key

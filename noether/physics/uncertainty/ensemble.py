@@ -20,8 +20,7 @@ from noether.core.data.build import Splits, open_splits
 from noether.core.data.checks import data_identity
 from noether.core.data.loader import Dataset, evaluation_batches, to_device
 from noether.core.data.order import SampleKey
-from noether.core.data.padding import mask_of
-from noether.core.data.points import PointSampler
+from noether.core.data.points import PointSampler, mask_of
 from noether.core.problem import check_held_out, held_out, point_draw
 from noether.core.tasks.angles import as_arc
 from noether.core.tasks.base import by_channel
@@ -36,17 +35,84 @@ from noether.physics.predict.trained import (
     shape_batch,
     shape_draws,
 )
-from noether.physics.uncertainty.conformal import (
-    LEVELS,
-    conformal_quantiles,
-    covered_shares,
-    distances,
-    fit_distance,
-    highest_level,
-    kept_scores,
-)
 from noether.physics.uncertainty.members import differing, read_calibration, record_path
 from noether.runs.records import CALIBRATION_VERSION, write_record
+
+LEVELS = np.arange(1, 100)
+"""Nominal shares, in percent."""
+ROUNDING = 1e-9
+"""Of sums of shares: a level that they reach exactly is reached."""
+KEPT = 2048
+"""Scores of a case that are kept at most, evenly spaced in their order."""
+
+
+def kept_scores(scores: np.ndarray) -> np.ndarray:
+    """Returns the scores (n,) of a case in order, of many those at evenly spaced ranks."""
+    ordered: np.ndarray = np.sort(scores)
+    if len(ordered) <= KEPT:
+        return ordered
+    return np.asarray(ordered[np.ceil((np.arange(KEPT) + 1) * len(ordered) / KEPT).astype(int) - 1])
+
+
+def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few.
+
+    cases: the scores (n,) of each case in order.
+    """
+    count = len(cases)
+    values = np.concatenate(cases)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    shares = np.concatenate([np.full(len(case), 1 / (count * len(case))) for case in cases])[order]
+    reached = np.cumsum(shares)
+    needed = LEVELS / 100
+    if len(values) == count:
+        needed = needed * (count + 1) / count
+    elif count > 1:
+        below = np.append(0.0, reached)[np.searchsorted(values, values)]
+        below_in_own = np.concatenate([np.searchsorted(case, case) / len(case) for case in cases])[order]
+        among_others = (count * below - below_in_own) / (count - 1)
+        hardest = np.argsort(among_others, kind="stable")
+        place = np.searchsorted(np.cumsum(shares[hardest]), LEVELS / 100 - ROUNDING)
+        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # above that share
+    return np.asarray(np.append(values, np.inf)[np.searchsorted(reached, needed - ROUNDING)])
+
+
+def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.ndarray:
+    """Returns the mean over cases of the share (99,) of their scores that stays below each quantile (99,)."""
+    below = [np.searchsorted(np.sort(case), quantiles, side="right") / len(case) for case in cases]
+    return np.asarray(np.mean(below, axis=0))
+
+
+def highest_level(cases: int) -> int:
+    """Returns the highest of LEVELS, in percent, that so many cases calibrate; 0: none."""
+    return 100 * cases // (cases + 1)
+
+
+COMPONENTS = 96
+"""Principal components of the latents at most. The small ones tell a shape outside the ranges best."""
+SHAPES_A_COMPONENT = 4
+"""Training shapes at least, from which the deviation along a component is known."""
+
+
+def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns what a distance is measured by: the mean (d,) of latents (n, d) of training shapes, and axes (k, d).
+
+    The axes are the principal components, each divided by the standard deviation along it.
+    """
+    mean = latents.mean(axis=0)
+    _, singular, axes = np.linalg.svd(latents - mean, full_matrices=False)
+    deviation = singular / np.sqrt(max(1, len(latents) - 1))
+    varies = int((deviation > 1e-6 * max(deviation[0], np.finfo(np.float32).tiny)).sum())
+    kept = max(1, min(varies, COMPONENTS, len(latents) // SHAPES_A_COMPONENT))
+    return {"mean": mean, "axes": axes[:kept] / np.maximum(deviation[:kept, None], np.finfo(np.float32).tiny)}
+
+
+def distances(fitted: Mapping[str, Any], latents: np.ndarray) -> np.ndarray:
+    """Returns the distances (n,) of latents (n, d) from the training shapes."""
+    away = (latents - np.asarray(fitted["mean"])) @ np.asarray(fitted["axes"]).T
+    return np.asarray(np.linalg.norm(away, axis=1))
+
 
 SCALED_BY = 64
 """Training cases whose errors are the scale beside which a spread counts."""

@@ -3,7 +3,7 @@
 import pytest
 
 from noether.common.errors import RequestError
-from noether.launch.planning.shared_memory import MEBIBYTE, check_shared_memory, shared_memory_size
+from noether.launch.detect.limits import MEBIBYTE, check_shared_memory, shared_memory_size
 
 FITS = {
     "no-workers-need-none": (0, 8, 64 * MEBIBYTE),

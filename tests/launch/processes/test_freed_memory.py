@@ -3,11 +3,11 @@ import sys
 
 import pytest
 
-from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.worker import keep_freed_memory
 
 COUNT_FAULTS = """
 import resource, sys
-from noether.launch.processes.freed_memory import keep_freed_memory
+from noether.launch.processes.worker import keep_freed_memory
 if sys.argv[1] == "kept" and not keep_freed_memory({}):
     print("other C library")
     sys.exit()

@@ -11,10 +11,18 @@ from conftest import REPOSITORY
 from simulated_cases import drafted, prepare
 
 from noether.common.numbers import LENGTHS
-from noether.physics.cases.case_map import DIRECTIONS, parse_map, turned
+from noether.physics.cases.case_map import (
+    COMPONENTS,
+    DIRECTIONS,
+    ORDERS,
+    as_components,
+    as_matrices,
+    invariant,
+    parse_map,
+    turned,
+)
 from noether.physics.cases.dataset import open_cases
 from noether.physics.cases.survey import survey_folder
-from noether.physics.cases.tensors import COMPONENTS, ORDERS, as_components, as_matrices, invariant
 from noether.physics.cases.units import factor, of_one_quantity
 from noether.physics.cases.vocabulary import is_result, name_and_unit, physics_of, plain_name
 from tests.refusal import refusal

@@ -6,8 +6,7 @@ from point_models import SMALL
 from torch import nn
 
 from noether.core.models.build import build_model
-from noether.physics.models.layers.blocks import TransformerBlock
-from noether.physics.models.layers.norms import publish_norms
+from noether.physics.models.layers.blocks import TransformerBlock, publish_norms
 
 PUBLISHED = ("upt", "ab_upt", "transformer")
 

@@ -13,16 +13,18 @@ from noether import load_run
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.predict.shape_request import interval_level
 from noether.physics.predict.trained import TrainedModel
-from noether.physics.uncertainty.conformal import (
+from noether.physics.uncertainty.ensemble import (
     LEVELS,
+    Ensemble,
+    Prediction,
     conformal_quantiles,
     covered_shares,
     distances,
     fit_distance,
     highest_level,
+    interval_table,
     kept_scores,
 )
-from noether.physics.uncertainty.ensemble import Ensemble, Prediction, interval_table
 from noether.physics.uncertainty.members import named_runs
 from tests.notebooks import run_notebook
 from tests.refusal import refusal

@@ -16,7 +16,7 @@ from shapenet_car_files import surface_mesh, write_car
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
 from noether.config.compose import load_config
-from noether.core.data.about import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
+from noether.core.data.layout import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.core.models.build import build_model
 from noether.core.precision import Precision
 from noether.physics.cars.ellipsoid_car import EllipsoidCar

@@ -10,7 +10,7 @@ import pyvista
 import torch
 
 from noether.config.compose import load_config
-from noether.core.data.about import FRONTAL
+from noether.core.data.layout import FRONTAL
 from noether.core.models.build import build_model
 from noether.core.precision import Precision
 from noether.physics.cases.surface_mesh import frontal_area

@@ -280,3 +280,14 @@ def initialise_linear(module: nn.Module) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+DIGITS = "norm_eps_digits"
+
+
+def publish_norms(model: nn.Module) -> None:
+    """Give the layer norms of a new model the eps 1e-6, and its weights a buffer that says so."""
+    model.register_buffer(DIGITS, torch.tensor(6))
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-6
