@@ -16,8 +16,8 @@ from noether.checkpoints.format import (
 from noether.checkpoints.named import named_checkpoint
 from noether.checkpoints.resume_rules import accepted_changes, compare_configs
 from noether.common.errors import RequestError
-from noether.common.refused_disk import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.common.suggest import nearest
+from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.runs.folder import RunFolder, checkpoint_paths, existing_run, is_run, named_run, new_run_id, newest_run

@@ -21,9 +21,8 @@ from noether.checkpoints.own_settings import own_settings
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import duration_text, size_text
-from noether.common.refused_disk import refusals_told
 from noether.common.suggest import number_of
-from noether.common.whole_file import UNFENCED
+from noether.common.whole_file import UNFENCED, refusals_told
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.records import is_count, number
 

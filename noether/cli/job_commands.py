@@ -23,7 +23,7 @@ def checkpoints(
 
 def report(run: str) -> int:
     """Write a run's report.html again from the files in its folder."""
-    from noether.runs.report.command import report_here
+    from noether.runs.report.page import report_here
 
     return report_here(run)
 

@@ -39,7 +39,7 @@ def train(
 
         return sweep_here(overrides, hp, dry_run=dry_run)
     from noether.checkpoints.own_settings import load_run_config
-    from noether.training.refusing import other_hosts_told
+    from noether.training.begin import other_hosts_told
 
     with other_hosts_told() as start:
         config = start.config = load_run_config(overrides, hp)
@@ -85,7 +85,7 @@ def evaluate(
         split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
     """
-    from noether.checkpoints.chosen_model import WantedModel
+    from noether.checkpoints.own_settings import WantedModel
     from noether.training.evaluate_command import evaluate_here
 
     return evaluate_here(WantedModel(run, checkpoint, weights, trust), split, as_json=json, vtk=vtk)
@@ -108,7 +108,7 @@ def predict(
         volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
-    from noether.checkpoints.chosen_model import WantedModel
+    from noether.checkpoints.own_settings import WantedModel
     from noether.physics.predict.shape_request import predict_here, typed_shape
     from noether.physics.uncertainty.members import named_runs
 
@@ -131,7 +131,7 @@ def sensitivity(
     Args:
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
     """
-    from noether.checkpoints.chosen_model import WantedModel
+    from noether.checkpoints.own_settings import WantedModel
     from noether.physics.predict.shape_request import sensitivity_here, typed_shape
 
     shape = typed_shape(mesh, out, scale, axes, chunk, set, command=f"noether sensitivity {run}")
@@ -149,7 +149,7 @@ def export(
         weights_only: leave out the program, for models that torch.export cannot write
         overwrite: replace an export that is already in the folder
     """
-    from noether.checkpoints.chosen_model import WantedModel
+    from noether.checkpoints.own_settings import WantedModel
     from noether.physics.export.command import export_here
 
     wanted = WantedModel(run, checkpoint, weights, trust)

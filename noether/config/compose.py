@@ -19,11 +19,10 @@ from noether.common.plain_file import read_plain
 from noether.config.explain import as_override, default_of, fields_of, is_number, refusal_of
 from noether.config.groups import configs_folder
 from noether.config.interpolation import interpolated
-from noether.config.layers import SearchPath, SettingsLayer, layers_of, nested, no_option
+from noether.config.layers import SearchPath, SettingsLayer, check_yaml, layers_of, nested, no_option, primary_file
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import flat
-from noether.config.settings_file import check_yaml, primary_file
 from noether.config.sweep import expand_sweep, override_value, parse_override
 from noether.config.trainer import LENGTHS
 

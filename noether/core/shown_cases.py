@@ -15,7 +15,7 @@ from noether.core.data.points import mask_of
 from noether.core.evaluate import SplitMetrics
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Predictions, Task, by_channel
-from noether.runs.report.chosen_cases import Label
+from noether.runs.report.tables import Label
 
 ERRORS_PER_SAMPLE = 2048
 HISTOGRAM_BINS = 80

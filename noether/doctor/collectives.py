@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from noether.common.whole_file import write_json
 from noether.launch.process_group.stores import ControlChannel, choose_interface, exchange_listener, join_store
-from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.rank_state import RankNote
+from noether.launch.processes.context import RankNote, WorkerContext
 
 SMALL_BYTES = 4 << 10
 LARGE_BYTES = {"gloo": 16 << 20, "nccl": 128 << 20}

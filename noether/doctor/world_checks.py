@@ -6,7 +6,7 @@ from typing import Any
 
 from noether.common.numbers import counted
 from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
-from noether.launch.processes.rank_state import named_ranks
+from noether.launch.processes.context import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
 """Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""

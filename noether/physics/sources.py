@@ -10,8 +10,7 @@ from noether.physics.cars import ellipsoid
 from noether.physics.cars.shapenet_car import check_shapenet_car, open_shapenet_car
 from noether.physics.cases.dataset import check_cases, open_cases
 from noether.physics.cases.metadata import read_metadata
-from noether.physics.cases.store import refuse_missing
-from noether.physics.cases.verify import verify_cases
+from noether.physics.cases.store import refuse_missing, verify_cases
 from noether.physics.settings import CasesDatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 
 

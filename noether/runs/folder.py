@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.errors import RequestError
-from noether.common.refused_disk import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.common.suggest import nearest
+from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 
 UPDATE = "update-"
 CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from noether.common.errors import RequestError
-from noether.common.refused_disk import refusals_told
+from noether.common.whole_file import refusals_told
 from noether.runs.folder import REPLACED, RunFolder
 from noether.runs.lease import job_of_task, read_attempt
 from noether.runs.overview import RUNNING, WAITING, queue_of, run_state

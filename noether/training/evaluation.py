@@ -1,7 +1,9 @@
 """The metrics of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode, RequestError
-from noether.common.numbers import strict_json
-from noether.common.refused_disk import refusals_told
-from noether.common.whole_file import UNFENCED, Publisher
+from noether.common.numbers import first_of, strict_json
+from noether.common.whole_file import UNFENCED, Publisher, refusals_told
+from noether.core.data.checks import sample_label
 from noether.core.data.layout import about_data, sample_name
 from noether.core.data.loader import Batch, Dataset
 from noether.core.evaluate import Evaluator, SplitMetrics
@@ -25,14 +27,15 @@ from noether.core.problem import build_problem, check_held_out
 from noether.core.shown_cases import ShownCase, point_errors, write_cases
 from noether.core.tasks.base import Predictions, SampleMetrics
 from noether.launch.process_group.group import joined_group
+from noether.launch.process_group.stop import AgreedStop
 from noether.launch.processes.context import WorkerContext
 from noether.registry import hook
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import described_by
 from noether.runs.records import RESULT_VERSION, mean_rate, number, read_metrics, read_record, write_record
-from noether.runs.report.chosen_cases import choose_cases
-from noether.runs.report.tables import result_tables
+from noether.runs.report.tables import choose_cases, median_sample, result_tables
 from noether.training.evaluate_command import EvaluateRequest
+from noether.training.open_run import OpenRun
 
 
 @dataclass(frozen=True)
@@ -184,3 +187,66 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         if files := result.get("files"):
             console.say("\nthe best, the median and the worst cases, for ParaView:", *files, sep="\n")
     return ExitCode.DONE
+
+
+CASE_PAUSE_S = 10.0
+"""Seconds between two cases that are kept: an evaluation may take less than the writing of one."""
+MOST_POINTS = 100_000
+"""Points of a set of a kept case, which is for looking at."""
+
+
+class Validation:
+    """What the loop calls to have its weights evaluated. One case is kept, for whoever watches the run."""
+
+    def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
+        self.run, self.stop = run, stop
+        self._next_case, self._has_warned = 0.0, False
+
+    def __call__(self) -> dict[str, dict[str, float]]:
+        """Returns the metrics of every kind of weights; nothing on ranks above 0."""
+        problem, state, group = self.run.problem, self.run.state, self.run.group
+        evaluator = self.run.evaluator(self.stop.check)
+        metrics: dict[str, dict[str, float]] = {}
+        for weights, model in state.evaluation_models().items():
+            # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
+            group.copy_from_first(model.buffers())
+            sample_metrics = evaluator.sample_metrics(model, problem.splits.train, problem.validation_indices)
+            if not group.is_first:
+                continue
+            is_due = weights == state.selected_weights and time.monotonic() >= self._next_case
+            if problem.task.fields and is_due:
+                self._keep_median(
+                    evaluator, model, sample_metrics, {"weights": weights, "updates": state.progress.updates}
+                )
+                self._next_case = time.monotonic() + CASE_PAUSE_S
+            metrics[weights] = problem.task.summarise(sample_metrics)
+            if weights == state.selected_weights:
+                self._warn_of_nan(metrics[weights], sample_metrics)
+        return metrics
+
+    def _warn_of_nan(self, metrics: Mapping[str, float], sample_metrics: SplitMetrics) -> None:
+        """Says, once in a start, that no weights can be selected, and of which samples the metric is NaN."""
+        run, name = self.run, self.run.selected_by.name
+        if self._has_warned or not isnan(metrics.get(name, 0.0)):
+            return
+        self._has_warned, dataset, indices = True, run.problem.splits.train, run.problem.validation_indices
+        bad = [sample_label(dataset, indices[at]) for at in np.flatnonzero(np.isnan(sample_metrics.get(name, [])))]
+        where = f", because it is NaN of sample {first_of(bad, 3)} of the training split" if bad else ""
+        run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
+
+    def _keep_median(
+        self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics, about: dict[str, str | int]
+    ) -> None:
+        """Writes the fields of the median case in place of those of the evaluation before."""
+        problem, folder = self.run.problem, self.run.folder
+        task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
+        position = median_sample(task.ranking(sample_metrics))
+        shown = ShownCase("median", 1, position, *evaluator.fields(model, dataset, indices[position]))
+        told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
+        names = [sample_name(dataset, index) for index in indices]
+        self.run.note(
+            lambda: write_cases(
+                folder.latest_case, task, sample_metrics, errors={}, shown=[shown], names=names, about=told,
+                most_points=MOST_POINTS, by=self.run.lease,
+            )
+        )  # fmt: skip

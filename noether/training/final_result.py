@@ -8,8 +8,7 @@ from noether.checkpoints.format import selected_checkpoint
 from noether.checkpoints.state import load_weights, model_tensors
 from noether.common.console import Console
 from noether.common.errors import NoetherError
-from noether.common.refused_disk import DiskRefusal, refusals_told
-from noether.common.whole_file import UNFENCED, Publisher
+from noether.common.whole_file import UNFENCED, DiskRefusal, Publisher, refusals_told
 from noether.launch.process_group.group import LONGEST_FINISH_S
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from typing import Any
 
 from noether.checkpoints.writer import CheckpointWriter, Saver
 from noether.common.console import Console
-from noether.common.refused_disk import refusals_told
+from noether.common.whole_file import refusals_told
 from noether.launch.process_group.deadline import Deadline
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
@@ -15,8 +15,7 @@ from noether.runs.provenance import provenance
 from noether.runs.tracking.console import ConsoleTracker
 from noether.runs.tracking.services import RunFacts, open_services
 from noether.runs.tracking.tracker import MetricsFile, Tracker, Trackers
-from noether.training.build import Run
-from noether.training.conditions import conditions_of
+from noether.training.build import Run, conditions_of
 from noether.training.time_use import UpdateProfile
 
 

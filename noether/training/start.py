@@ -12,9 +12,8 @@ from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
 from noether.common.plain_file import StampedFile
-from noether.common.refused_disk import refusals_told
 from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
-from noether.common.whole_file import write_whole
+from noether.common.whole_file import refusals_told, write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
@@ -30,8 +29,8 @@ from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
+from noether.training.begin import Start
 from noether.training.preflight import check_software, check_start
-from noether.training.refusing import Start
 from noether.training.tensorboard_page import beside_run
 
 

@@ -7,8 +7,7 @@ from noether.checkpoints.state import state_bytes
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode
-from noether.common.refused_disk import DISK_ERRNOS, refusals_told
-from noether.common.whole_file import write_whole
+from noether.common.whole_file import DISK_ERRNOS, refusals_told, write_whole
 from noether.config.compose import dump_config
 from noether.launch.process_group.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.launch.process_group.group import Group, joined_group
@@ -18,15 +17,14 @@ from noether.runs.lease import record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
-from noether.training.build import build_run, check_selection, go_on_from
+from noether.training.build import build_run, check_selection, differences_of_resume, go_on_from
 from noether.training.callbacks import Callback, load_callbacks
-from noether.training.conditions import differences_of_resume
+from noether.training.evaluation import Validation
 from noether.training.final_result import report_run, write_final_result
 from noether.training.loop import Loop
 from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
 from noether.training.rehearsal import updates_that_fit
 from noether.training.start import TrainRequest
-from noether.training.validation import Validation
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:

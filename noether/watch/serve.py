@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from noether.common.errors import ExitCode, RequestError
 from noether.common.shown import shown_name
 from noether.common.suggest import number_of
-from noether.watch.watched_runs import WatchedRuns, find_runs
+from noether.watch.watched_run import WatchedRuns, find_runs
 
 PORT = 8642
 """Tried first, so that a tunnel can be set up once; where it is taken, any free port is."""

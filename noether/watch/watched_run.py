@@ -1,9 +1,10 @@
 """One run as the page shows it: read through its folder, each byte of its history once. No torch here."""
 
+import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,29 @@ from typing import Any
 import numpy as np
 
 from noether.checkpoints.table import CheckpointRow, describe_checkpoints
+from noether.common.errors import RequestError
 from noether.common.numbers import size_text
 from noether.common.shown import shown_name
 from noether.launch.processes.failure import is_echo
 from noether.launch.processes.link import report_from
 from noether.launch.processes.worker import error_file
-from noether.runs.folder import RunFolder
+from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import read_attempts
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in, weights_name
-from noether.runs.overview import FAILED, HEADLINES_SHOWN, LOST, RUNNING, planned_updates, seconds_left
+from noether.runs.overview import (
+    FAILED,
+    HEADLINES_SHOWN,
+    LOST,
+    RUNNING,
+    WAITING,
+    last_attempt,
+    planned_updates,
+    runs_under,
+    seconds_left,
+    state_and_reason,
+    submitted_job,
+)
 from noether.runs.records import (
     RECENT_ROWS,
     Row,
@@ -35,9 +49,55 @@ from noether.runs.records import (
 from noether.runs.report.history import Evaluation, History
 from noether.watch.followed_rows import FollowedRows, last_rows
 from noether.watch.inside import KeptReadings, changed, is_inside, log_part
-from noether.watch.liveness import Liveness, read_liveness
 from noether.watch.pictures import Pictures
 from noether.watch.settings import flat_settings
+
+SILENT = "silent"
+"""A run on another host that has not ended, and has written nothing for longer than it usually takes."""
+LEAST_PATIENCE_S = 60.0
+_PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """A run's state and what it was read from.
+
+    last_sign: when it last wrote anything, in seconds since the epoch; None where it has written nothing.
+    """
+
+    state: str
+    why: str
+    last_sign: float | None
+
+
+def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Liveness:
+    """Reads a run's state from its folder; its process is looked up only where it runs on this host.
+
+    `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
+    """
+    now = time.time() if now is None else now
+    attempt = last_attempt(folder)
+    state, why = state_and_reason(folder, attempt, None)
+    logs = folder.logs.glob("rank-*.log") if folder.logs.is_dir() else ()
+    times = map(changed, (folder.metrics, folder.attempt, folder.plan, *logs))
+    sign = max((moment for moment in times if moment is not None), default=None)
+    if attempt is None and state == LOST and (job := submitted_job(folder)):
+        return Liveness(WAITING, f"submitted as job {job}, not started yet", sign)
+    if state == LOST and attempt is not None and attempt.exit_code is None and attempt.alive() is None:
+        patience, silent_for = patience_s(recent), now - (sign or attempt.began)
+        where = f"on {attempt.host}, as its folder tells"
+        if silent_for <= patience:
+            return Liveness(RUNNING, where, sign)
+        return Liveness(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
+    return Liveness(state, why, sign)
+
+
+def patience_s(recent: Sequence[Row]) -> float:
+    """Returns the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
+    times = [moment for row in recent if (moment := number(row, "time")) is not None]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
+
 
 READ_S = 0.4
 """Seconds for which one answer may read a history; the next answer goes on."""
@@ -300,3 +360,72 @@ def _whole_time(history: History) -> dict[str, Any] | None:
         "slowest": dict(mapping(row, "slowest")),
         "ranks": ranks[:RANKS_SHOWN] if isinstance(ranks, list) else [],
     }
+
+
+DEFAULT = "runs"
+MOST_RUNS = 2000
+
+
+class WatchedRuns:
+    """Runs by key. A folder's new runs join as they appear, and those that are removed leave."""
+
+    def __init__(self, named: Sequence[Path], folders: Sequence[Path]) -> None:
+        self.named, self.folders = tuple(named), tuple(folders)
+        self._runs: dict[Path, WatchedRun] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> list[WatchedRun]:
+        """Returns the runs that there are now, each once: the named ones, then those of the folders, newest first."""
+        paths = list(self.named)
+        for folder in self.folders:
+            try:
+                paths += sorted((run.path for run in runs_under(folder, {})), key=_began, reverse=True)
+            except (OSError, RequestError):  # The folder has been removed since.
+                continue
+        with self._lock:
+            found = {path: self._runs.get(path) or WatchedRun(RunFolder(path)) for path in paths[:MOST_RUNS]}
+            self._runs = found
+            return list(found.values())
+
+    def of(self, keys: Sequence[str]) -> list[WatchedRun]:
+        """Returns the runs with these keys, in this order; keys of no run are left out."""
+        with self._lock:
+            by_key = {run.key: run for run in self._runs.values()}
+        if any(key not in by_key for key in keys):
+            by_key = {run.key: run for run in self.all()}
+        return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
+
+
+def find_runs(paths: Sequence[str]) -> WatchedRuns:
+    """Returns what `noether watch PATH…` is to show; without a path, the folder `runs`.
+
+    RequestError: a path is neither a run's folder nor a folder of runs.
+    """
+    named: list[Path] = []
+    folders: list[Path] = []
+    for text in paths or (DEFAULT,):
+        path = Path(text).expanduser()
+        run = next((one for one in (path, Path(DEFAULT) / text) if _is_run(one)), None)
+        if run is not None:
+            named.append(run.absolute())
+        elif path.is_dir() and not (path / "checkpoints").is_dir() and (paths or any(path.iterdir())):
+            folders.append(path.absolute())
+        elif not paths:
+            raise RequestError(
+                "no-runs-here",
+                "there are no runs here",
+                seen=f"no folder {DEFAULT} with runs in {Path.cwd()}",
+                expected="a run, or a folder of runs, such as the output_path of the runs",
+                fix="noether watch FOLDER      (or first: noether train)",
+            )
+        else:
+            named.append(existing_run(path).path.absolute())
+    return WatchedRuns(named, folders)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file() or (path / "job.json").is_file()
+
+
+def _began(path: Path) -> float:
+    return changed(path / "config.yaml") or changed(path / "job.json") or 0.0

@@ -7,7 +7,7 @@ from noether.checkpoints.resume_rules import RULES, UNLISTED, ResumeRule, accept
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
-from noether.training.conditions import data_changes
+from noether.training.build import data_changes
 from tests.refusal import refusal
 
 BEFORE = load_config((), TINY).model_dump(mode="json")

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from noether.checkpoints.chosen_model import WantedModel, choose_model
 from noether.checkpoints.format import META, _meta_digest
+from noether.checkpoints.own_settings import WantedModel, choose_model
 from noether.checkpoints.table import describe_checkpoints
 from noether.config.compose import validate
 from noether.physics.export.exported import load_exported

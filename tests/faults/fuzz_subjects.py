@@ -87,7 +87,7 @@ class Yaml(Subject):
         self.seeds = [path.read_bytes() for path in sorted(configs_folder().rglob("*.yaml"))]
 
     def run(self, rng: random.Random) -> None:
-        from noether.config.settings_file import check_yaml
+        from noether.config.layers import check_yaml
 
         content = rng.choice(self.seeds)
         if rng.random() < 0.01:
@@ -277,7 +277,7 @@ class Archives(Subject):
         self.seeds = [inner.getvalue(), outer.getvalue(), tar.getvalue(), gzip.compress(tar.getvalue(), 1)]
 
     def run(self, rng: random.Random) -> None:
-        from noether.physics.cases.unpack import unpacked
+        from noether.physics.cases.commands import unpacked
 
         self.path.write_bytes(mutate(rng.choice(self.seeds), rng))
         with unpacked(self.path, self.path.parent / "unpacked"):

@@ -9,9 +9,8 @@ import pytest
 import yaml
 from conftest import TINY
 
-from noether.checkpoints.chosen_model import WantedModel, choose_model
 from noether.checkpoints.format import write_checkpoint
-from noether.checkpoints.own_settings import load_run_config, on_own_settings
+from noether.checkpoints.own_settings import WantedModel, choose_model, load_run_config, on_own_settings
 from noether.checkpoints.resume import find_target
 from noether.checkpoints.table import checkpoints_here
 from noether.common.errors import RequestError

@@ -9,7 +9,7 @@ import pytest
 from conftest import TINY
 from torch import nn
 
-from noether.training.conditions import differences_of_resume
+from noether.training.build import differences_of_resume
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))

@@ -9,7 +9,7 @@ from noether.config.fields import FieldConfig
 from noether.core.shown_cases import ShownCase, write_cases
 from noether.runs.metrics import Metric
 from noether.runs.report.run import read_evaluation
-from noether.training.validation import Validation
+from noether.training.evaluation import Validation
 
 
 def test_the_median_case_is_kept_while_the_run_trains(noether, tmp_path) -> None:

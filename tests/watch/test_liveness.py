@@ -14,8 +14,7 @@ from noether.launch.processes.worker import write_error_file
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt
 from noether.runs.records import write_record
-from noether.watch.liveness import LEAST_PATIENCE_S, patience_s, read_liveness
-from noether.watch.watched_run import WatchedRun
+from noether.watch.watched_run import LEAST_PATIENCE_S, WatchedRun, patience_s, read_liveness
 
 NOW = time.time()
 

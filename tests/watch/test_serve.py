@@ -90,7 +90,7 @@ def test_without_the_extra_its_line_is_named(missing: str, runs: Path, environ) 
 
 def test_it_imports_neither_torch_nor_what_draws(runs: Path, environ) -> None:
     code = (
-        "import sys\nfrom noether.watch.watched_runs import find_runs\nfrom noether.watch.app import make_app\n"
+        "import sys\nfrom noether.watch.watched_run import find_runs\nfrom noether.watch.app import make_app\n"
         "runs = find_runs(['runs'])\nmake_app(runs, 't')\n[run.detail() for run in runs.all()]\n"
         "sys.exit(', '.join({'torch', 'matplotlib', 'scipy'} & set(sys.modules)) or 0)"
     )

@@ -22,8 +22,7 @@ from noether.launch.process_group.stores import (
     without_dns,
 )
 from noether.launch.process_group.torch_internals import limit_collectives
-from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.rank_state import RankNote
+from noether.launch.processes.context import RankNote, WorkerContext
 
 T = TypeVar("T")
 

@@ -25,9 +25,9 @@ from typing import Any
 import torch.distributed as dist
 
 from noether.common.errors import EndedByAnother, JoinError, RanksLate
-from noether.launch.detect.network import find_address, interface_towards
+from noether.launch.detect.endpoint import find_address, interface_towards
 from noether.launch.detect.placement import Endpoint
-from noether.launch.processes.rank_state import MeetingPoint
+from noether.launch.processes.context import MeetingPoint
 
 
 def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: float) -> dist.Store:

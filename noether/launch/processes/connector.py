@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 
 from noether.common.errors import JoinError, RequestError
-from noether.launch.detect.endpoint import PublishedPort
+from noether.launch.detect.endpoint import PublishedPort, find_address, not_permitted, unresolved
 from noether.launch.detect.identity import RunIdentity
-from noether.launch.detect.network import find_address, not_permitted, unresolved
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.context import RunInfo, WorkerReport
 from noether.launch.processes.json_lines import Garbled, JsonLines, Unanswered

@@ -10,8 +10,7 @@ from pathlib import Path
 from noether.common.errors import ExitCode, shown, signal_code
 from noether.common.plain_file import open_plain
 from noether.config.distributed import DistributedConfig
-from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport
-from noether.launch.processes.rank_state import listed, named_ranks
+from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport, listed, named_ranks
 from noether.launch.processes.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.

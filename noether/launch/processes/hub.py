@@ -13,10 +13,9 @@ from noether.common.numbers import counted
 from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.connector import HANGING_S, QUIET_S, AddressLookup, Connector, own_address, say_waiting
-from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.context import MeetingPoint, RunInfo, WorkerReport, listed
 from noether.launch.processes.link import Caller, Link, Peer, report_from
 from noether.launch.processes.listener import RunListener
-from noether.launch.processes.rank_state import MeetingPoint, listed
 
 
 class Hub(Link):

@@ -17,9 +17,15 @@ from typing import Any, get_args
 from noether.common.shown import shown_name, shown_text
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint
-from noether.launch.processes.context import REPORTED_WORDS, ReportKind, RunInfo, WorkerReport
+from noether.launch.processes.context import (
+    REPORTED_WORDS,
+    MeetingPoint,
+    RankPosition,
+    ReportKind,
+    RunInfo,
+    WorkerReport,
+)
 from noether.launch.processes.json_lines import Garbled, JsonLines
-from noether.launch.processes.rank_state import MeetingPoint, RankPosition
 from noether.launch.processes.worker import failing_code, shortened
 
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from noether.common.errors import RequestError
-from noether.launch.detect.endpoint import HeldPort, PublishedPort, hold_port
-from noether.launch.detect.network import find_address
+from noether.launch.detect.endpoint import HeldPort, PublishedPort, find_address, hold_port
 from noether.launch.detect.placement import Endpoint, Placement
 from noether.launch.processes.connector import rank_twice, who_listens
 from noether.launch.processes.context import RunInfo

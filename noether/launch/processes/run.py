@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.errors import signal_code
-from noether.common.refused_disk import refusals_told
+from noether.common.whole_file import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo

@@ -19,13 +19,12 @@ from typing import Any
 
 from noether.common.errors import RequestError
 from noether.common.processes import ProcessId, descendants, process_table
-from noether.common.refused_disk import refusals_told
+from noether.common.whole_file import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
-from noether.launch.processes.context import RunInfo, WorkerContext
+from noether.launch.processes.context import RunInfo, WorkerContext, new_counters
 from noether.launch.processes.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
 from noether.launch.processes.ports import RunPorts
-from noether.launch.processes.rank_state import new_counters
 from noether.launch.processes.worker import (
     changed_environment,
     error_file,

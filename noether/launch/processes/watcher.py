@@ -18,7 +18,18 @@ from noether.common.errors import ExitCode, signal_code
 from noether.common.processes import is_stopped
 from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS, ignore_the_end_of_others
 from noether.common.whole_file import write_whole
-from noether.launch.processes.context import ReportKind, WorkerReport
+from noether.launch.processes.context import (
+    BOUNDARY,
+    HELD,
+    STOP_AT,
+    STOP_REASON,
+    MeetingPoint,
+    RankNote,
+    ReportKind,
+    WorkerReport,
+    listed,
+    read_position,
+)
 from noether.launch.processes.death_signal import adopt_orphans, end_descendants
 from noether.launch.processes.failure import (
     as_phrase,
@@ -35,16 +46,6 @@ from noether.launch.processes.failure import (
 )
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.link import reports_from, say
-from noether.launch.processes.rank_state import (
-    BOUNDARY,
-    HELD,
-    STOP_AT,
-    STOP_REASON,
-    MeetingPoint,
-    RankNote,
-    listed,
-    read_position,
-)
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 

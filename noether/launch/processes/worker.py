@@ -33,9 +33,16 @@ from noether.common.plain_file import open_to_append
 from noether.common.signals import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.launch.detect.limits import most_processes, refused_processes, too_few_processes
-from noether.launch.processes.context import REPORTED_WORDS, Consequence, ReportKind, WorkerContext, WorkerReport
+from noether.launch.processes.context import (
+    REPORTED_WORDS,
+    Consequence,
+    ParentLink,
+    ReportKind,
+    WorkerContext,
+    WorkerReport,
+    read_position,
+)
 from noether.launch.processes.death_signal import die_with_parent
-from noether.launch.processes.rank_state import ParentLink, read_position
 
 # From <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3

@@ -1,8 +1,14 @@
 """What `noether data inspect|prepare|describe` do, with a bar while they work. torch only where a data set needs it."""
 
+import os
 import shlex
-from collections.abc import Sequence
-from contextlib import ExitStack
+import shutil
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +17,98 @@ from rich.table import Table
 from noether.common.console import Console
 from noether.common.cpus import usable_cpus
 from noether.common.dotted_path import code_granted
-from noether.common.errors import ExitCode, RequestError
+from noether.common.errors import ExitCode, RequestError, one_line
 from noether.common.numbers import first_of, strict_json
 from noether.common.suggest import number_of
 from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.core.data.build import data_source, open_splits, prepare_with_bar, progress_bar
 from noether.core.data.checks import describe_split
+from noether.core.data.shared_work import locked, partial_name
 from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
 from noether.physics.cases.draft import draft_map, words_of_steps
 from noether.physics.cases.metadata import DATASET_FILE
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
-from noether.physics.cases.unpack import is_archive, unpacked
 from noether.physics.settings import ShapeNetCarDatasetConfig
+
+FOLDER = ".unpacked"
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
+"""What Python's readers raise on unreadable archives; RuntimeError also for passwords, IndexError for no name."""
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a path is a file that is named like an archive."""
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
+
+
+@contextmanager
+def unpacked(archive: Path, out: Path) -> Iterator[Path]:
+    """Yields the folder `OUT/.unpacked` with the archive's files, which is removed when all went well.
+
+    After an interruption it is still there, and the archive is not unpacked again. Files keep their times of change,
+    by which a case is known to be up to date. RequestError: the archive cannot be read to its end.
+    """
+    folder = out / FOLDER
+    with locked(out, f".{FOLDER}.*.partial"):
+        if not folder.is_dir():
+            partial = out / partial_name(FOLDER)
+            partial.mkdir()
+            try:
+                _extract(archive, partial)
+                for inner in sorted(path for path in partial.rglob("*") if is_archive(path)):
+                    _extract(inner, inner.parent)
+                    inner.unlink()
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            partial.rename(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for entry in zipped.infolist():
+                    path = zipped.extract(entry, folder)  # Names that lead out of the folder are cleaned.
+                    changed = time.mktime((*entry.date_time, 0, 0, -1))
+                    os.utime(path, (changed, changed))
+        else:
+            with tarfile.open(archive) as tar:
+                if hasattr(tarfile, "data_filter"):
+                    tar.extractall(folder, filter="data")
+                else:
+                    tar.extractall(folder, _inside(tar, folder))
+    except UNREADABLE as error:
+        raise RequestError(
+            "archive-unreadable",
+            f"{archive} cannot be unpacked",
+            seen=f"{type(error).__name__}: {one_line(error)}",
+            expected="a complete .zip or .tar archive, and room for its files",
+            fix="download the archive again, or give the folder that was unpacked from it",
+        ) from error
+
+
+def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
+    """Yields what may be unpacked into a folder, as `filter="data"` does, which Python has from 3.11.4 on.
+
+    A TarError names a member, or the target of a link, that leads out of the folder, and a device.
+    """
+    root = os.path.realpath(folder)
+    for member in tar:
+        place = os.path.realpath(os.path.join(root, member.name))
+        beside = os.path.dirname(place) if member.issym() else root
+        target = os.path.realpath(os.path.join(beside, member.linkname)) if member.linkname else place
+        if any(os.path.commonpath((root, end)) != root for end in (place, target)) or member.isdev():
+            raise tarfile.TarError(f"{member.name} leads out of the folder")
+        member.mode |= 0o700 if member.isdir() else 0o600
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        yield member
+
 
 SHAPENET_CAR = "shapenet_car"
 SHOWN = 20  # names or reasons of a list

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from noether.checkpoints.chosen_model import WantedModel, choose_model
+from noether.checkpoints.own_settings import WantedModel, choose_model
 from noether.common.console import Console
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig

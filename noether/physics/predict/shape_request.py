@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from shlex import quote
 
-from noether.checkpoints.chosen_model import ChosenModel, WantedModel, choose_model, run_here
+from noether.checkpoints.own_settings import ChosenModel, WantedModel, choose_model, run_here
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
 from noether.common.suggest import nearest, number_of, one_of

@@ -9,7 +9,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
-from noether.checkpoints.chosen_model import ChosenModel
+from noether.checkpoints.own_settings import ChosenModel
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError

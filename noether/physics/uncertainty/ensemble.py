@@ -11,7 +11,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from noether.checkpoints.chosen_model import ChosenModel
+from noether.checkpoints.own_settings import ChosenModel
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError

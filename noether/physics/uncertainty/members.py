@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints.chosen_model import ChosenModel
+from noether.checkpoints.own_settings import ChosenModel
 from noether.common.errors import RequestError
 from noether.runs.folder import is_run
 from noether.runs.records import parse_calibration, parse_record

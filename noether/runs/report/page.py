@@ -11,8 +11,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from noether import __version__
-from noether.common.whole_file import UNFENCED, Publisher, write_whole
-from noether.runs.folder import RunFolder
+from noether.common.errors import ExitCode
+from noether.common.whole_file import UNFENCED, Publisher, refusals_told, write_whole
+from noether.runs.folder import RunFolder, existing_run
 from noether.runs.report.cases import cases_section
 from noether.runs.report.elements import fill
 from noether.runs.report.palette import COLOURS
@@ -79,3 +80,12 @@ def render_report(run: ReportedRun) -> str:
         made=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
     return str(page)  # plain text from here on: Markup would escape what is joined to it
+
+
+def report_here(run: str) -> int:
+    """Write a run's page again, and print its path; return the exit code."""
+    folder = existing_run(run)
+
+    with refusals_told(folder.path, elsewhere=folder.as_copy("report")):
+        print(write_report(folder))
+    return ExitCode.DONE

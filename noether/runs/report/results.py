@@ -9,11 +9,10 @@ from markupsafe import Markup
 from noether.common.numbers import counted, finite
 from noether.runs.metrics import FIELD_ERRORS, SCALAR_PARTS
 from noether.runs.report.charts import error_histogram, parity, sample_errors
-from noether.runs.report.chosen_cases import median_sample
 from noether.runs.report.elements import Chart, absent, charts, fill, heading, in_words
 from noether.runs.report.numbers import Array, number, percent, shown_score
 from noether.runs.report.run import ReportedRun
-from noether.runs.report.tables import field_rows, own_metrics, reference_words
+from noether.runs.report.tables import field_rows, median_sample, own_metrics, reference_words
 
 
 def errors_section(run: ReportedRun) -> Markup:

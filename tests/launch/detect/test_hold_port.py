@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from noether.common.errors import RequestError
-from noether.launch.detect.endpoint import hold_port
-from noether.launch.detect.network import find_address, interface_towards
+from noether.launch.detect.endpoint import find_address, hold_port, interface_towards
 from noether.launch.detect.placement import Endpoint
 from tests.refusal import refusal
 

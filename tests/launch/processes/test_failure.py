@@ -12,7 +12,7 @@ from noether.common import container
 from noether.common.errors import EndedByAnother, RanksLate, RequestError
 from noether.config.distributed import DistributedConfig
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport
+from noether.launch.processes.context import RankPosition, RunInfo, WorkerContext, WorkerReport
 from noether.launch.processes.failure import (
     death_report,
     describe_briefly,
@@ -23,7 +23,6 @@ from noether.launch.processes.failure import (
     run_exit_code,
     where_in_stack,
 )
-from noether.launch.processes.rank_state import RankPosition
 from noether.launch.processes.worker import (
     REPORT_CHARACTERS,
     SPIN_COUNT,

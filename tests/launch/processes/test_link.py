@@ -15,11 +15,10 @@ from noether.launch.detect.endpoint import hold_port
 from noether.launch.detect.identity import RunIdentity, run_key
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.connector import AddressLookup, own_address
-from noether.launch.processes.context import RunInfo, WorkerReport
+from noether.launch.processes.context import MeetingPoint, RankPosition, RunInfo, WorkerReport
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.link import Caller, Link, reports_from
 from noether.launch.processes.listener import MOST_UNPROVEN, RunListener, settings_differ
-from noether.launch.processes.rank_state import MeetingPoint, RankPosition
 from tests.refusal import refusal
 
 LIMIT_S = 20

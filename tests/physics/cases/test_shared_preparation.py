@@ -14,9 +14,8 @@ from simulated_cases import MAP, write_cases
 
 from noether.common.processes import this_process
 from noether.core.data.packed import digest_of
-from noether.physics.cases import claims as claims_module
-from noether.physics.cases.claims import FOLDER, Claims
-from noether.physics.cases.prepare import prepare_cases
+from noether.physics.cases import prepare as claims_module
+from noether.physics.cases.prepare import FOLDER, Claims, prepare_cases
 from tests.refusal import refusal
 
 CASES = 6

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from noether.physics.cases.unpack import is_archive, unpacked
+from noether.physics.cases.commands import is_archive, unpacked
 from tests.refusal import refusal
 
 

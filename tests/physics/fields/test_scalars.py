@@ -7,7 +7,7 @@ from noether.config.fields import FieldConfig
 from noether.physics.fields.scalars import measure_scalar, r_squared, spearman
 from noether.physics.settings import ParameterConfig
 from noether.runs.metrics import Metric, Metrics
-from noether.runs.report.chosen_cases import choose_cases
+from noether.runs.report.tables import choose_cases
 
 TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
 

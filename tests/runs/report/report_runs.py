@@ -16,8 +16,8 @@ from noether.physics.cars.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, d
 from noether.physics.fields.fields import FieldsTask
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics
-from noether.runs.report.chosen_cases import choose_cases
 from noether.runs.report.run import ReportedRun
+from noether.runs.report.tables import choose_cases
 
 UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
 FIELDS = {name: {"unit": unit, "points": f"{name.split('_')[0]}_points"} for name, unit in UNITS.items()}

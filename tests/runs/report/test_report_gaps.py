@@ -16,9 +16,9 @@ from noether.common.console import Console
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.report.cases import field_cases
-from noether.runs.report.chosen_cases import choose_cases
 from noether.runs.report.page import render_report, write_report
 from noether.runs.report.run import ReportedRun, read_run
+from noether.runs.report.tables import choose_cases
 from noether.training.final_result import report_run
 
 pytest_plugins = ("report_fixtures",)

@@ -29,8 +29,7 @@ from noether.launch.detect.local import agree_on_nodes, local_endpoint, local_pl
 from noether.launch.detect.mpi import mpi_process
 from noether.launch.detect.placement import DeviceInventory, Endpoint, LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts
-from noether.launch.detect.slurm.nodelist import parse_nodelist
-from noether.launch.detect.slurm.step import SRUN, OutsideStep, SrunTask, restart_count, slurm_process
+from noether.launch.detect.slurm.step import SRUN, OutsideStep, SrunTask, parse_nodelist, restart_count, slurm_process
 
 
 def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
