@@ -35,13 +35,13 @@ from noether.core.data.order import GlobalOrder, RankOrder
 from noether.core.evaluate import Evaluator
 from noether.core.models.build import count_parameters
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.planning.batches import plan_batches
+from noether.launch.planning.plan import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.worker import openmp_defaults
 from noether.training.build import build_run
+from noether.training.time_use import peak_memory_mib
 from noether.training.update import Updater
-from noether.training.update_metrics import peak_memory_mib
 
 MODELS = {"upt": "UPT", "ab_upt": "AB-UPT", "transformer": "Transformer", "transolver": "Transolver"}
 POINTS_OF_A_CURVE = 8

@@ -20,14 +20,14 @@ import numpy as np
 from record import finish, parser, row, told
 
 from noether.core.data.build import prepare_data
-from noether.physics.cars.ellipsoid import open_folder
-from noether.physics.cars.ellipsoid_car import (
+from noether.physics.cars.ellipsoid import (
     HALF_LENGTH_RANGE,
     HALF_WIDTH_RANGE,
     HEIGHT_RANGE,
     YAW_RANGE,
     EllipsoidCar,
     draw_car,
+    open_folder,
 )
 from noether.physics.predict.loaded import LoadedRun
 from noether.physics.predict.sensitivity import sensitivity

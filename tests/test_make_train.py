@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from noether.physics.cars.ellipsoid_car import BOX_HIGH, BOX_LOW
+from noether.physics.cars.ellipsoid import BOX_HIGH, BOX_LOW
 from noether.physics.cases.surface_mesh import Holes, find_holes
 from noether.physics.predict.shape_input import read_shape
 

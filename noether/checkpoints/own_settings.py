@@ -13,7 +13,7 @@ from typing import Any
 
 from noether.checkpoints.format import META, CheckpointFolder, newest_intact
 from noether.checkpoints.named import BEST, named_checkpoint
-from noether.checkpoints.resume_rules import ResumeRule, compare_configs
+from noether.checkpoints.resume import ResumeRule, compare_configs
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import first_of

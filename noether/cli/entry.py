@@ -12,8 +12,8 @@ from noether.cli.commands import ALONE, programs
 from noether.common.container import as_typed_here, image_engine
 from noether.common.errors import ExitCode, NoetherError, path_refusal, shown, signal_code
 from noether.common.process_defaults import check_working_directory, open_closed_streams, set_process_defaults, use_utf8
+from noether.common.processes import leave_when_told, leaving_as_told
 from noether.common.shown import shown_text
-from noether.common.signals import leave_when_told, leaving_as_told
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

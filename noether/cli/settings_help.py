@@ -14,9 +14,8 @@ from noether.common.suggest import nearest
 from noether.config.compose import DEFAULT, settings_with_origins
 from noether.config.explain import SECTIONS, as_override, sections_at, setting_meant, settings
 from noether.config.groups import our_groups
-from noether.config.interval import Interval
 from noether.config.schema import RunConfig
-from noether.config.section import kind_of
+from noether.config.section import Interval, kind_of
 
 TOP = "top-level"  # What the settings of no section are called.
 

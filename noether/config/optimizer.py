@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from noether.common.errors import SettingError
-from noether.config.interval import Interval
-from noether.config.section import Section, chosen_by_kind, dotted_path_or
+from noether.config.section import Interval, Section, chosen_by_kind, dotted_path_or
 
 
 class _Optimizer(Section):

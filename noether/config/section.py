@@ -1,11 +1,15 @@
-"""Base classes for the sections of the configuration."""
+"""Base classes for the sections of the configuration, and the values that several of them have."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, field_validator
+from pydantic_core import CoreSchema, core_schema
 
 from noether.common.errors import SettingError
+from noether.common.numbers import finite
 from noether.common.suggest import did_you_mean, nearest
 
 
@@ -105,3 +109,92 @@ def dotted_path_or(*known: str) -> AfterValidator:
         return path
 
     return AfterValidator(check)
+
+
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A length of training: a count and its unit (`updates`, `epochs`, `samples`, or `%` of the run)."""
+
+    count: float
+    unit: str
+
+    @classmethod
+    def parse(cls, value: Any) -> "Interval":
+        """Reads a text such as `10 updates`; an interval stays one. Raises ValueError, which says what is accepted."""
+        if isinstance(value, cls):
+            return value
+        if (count := finite(value)) is not None:
+            updates, epochs = (cls(max(1, int(count)), unit) for unit in ("updates", "epochs"))
+            problem = f"{value!r} has no unit; write '{updates}' or '{epochs}'"
+            raise SettingError("length-without-unit", "", problem, instead=str(updates))
+        match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+        if not match:
+            shown = "null" if value is None else repr(value)
+            problem = f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'"
+            raise SettingError("not-a-length", "", problem, instead="10 updates")
+        count, unit = float(match[1]), match[2]
+        unit = unit if unit == "%" else unit.rstrip("s") + "s"
+        if unit != "%" and (count != int(count) or count < 1):
+            problem = f"{value!r}: the number of {unit} must be a whole number of at least 1"
+            raise SettingError("length-not-whole", "", problem)
+        if unit == "%" and count > 100:
+            raise SettingError("length-over-the-run", "", f"{value!r} is more than the whole run", instead="10 %")
+        return cls(count, unit)
+
+    def __str__(self) -> str:
+        number = int(self.count) if self.count == int(self.count) else self.count
+        unit = self.unit[:-1] if number == 1 and self.unit != "%" else self.unit
+        return f"{number} {unit}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+
+# "%" is of metrics, whose values are shares of 1; "1", that of a pure number, is not written.
+Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]
+
+
+class FieldConfig(Section):
+    """One output of the model, under its key in the samples."""
+
+    unit: Unit = Field("", description="Physical unit, shown in tables and pictures.")
+    weight: float = Field(1.0, ge=0, description="Weight in the loss of this field's standardised squared error.")
+    points: str = Field(
+        "",
+        description="Key of the points at which the field is given (surface_points, volume_points, or another set's "
+        "name); case: an output of the whole case, such as drag; empty: this entry changes what the data set says of "
+        "this output, beside all others that it names.",
+    )
+    components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
+    component_names: list[str] = Field([], description="Of the components; empty: x, y, z of three, else 0, 1 …")
+    scaling: Literal["standardised", "symmetric_log"] | None = Field(
+        None,
+        description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "
+        "sign(x)·log(1 + abs(x)/s), then standardised; s is ten times the mean over training samples of the median of "
+        "abs(x); null: as the data set says, else standardised.",
+    )
+    period: tuple[float, float] | None = Field(
+        None,
+        description="Of an angle that samples have as cosine and sine: the range in `unit` in which it is given back, "
+        "[-180, 180]; errors are taken modulo its length.",
+    )
+    measure: str | None = Field(
+        None,
+        description="Key of the area or volume of each point, by which errors are weighted; null: SET_area or "
+        "SET_cell_volume, if the samples have it.",
+    )
+
+    @field_validator("points")
+    @classmethod
+    def _names_a_set(cls, points: str) -> str:
+        if points not in ("", "case") and (not points.endswith("_points") or points == "_points"):
+            known = ("surface_points", "volume_points", "case")
+            problem = f" does not name a set of points: {did_you_mean(points, known)}"
+            raise SettingError("not-a-set-of-points", "points", problem, value=points)
+        return points

@@ -6,8 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from noether.common.errors import RequestError, SettingError
 from noether.common.suggest import nearest
-from noether.config.interval import Interval
-from noether.config.section import Section
+from noether.config.section import Interval, Section
 
 LENGTHS = ("max_epochs", "max_updates", "max_samples")
 

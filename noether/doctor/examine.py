@@ -30,7 +30,7 @@ from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
 from noether.launch.planning.plan import HOST_CHECKS, launch_request, run_info
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.hub import Spoke
-from noether.launch.processes.ports import RunPorts, hold_ports
+from noether.launch.processes.listener import RunPorts, hold_ports
 from noether.launch.processes.run import open_link
 from noether.launch.processes.spawner import start_workers
 from noether.launch.processes.watcher import LocalRanks

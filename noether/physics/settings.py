@@ -6,8 +6,7 @@ from pydantic import Field, model_validator
 
 from noether.common.errors import SettingError
 from noether.common.suggest import nearest
-from noether.config.fields import FieldConfig, Unit
-from noether.config.section import ComponentSection, DatasetSection, Section
+from noether.config.section import ComponentSection, DatasetSection, FieldConfig, Section, Unit
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
 """Points of a ShapeNet-Car surface that are part of a quad."""

@@ -8,8 +8,7 @@ from noether.core.data.build import DataSource, Splits
 from noether.core.data.shared_work import Progress
 from noether.physics.cars import ellipsoid
 from noether.physics.cars.shapenet_car import check_shapenet_car, open_shapenet_car
-from noether.physics.cases.dataset import check_cases, open_cases
-from noether.physics.cases.metadata import read_metadata
+from noether.physics.cases.dataset import check_cases, open_cases, read_metadata
 from noether.physics.cases.store import refuse_missing, verify_cases
 from noether.physics.settings import CasesDatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 

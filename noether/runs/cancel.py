@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from noether.common.errors import ExitCode, NoetherError, RequestError
 from noether.common.plain_file import create_plain
+from noether.common.processes import JOB_STOP_SIGNAL
 from noether.common.shown import shown_name
-from noether.common.signals import JOB_STOP_SIGNAL
 from noether.launch.detect.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt, have_ranks_met

@@ -14,10 +14,9 @@ from statistics import harmonic_mean
 from typing import Any, TypeGuard
 from zlib import crc32
 
-from noether.common.appending_file import AppendingFile
 from noether.common.numbers import finite, strict_json
 from noether.common.plain_file import read_plain
-from noether.common.whole_file import UNFENCED, Publisher, write_json
+from noether.common.whole_file import UNFENCED, AppendingFile, Publisher, write_json
 
 Row = dict[str, Any]
 Warn = Callable[[str], None]

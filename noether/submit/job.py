@@ -12,7 +12,7 @@ from noether.checkpoints.own_settings import on_own_settings
 from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.errors import RequestError
 from noether.common.numbers import counted
-from noether.common.signals import JOB_STOP_SIGNAL
+from noether.common.processes import JOB_STOP_SIGNAL
 from noether.config.compose import load_config, load_sweep
 from noether.config.layers import SettingsLayer
 from noether.config.schema import RunConfig

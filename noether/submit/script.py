@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from noether import __version__
 from noether.common.errors import signal_code
-from noether.common.signals import JOB_STOP_SIGNAL
+from noether.common.processes import JOB_STOP_SIGNAL
 from noether.config.sweep import override_value
 from noether.launch.detect.slurm.queue import RANK_VARIABLES
 from noether.submit.job import TrainingJob, job_options

@@ -18,7 +18,7 @@ from noether.launch.detect.resolve import resolve_or_on_cpus
 from noether.launch.planning.plan import launch_request, plan_run, run_info
 from noether.launch.processes.connector import Connector
 from noether.launch.processes.context import RunInfo, WorkerReport
-from noether.launch.processes.ports import RunPorts, hold_ports, listener_endpoint
+from noether.launch.processes.listener import RunPorts, hold_ports, listener_endpoint
 from noether.launch.processes.spawner import warm_up
 from noether.launch.processes.worker import failure_report
 

@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.resume_rules import is_accepted
+from noether.checkpoints.resume import is_accepted
 from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint, model_tensors
 from noether.common.errors import EndedByAnother, RequestError
 from noether.common.numbers import counted
@@ -29,7 +29,7 @@ from noether.core.first_sample import try_model
 from noether.core.models.build import count_parameters, recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
-from noether.launch.planning.batches import BatchPlan
+from noether.launch.planning.plan import BatchPlan
 from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.optimizers import Schedule, build_optimizer, build_schedule

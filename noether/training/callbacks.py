@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
 from noether.training.build import Run
-from noether.training.update_metrics import UpdateMetrics
+from noether.training.time_use import UpdateMetrics
 
 
 class Callback:

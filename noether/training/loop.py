@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from noether.checkpoints.writer import Saver
-from noether.config.interval import Interval
+from noether.config.section import Interval
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import RankOrder
 from noether.core.tasks.base import Task
@@ -14,9 +14,8 @@ from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.runs.tracking.tracker import UNCOUNTED, Trackers
 from noether.training.build import Run, selection_metric
 from noether.training.callbacks import Callback
-from noether.training.time_use import Clock, Part, UpdateProfile
+from noether.training.time_use import Clock, EpochMetrics, LogWindow, Part, UpdateProfile
 from noether.training.update import Updater
-from noether.training.update_metrics import EpochMetrics, LogWindow
 
 
 @dataclass

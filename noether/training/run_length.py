@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
-from noether.config.interval import Interval
+from noether.config.section import Interval
 from noether.config.trainer import TrainerConfig
 from noether.core.data.order import GlobalOrder
 

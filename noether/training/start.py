@@ -12,7 +12,7 @@ from noether.checkpoints.resume import ResumeTarget, find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
 from noether.common.plain_file import StampedFile
-from noether.common.signals import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
+from noether.common.processes import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
 from noether.common.whole_file import refusals_told, write_whole
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
@@ -25,9 +25,9 @@ from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
 from noether.runs.folder import RunFolder
 from noether.runs.lease import FencedError, Lease, attempts_so_far, record_outcome, record_stop, take_lease
+from noether.runs.overview import is_own_attempt, place_aside, set_aside
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
-from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from noether.runs.trust import mark_own
 from noether.training.begin import Start
 from noether.training.preflight import check_software, check_start
@@ -55,7 +55,7 @@ class TrainRequest:
 
 
 # By name: what they need is imported by the ranks alone.
-TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"
+TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.train.dry_run_worker"
 
 
 def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, tensorboard: bool) -> int:

@@ -18,7 +18,7 @@ from noether.checkpoints.resume import find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError, signal_code
 from noether.common.numbers import counted
-from noether.common.signals import STOP_SIGNALS
+from noether.common.processes import STOP_SIGNALS
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, varied
 from noether.launch.planning.plan import plan_run, render_plan

@@ -19,8 +19,7 @@ from noether.core.precision import Precision, evaluation_mode
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import LightDDP
 from noether.training.rehearsal import loss_of, restored_afterwards
-from noether.training.time_use import Clock, Part
-from noether.training.update_metrics import UpdateMetrics
+from noether.training.time_use import Clock, Part, UpdateMetrics
 
 
 class NonFiniteError(NoetherError):

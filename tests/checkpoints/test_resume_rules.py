@@ -3,7 +3,7 @@
 import pytest
 from conftest import TINY
 
-from noether.checkpoints.resume_rules import RULES, UNLISTED, ResumeRule, accepted_changes, compare_configs, rule_of
+from noether.checkpoints.resume import RULES, UNLISTED, ResumeRule, accepted_changes, compare_configs, rule_of
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig

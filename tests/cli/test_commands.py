@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 
-from noether.common.signals import leaving_as_told
+from noether.common.processes import leaving_as_told
 
 HELP = {
     "a-command-names-the-help-of-its-settings": (

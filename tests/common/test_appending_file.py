@@ -2,8 +2,7 @@
 
 import pytest
 
-from noether.common.appending_file import AppendingFile
-from noether.common.whole_file import write_whole
+from noether.common.whole_file import AppendingFile, write_whole
 
 
 def test_a_file_that_was_removed_is_written_again_with_what_it_held(tmp_path) -> None:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.distributed import DistributedConfig, with_environment
-from noether.config.interval import Interval
+from noether.config.section import Interval
 from noether.training.run_length import RunLength
 
 

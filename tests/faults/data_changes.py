@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from noether.physics.cars import ellipsoid
-from noether.physics.cases.metadata import read_metadata, write_metadata
+from noether.physics.cases.dataset import read_metadata, write_metadata
 from noether.physics.cases.store import case_folder
 from noether.physics.settings import EllipsoidDatasetConfig
 

@@ -102,7 +102,7 @@ class Packed(Subject):
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import save_file
 
-        from noether.physics.cars.ellipsoid_car import sample_shapes
+        from noether.physics.cars.ellipsoid import sample_shapes
 
         super().__init__(folder)
         shapes = sample_shapes(4, 3)
@@ -229,7 +229,7 @@ class Checkpoints(Subject):
         import torch
 
         from noether.checkpoints.format import META, _meta_digest
-        from noether.checkpoints.resume_rules import compare_configs
+        from noether.checkpoints.resume import compare_configs
         from noether.checkpoints.state import load_checkpoint
         from noether.checkpoints.table import describe_checkpoints, render_checkpoints
         from noether.config.schema import RunConfig

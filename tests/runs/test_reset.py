@@ -10,8 +10,8 @@ from noether.checkpoints.format import list_checkpoints
 from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempt, take_lease
+from noether.runs.overview import is_own_attempt, place_aside, set_aside
 from noether.runs.records import write_record
-from noether.runs.reset import is_own_attempt, place_aside, set_aside
 from tests.refusal import refusal
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from noether.common.appending_file import AppendingFile
 from noether.common.console import Console
 from noether.common.errors import RequestError
 from noether.common.plain_file import NotPlainFile, create_plain, open_to_append
-from noether.common.whole_file import UNFENCED, write_json, write_whole
+from noether.common.whole_file import UNFENCED, AppendingFile, write_json, write_whole
 from noether.config.compose import read_dumped
 from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity

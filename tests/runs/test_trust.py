@@ -122,8 +122,8 @@ RUNS_CODE = re.compile(
 )
 PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
-    "data/shapenet_car.py": "tensors, with weights_only=True",
-    "launch/process_group/control.py": "objects of ranks, signed with the secret of the run",
+    "physics/cars/shapenet_car.py": "tensors, with weights_only=True",
+    "launch/process_group/stores.py": "objects of ranks, signed with the secret of the run",
     "physics/export/exported.py": "a graph, with trust=True",
     "launch/processes/preload.py": "modules of ours, by constants",
     "launch/processes/worker.py": "targets of ours, and what the launcher hands to its own worker",

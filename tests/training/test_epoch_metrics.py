@@ -10,7 +10,7 @@ from noether.common.numbers import number_text
 from noether.launch.process_group.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
-from noether.training.update_metrics import EpochMetrics, UpdateMetrics
+from noether.training.time_use import EpochMetrics, UpdateMetrics
 
 OWN = """
 import torch

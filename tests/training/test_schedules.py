@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from noether.config.interval import Interval
 from noether.config.optimizer import ConstantConfig, CosineConfig, OneCycleConfig, StepConfig
+from noether.config.section import Interval
 from noether.training.optimizers import build_schedule
 from noether.training.run_length import RunLength
 

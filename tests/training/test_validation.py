@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from noether.config.fields import FieldConfig
-from noether.core.shown_cases import ShownCase, write_cases
+from noether.config.section import FieldConfig
+from noether.core.evaluate import ShownCase, write_cases
 from noether.runs.metrics import Metric
 from noether.runs.report.run import read_evaluation
 from noether.training.evaluation import Validation

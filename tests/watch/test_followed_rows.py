@@ -7,7 +7,7 @@ import pytest
 
 from noether.runs.records import last_evaluation, row_line
 from noether.watch import followed_rows
-from noether.watch.followed_rows import FollowedRows, last_rows
+from noether.watch.watched_run import FollowedRows, last_rows
 
 
 def rows(first: int, last: int) -> str:

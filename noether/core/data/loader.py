@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from noether.common.errors import RequestError
-from noether.common.signals import STOP_SIGNALS
+from noether.common.processes import STOP_SIGNALS
 from noether.core.data.order import RankOrder, SampleKey
 from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.processes.death_signal import die_with_parent

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 
 Period = tuple[float, float]
 """The range in which files have the angle, such as (-180, 180); it jumps from one end to the other."""

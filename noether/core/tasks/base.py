@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from noether.common.errors import RequestError
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.core.components import Component
 from noether.core.data.layout import Layout
 from noether.core.data.loader import Batch

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from noether.common.errors import InterruptedStartError
-from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS
+from noether.common.processes import SECOND_INTERRUPT_S, STOP_SIGNALS
 from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 

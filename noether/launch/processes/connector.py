@@ -14,11 +14,13 @@ from noether.launch.detect.endpoint import PublishedPort, find_address, not_perm
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.context import RunInfo, WorkerReport
-from noether.launch.processes.json_lines import Garbled, JsonLines, Unanswered
 from noether.launch.processes.link import (
     LONGEST_IDENTITY,
     Answer,
     Caller,
+    Garbled,
+    JsonLines,
+    Unanswered,
     greet,
     is_proof,
     printable,

@@ -16,7 +16,7 @@ from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.failure import describe_failure, is_failure
 from noether.launch.processes.hub import Hub, Spoke
-from noether.launch.processes.ports import RunPorts, hold_ports, listener_endpoint
+from noether.launch.processes.listener import RunPorts, hold_ports, listener_endpoint
 from noether.launch.processes.spawner import start_workers, worker_contexts
 from noether.launch.processes.watcher import watch_workers
 from noether.launch.processes.worker import (

@@ -24,7 +24,7 @@ from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo, WorkerContext, new_counters
 from noether.launch.processes.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, adopt_orphans
-from noether.launch.processes.ports import RunPorts
+from noether.launch.processes.listener import RunPorts
 from noether.launch.processes.worker import (
     changed_environment,
     error_file,

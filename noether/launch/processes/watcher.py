@@ -15,8 +15,7 @@ from types import FrameType
 from typing import Any
 
 from noether.common.errors import ExitCode, signal_code
-from noether.common.processes import is_stopped
-from noether.common.signals import SECOND_INTERRUPT_S, STOP_SIGNALS, ignore_the_end_of_others
+from noether.common.processes import SECOND_INTERRUPT_S, STOP_SIGNALS, ignore_the_end_of_others, is_stopped
 from noether.common.whole_file import write_whole
 from noether.launch.processes.context import (
     BOUNDARY,

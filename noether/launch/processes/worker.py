@@ -30,7 +30,7 @@ from noether.common.errors import (
     signal_code,
 )
 from noether.common.plain_file import open_to_append
-from noether.common.signals import STOP_SIGNALS
+from noether.common.processes import STOP_SIGNALS
 from noether.common.whole_file import write_json
 from noether.launch.detect.limits import most_processes, refused_processes, too_few_processes
 from noether.launch.processes.context import (

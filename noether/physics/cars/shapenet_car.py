@@ -12,9 +12,8 @@ import numpy as np
 
 from noether.common.errors import RequestError, one_line
 from noether.core.data.layout import CAR_SPACE, FRONTAL
-from noether.physics.cases.dataset import CasesDataset, check_files
+from noether.physics.cases.dataset import DATASET_FILE, CasesDataset, check_files, read_metadata
 from noether.physics.cases.mesh_files import MeshFile, read_array, read_mesh
-from noether.physics.cases.metadata import DATASET_FILE, read_metadata
 from noether.physics.cases.store import Column, case_writer, write_case_file, write_faces, write_set
 from noether.physics.cases.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.physics.settings import SHAPENET_CAR_SURFACE_POINTS

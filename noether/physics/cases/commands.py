@@ -27,8 +27,8 @@ from noether.core.data.checks import describe_split
 from noether.core.data.shared_work import locked, partial_name
 from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
+from noether.physics.cases.dataset import DATASET_FILE
 from noether.physics.cases.draft import draft_map, words_of_steps
-from noether.physics.cases.metadata import DATASET_FILE
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
 from noether.physics.settings import ShapeNetCarDatasetConfig

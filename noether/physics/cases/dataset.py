@@ -1,25 +1,7 @@
-"""The samples of prepared cases, read from the store as they are asked for.
+"""The samples of prepared cases, read from the store as they are asked for."""
 
-What a sample holds, all of it in SI units and in noether's axes (x across, y up, z along the wind; the files' own
-where `dataset.json` says `axes: null`); N is the case's own number of points of a set:
-
-| key | shape | what |
-|---|---|---|
-| `<set>_points` | (N, 3) | positions, m |
-| `<set>_normals` | (N, 3) | of surfaces: outward unit normals; of sets with `distance_to`: away from the surface |
-| `<set>_area` | (N,) | of surfaces: m² of each cell, or of each point's share of its cells |
-| `<set>_cell_volume` | (N,) | of volumes at cells: m³ |
-| `<set>_sdf` | (N,) | of sets with `distance_to`: distance to the nearest point of that surface, m |
-| `<set>_part` | (N,) int32 | of sets of several patches: which, counted as in `sets.<set>.parts` of the metadata |
-| `<set>_<field>` | (N,) or (N, C) | fields of the map, in their unit; of angles that jump cosine and sine (N, 2) |
-| a parameter's or output's name | (1,) | its value in this case; parameters that are the same in all cases too |
-| `pressure_force`, `friction_force` | (3,) | N: the true fields integrated over the surface, and |
-| `pressure_moment`, `friction_moment` | (3,) | N·m about the origin; where the map names `forces` |
-
-Floating point arrays are float32. Points are in random order, the same for all arrays of a set, so that any k rows that
-follow one another are a random draw (`points_are_shuffled`).
-"""
-
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
@@ -28,14 +10,190 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noether.common.errors import RequestError
+from noether.common.errors import RequestError, one_line
+from noether.common.numbers import strict_json
+from noether.common.whole_file import write_whole
 from noether.core.data.packed import open_packed
 from noether.physics.cases.case_map import NAMES, CaseMap, parse_map
-from noether.physics.cases.metadata import read_metadata
-from noether.physics.cases.store import case_folder, faces_file, set_file
+from noether.physics.cases.store import FORMAT_VERSION, case_folder, faces_file, refuse_missing, set_file
 
 if TYPE_CHECKING:
     import torch
+
+DATASET_FILE = "dataset.json"
+AIR_DENSITY = 1.2  # kg/m³
+COARSEST = 5e-5  # of what positions or a field span, how far apart the numbers may be that they are rounded to
+WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
+
+
+def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict[str, list[str]]) -> dict[str, Any]:
+    """Puts together what `dataset.json` says, from what each case's file says.
+
+    Its keys: axes ({across, up, wind}, or null where the map names none), sets ({name: kind, at, points [fewest, most],
+    parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
+    features (the other arrays of the sets, alike), parameters and outputs ({name: unit, low, high, constant}), forces
+    (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set, files:
+    size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it. RequestError: cases differ in
+    the components of an array, or in their arrays.
+    """
+    names = list(cases)
+    sets: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    for name, own in about.sets.items():
+        described = [cases[case]["sets"][name] for case in names]
+        counts = [one["points"] for one in described]
+        box = _span(name, names, [one["arrays"][f"{name}_points"] for one in described])
+        parts = list(dict.fromkeys(part for one in described for part in one["parts"]))
+        sets[name] = {"kind": own.kind, "at": own.at, "points": [min(counts), max(counts)], "parts": parts,
+                      "low": box["low"], "high": box["high"]}  # fmt: skip
+        for key in described[0]["arrays"]:
+            if odd := [case for case, one in zip(names, described, strict=True) if key not in one["arrays"]]:
+                raise RequestError(
+                    "case-lacks-array",
+                    f"case {odd[0]} lacks {key}",
+                    seen=f"{len(odd)} such cases",
+                    expected="the same in every case",
+                )
+            about_field = own.fields.get(key.removeprefix(f"{name}_"))
+            span = _span(key, names, [one["arrays"][key] for one in described])
+            entry = {"set": name, "unit": about_field.unit if about_field else _unit(key, name), **span}
+            if about_field and about_field.period:
+                entry["period"] = list(about_field.period)
+            (fields if about_field else features)[key] = entry
+    return {
+        "format_version": FORMAT_VERSION,
+        "axes": WIND_ALONG_Z if about.axes else None,
+        "sets": sets,
+        "fields": fields,
+        "features": features,
+        "parameters": _numbers(about.parameters, cases, "parameters"),
+        "outputs": _numbers(about.outputs, cases, "outputs"),
+        "constants": about.constants,
+        "forces": sorted(cases[names[0]]["forces"]),
+        "splits": splits,
+        "cases": {case: _of_a_case(one) for case, one in cases.items()},
+        "map": map_text,
+    }
+
+
+def _of_a_case(made: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: made[key] for key in ("parameters", "outputs", "forces", "files")}
+    return {**numbers, "points": {name: own["points"] for name, own in made["sets"].items()}}
+
+
+def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
+    """Writes `dataset.json` with its own digest, which also stands for the data: it names that of every file."""
+    whole = {**metadata, "sha256": _digest(metadata)}
+    write_whole(out / DATASET_FILE, strict_json(whole, indent=1) + "\n")
+
+
+def read_metadata(out: Path) -> dict[str, Any]:
+    """Reads `dataset.json`. RequestError: it is missing, of another version of the format, or not as it was written."""
+    path = out / DATASET_FILE
+    if not path.is_file():
+        raise refuse_missing(out)
+    again = "noether data prepare CASES OUT --map cases.yaml      (complete cases are kept)"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError(f"a {type(about).__name__}, not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(
+            "case-metadata-unreadable",
+            f"{path} cannot be read", seen=one_line(error), expected="the file as it was written", fix=again
+        ) from None  # fmt: skip
+    version = about.get("format_version")
+    if version != FORMAT_VERSION:
+        raise RequestError(
+            "case-format-version",
+            f"{path} has another format version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
+            fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)",
+        )  # fmt: skip
+    recorded = about.pop("sha256", None)
+    found = _digest(about)
+    if recorded != found:
+        raise RequestError(
+            "case-metadata-damaged",
+            f"{path} is not as it was written",
+            seen=f"SHA-256 {found}",
+            expected=f"{recorded}, which it records of itself",
+            fix=again,
+        )
+    return {**about, "sha256": found}
+
+
+def _digest(metadata: Mapping[str, Any]) -> str:
+    return hashlib.sha256(strict_json(metadata).encode()).hexdigest()
+
+
+def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    components = [one["components"] for one in spans]
+    if len(set(components)) > 1:
+        odd = next(i for i, count in enumerate(components) if count != components[0])
+        raise RequestError(
+            "case-components-differ",
+            f"{key} has {components[odd]} components in case {names[odd]}",
+            seen=f"{components[0]} in case {names[0]}",
+            expected="the same in every case",
+            fix="components: N in the map's field, and --skip-broken, leave such cases out",
+        )
+    low, high = np.min([one["low"] for one in spans], axis=0), np.max([one["high"] for one in spans], axis=0)
+    return {"components": components[0], "low": low.tolist(), "high": high.tolist()}
+
+
+def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    found = {}
+    for name, own in described.items():
+        values = [case[kind][name] for case in cases.values() if name in case[kind]]
+        if not values:
+            continue
+        if len(values) < len(cases):
+            lacking = next(case for case, one in cases.items() if name not in one[kind])
+            raise RequestError(
+                "case-lacks-number",
+                f"case {lacking} has no {name}",
+                seen=f"{len(cases) - len(values)} such cases",
+                expected="the same in every case",
+            )
+        low, high = min(values), max(values)
+        found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
+    return found
+
+
+def _unit(key: str, name: str) -> str:
+    return {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}.get(key.removeprefix(f"{name}_"), "")
+
+
+def implausible(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns in words which units cannot be right, by the ranges of fields and parameters; empty where none is odd.
+
+    A pressure in Pa is held against the dynamic pressure of the fastest air: their ratio is of the order of 1.
+    """
+    fields = {key: max(map(abs, (*own["low"], *own["high"])), default=0.0) for key, own in metadata["fields"].items()}
+    speeds = {key: largest for key, largest in fields.items() if metadata["fields"][key]["unit"] == "m/s"}
+    speeds |= {name: entry["high"] for name, entry in metadata["parameters"].items() if entry["unit"] == "m/s"}
+    fastest, words = max(speeds.values(), default=0.0), []
+    for key, largest in fields.items():
+        if metadata["fields"][key]["unit"] != "Pa" or "pressure" not in key or not fastest:
+            continue
+        ratio, of = largest / (0.5 * AIR_DENSITY * fastest**2), f"the dynamic pressure of {fastest:.4g} m/s"
+        if ratio > 100:
+            words.append(f"{key} reaches {largest:.4g} Pa, {ratio:.3g} times {of}: is it absolute, or not in Pa?")
+        elif ratio < 0.02:
+            words.append(f"{key} reaches only {largest:.4g} Pa, {ratio:.2g} of {of}: is it a coefficient, or in kPa?")
+    for key, entry in metadata["fields"].items():
+        if entry["low"] == entry["high"]:
+            words.append(f"{key} is {', '.join(f'{value:g}' for value in entry['low'])} everywhere")
+    points = {f"{name}_points": metadata["features"][f"{name}_points"] for name in metadata["sets"]}
+    for key, own in (points | metadata["fields"]).items():
+        largest, span = np.abs([own["low"], own["high"]]).max(), np.ptp([own["low"], own["high"]], axis=0).max()
+        if (step := np.spacing(np.float32(largest))) > COARSEST * span > 0:
+            words.append(f"{key} spans {span:.4g} and reaches {largest:.4g}, where numbers of 32 bits are {step:.2g} "
+                         "apart: take away in the files what all cases have in common")  # fmt: skip
+    fast = {name: speed for name, speed in speeds.items() if speed > 2000}
+    return words + [f"{name} reaches {speed:.4g} m/s: is it in other units?" for name, speed in fast.items()]
+
 
 OPEN_FILES = 16_384  # maps that a process holds: Linux allows 65,530
 

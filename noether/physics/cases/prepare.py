@@ -23,10 +23,9 @@ from noether.common.suggest import nearest
 from noether.core.data.shared_work import Progress, locked, silent, surviving_map
 from noether.physics.cars.shapenet_car import CarJob, car_jobs, shortfalls, split_cars
 from noether.physics.cases.case_map import CaseMap, SplitMap, parse_map
+from noether.physics.cases.dataset import gather, implausible, write_metadata
 from noether.physics.cases.layout import find_cases, in_order, natural, run_of
-from noether.physics.cases.make_case import CaseJob
-from noether.physics.cases.metadata import gather, implausible, write_metadata
-from noether.physics.cases.preflight import of_case, refuse_at_once, skippable
+from noether.physics.cases.make_case import CaseJob, of_case, refuse_at_once, skippable
 from noether.physics.cases.store import case_folder, read_case_file
 from noether.physics.cases.survey import cases_in_another_unit
 from noether.physics.cases.tables import case_key, rows_by_case

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.core.data.checks import OF_A_POINT, set_rows
 from noether.core.data.layout import CASE, Layout, in_order
 from noether.core.data.loader import Batch

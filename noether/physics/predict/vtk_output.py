@@ -10,7 +10,7 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.common.plain_file import create_plain
 from noether.common.whole_file import UNFENCED
-from noether.core.shown_cases import ShownCase, to_array
+from noether.core.evaluate import ShownCase, to_array
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Task, by_channel
 from noether.physics.cases.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista, read_array

@@ -17,7 +17,14 @@ from noether.runs.folder import RunFolder, existing_run
 from noether.runs.report.cases import cases_section
 from noether.runs.report.elements import fill
 from noether.runs.report.palette import COLOURS
-from noether.runs.report.results import classes_section, distributions_section, errors_section, scalars_section
+from noether.runs.report.results import (
+    classes_section,
+    distributions_section,
+    errors_section,
+    intervals_section,
+    scalars_section,
+    use_section,
+)
 from noether.runs.report.run import ReportedRun, read_run
 from noether.runs.report.training import (
     configuration_section,
@@ -28,7 +35,6 @@ from noether.runs.report.training import (
     time_section,
     training_section,
 )
-from noether.runs.report.use import intervals_section, use_section
 
 Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
 OF_THE_TASK: Sections = {

@@ -10,8 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from noether.common.appending_file import AppendingFile
-from noether.common.whole_file import UNFENCED, Publisher
+from noether.common.whole_file import UNFENCED, AppendingFile, Publisher
 from noether.runs.metrics import Metrics
 from noether.runs.records import Row
 from noether.runs.tracking.tracker import Tracker, logged

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from noether.common.appending_file import AppendingFile
 from noether.common.errors import NoetherError
-from noether.common.whole_file import UNFENCED, Publisher, write_whole
+from noether.common.whole_file import UNFENCED, AppendingFile, Publisher, write_whole
 from noether.runs.records import Row, metrics_of_row, read_metrics, row_line, rows_text
 
 

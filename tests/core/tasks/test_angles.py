@@ -9,7 +9,7 @@ import pyvista
 import torch
 from simulated_cases import drafted, prepare
 
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.core.tasks.angles import as_angle, as_nearest, as_pair, in_units
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases

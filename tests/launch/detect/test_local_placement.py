@@ -10,7 +10,7 @@ from noether.launch.detect.local import local_endpoint, local_placement
 from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo, WorkerContext
-from noether.launch.processes.ports import RunPorts
+from noether.launch.processes.listener import RunPorts
 from noether.launch.processes.spawner import worker_contexts
 from noether.launch.processes.worker import worker_environment
 

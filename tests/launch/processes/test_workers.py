@@ -18,7 +18,7 @@ from processes import is_running
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo
-from noether.launch.processes.ports import hold_ports
+from noether.launch.processes.listener import hold_ports
 from noether.launch.processes.run import open_link, run_placement
 from noether.launch.processes.spawner import server_environment, start_methods, start_workers
 from noether.launch.processes.watcher import watch_workers

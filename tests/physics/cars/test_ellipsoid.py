@@ -19,8 +19,7 @@ from noether.common.errors import RequestError
 from noether.core.data import shared_work
 from noether.core.data.packed import open_packed
 from noether.physics.cars import ellipsoid, ellipsoid_car, potential_flow
-from noether.physics.cars.ellipsoid import EllipsoidDataset
-from noether.physics.cars.ellipsoid_car import EllipsoidCar, draw_car, make_sample, point_seed
+from noether.physics.cars.ellipsoid import EllipsoidCar, EllipsoidDataset, draw_car, make_sample, point_seed
 from noether.physics.settings import EllipsoidDatasetConfig
 from tests.refusal import refusal
 

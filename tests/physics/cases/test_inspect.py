@@ -9,9 +9,8 @@ import pyvista
 from simulated_cases import body, drafted, prepare, torn, with_nan, with_two_components, without_array, write_cases
 
 from noether.physics.cases.case_map import parse_map
-from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.dataset import open_cases, read_metadata
 from noether.physics.cases.draft import draft_map
-from noether.physics.cases.metadata import read_metadata
 from noether.physics.cases.survey import group_files, in_another_unit, spans_decades, survey_folder
 from noether.physics.cases.tables import read_numbers
 from noether.physics.cases.vocabulary import number_name

@@ -13,7 +13,7 @@ from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.core.data.build import Splits, prepare_data
 from noether.core.data.checks import data_identity
-from noether.physics.cases.metadata import read_metadata
+from noether.physics.cases.dataset import read_metadata
 from tests.faults.data_changes import DATA
 from tests.refusal import refusal
 

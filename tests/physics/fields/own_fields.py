@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.core.tasks.base import Task
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.models.upt import UPT

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from noether.physics.cars.ellipsoid_car import EllipsoidCar, make_sample
+from noether.physics.cars.ellipsoid import EllipsoidCar, make_sample
 from noether.physics.fields.baselines import ShapeSearch, make_baselines, score_baselines
 from noether.physics.fields.fields import FieldsTask
 

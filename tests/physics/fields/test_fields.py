@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from noether.common.errors import RequestError
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.core.data.loader import stack_samples
 from noether.core.data.points import GEOMETRY
 from noether.core.tasks.base import Evaluated

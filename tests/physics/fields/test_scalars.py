@@ -3,7 +3,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from noether.config.fields import FieldConfig
+from noether.config.section import FieldConfig
 from noether.physics.fields.scalars import measure_scalar, r_squared, spearman
 from noether.physics.settings import ParameterConfig
 from noether.runs.metrics import Metric, Metrics

@@ -5,7 +5,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from noether.core.models.build import build_model
-from noether.physics.cars.ellipsoid_car import EllipsoidCar, make_sample
+from noether.physics.cars.ellipsoid import EllipsoidCar, make_sample
 from noether.physics.fields.fields import FieldsTask
 
 ATTENTION = {"dim": 24, "heads": 2}

@@ -19,7 +19,7 @@ from noether.config.compose import load_config
 from noether.core.data.layout import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.core.models.build import build_model
 from noether.core.precision import Precision
-from noether.physics.cars.ellipsoid_car import EllipsoidCar
+from noether.physics.cars.ellipsoid import EllipsoidCar
 from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.mesh_source import FACES, ShapePart, read_part
 from noether.physics.cases.surface_mesh import Holes, area_vectors, find_holes, triangles

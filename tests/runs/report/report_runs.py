@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from noether.common.whole_file import write_json
-from noether.core.shown_cases import ShownCase, point_errors, write_cases
-from noether.physics.cars.ellipsoid_car import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
+from noether.core.evaluate import ShownCase, point_errors, write_cases
+from noether.physics.cars.ellipsoid import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
 from noether.physics.fields.fields import FieldsTask
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metrics

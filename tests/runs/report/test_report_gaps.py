@@ -19,7 +19,7 @@ from noether.runs.report.cases import field_cases
 from noether.runs.report.page import render_report, write_report
 from noether.runs.report.run import ReportedRun, read_run
 from noether.runs.report.tables import choose_cases
-from noether.training.final_result import report_run
+from noether.training.evaluation import report_run
 
 pytest_plugins = ("report_fixtures",)
 
