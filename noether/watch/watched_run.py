@@ -51,8 +51,7 @@ from noether.runs.records import (
     read_record,
 )
 from noether.runs.report.history import Evaluation, History
-from noether.watch.app import flat_settings
-from noether.watch.inside import KeptReadings, changed, is_inside, log_part, opened_inside
+from noether.watch.inside import KeptReadings, changed, flat_settings, is_inside, log_part, opened_inside
 from noether.watch.pictures import Pictures
 
 MOST_PER_READ = 4 * 2**20

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from noether.runs.records import last_evaluation, row_line
-from noether.watch import followed_rows
+from noether.watch import watched_run as followed_rows
 from noether.watch.watched_run import FollowedRows, last_rows
 
 

@@ -18,7 +18,7 @@ import noether
 from noether.common.errors import RequestError
 from noether.core.data import shared_work
 from noether.core.data.packed import open_packed
-from noether.physics.cars import ellipsoid, ellipsoid_car, potential_flow
+from noether.physics.cars import ellipsoid, potential_flow
 from noether.physics.cars.ellipsoid import EllipsoidCar, EllipsoidDataset, draw_car, make_sample, point_seed
 from noether.physics.settings import EllipsoidDatasetConfig
 from tests.refusal import refusal
@@ -115,8 +115,8 @@ def test_every_prefix_of_the_surface_points_is_well_spread(count):
     variance = area_mean(CAR, lambda points: (moments(points) - exact) ** 2)
     errors = []
     for seed in range(20):
-        points = ellipsoid_car.sample_surface(CAR, 2048, seed)
-        np.testing.assert_array_equal(ellipsoid_car.sample_surface(CAR, count, seed), points[:count])
+        points = ellipsoid.sample_surface(CAR, 2048, seed)
+        np.testing.assert_array_equal(ellipsoid.sample_surface(CAR, count, seed), points[:count])
         errors.append(moments(points[:count]).mean(axis=0) - exact)
     against_independent = np.sqrt(np.mean(np.square(errors), axis=0) / (variance / count))
     print(count, "error over that of independent points:", against_independent.round(2))
@@ -124,14 +124,14 @@ def test_every_prefix_of_the_surface_points_is_well_spread(count):
 
 
 def test_volume_points_alternate_between_the_box_and_the_body():
-    points = ellipsoid_car.sample_volume(CAR, 8001, seed=0)
-    np.testing.assert_array_equal(ellipsoid_car.sample_volume(CAR, 301, seed=0), points[:301])
+    points = ellipsoid.sample_volume(CAR, 8001, seed=0)
+    np.testing.assert_array_equal(ellipsoid.sample_volume(CAR, 301, seed=0), points[:301])
     box, near = points[0::2], points[1::2]
     upstream = (box[:, 2] < -2.5).mean()  # a slab clear of the car: its share is its volume's
     air = 4 * 4.5 * 10.5 - 2 / 3 * np.pi * CAR.semi_axes.prod()
     assert upstream == pytest.approx(4 * 4.5 * 2 / air, abs=0.003)
     # A dense set of the surface's points measures the distance from the body.
-    distance = cKDTree(ellipsoid_car.sample_surface(CAR, 60000, seed=1)).query(near)[0]
+    distance = cKDTree(ellipsoid.sample_surface(CAR, 60000, seed=1)).query(near)[0]
     assert distance.min() > 0.0009
     assert distance.max() < 0.701
     assert np.quantile(distance, [0.25, 0.5, 0.75]) == pytest.approx([0.7 / 16, 0.7 / 4, 0.7 * 9 / 16], abs=0.01)
@@ -139,8 +139,8 @@ def test_volume_points_alternate_between_the_box_and_the_body():
 
 @pytest.mark.parametrize("car", [EllipsoidCar(2.6, 1.6, 1.1, s * np.pi / 12) for s in (-1, 1)], ids=["left", "right"])
 def test_the_largest_cars_leave_room_in_the_box(car):
-    points = ellipsoid_car.sample_volume(car, 4000, seed=0)
-    assert ((points >= ellipsoid_car.BOX_LOW) & (points <= ellipsoid_car.BOX_HIGH)).all()
+    points = ellipsoid.sample_volume(car, 4000, seed=0)
+    assert ((points >= ellipsoid.BOX_LOW) & (points <= ellipsoid.BOX_HIGH)).all()
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_the_largest_cars_leave_room_in_the_box(car):
 )
 def test_a_car_that_sticks_out_of_the_box_is_refused(car):
     with pytest.raises(ValueError, match="does not fit into the box"):
-        ellipsoid_car.sample_volume(car, 10, seed=0)
+        ellipsoid.sample_volume(car, 10, seed=0)
 
 
 # --- Samples ------------------------------------------------------------------------------------------------
 
 
 def test_a_sample_has_the_promised_arrays(sample):
-    assert {key: array.shape for key, array in sample.items()} == ellipsoid_car.sample_shapes(500, 601)
+    assert {key: array.shape for key, array in sample.items()} == ellipsoid.sample_shapes(500, 601)
     assert {array.dtype for array in sample.values()} == {np.dtype(np.float32)}
     assert all(np.isfinite(array).all() for array in sample.values())
     assert sample["car"] == pytest.approx([2.1, 0.9, 0.8, 0.2])
@@ -188,7 +188,7 @@ def test_integration_floor_of_the_lift_coefficient(count, floor):
         car = draw_car(0, "test", i)
         s = make_sample(car, count, 0, point_seed(0, "test", i))
         force = -np.sum(s["surface_pressure"] * s["surface_normals"][:, 1] * s["surface_area"])
-        summed.append(force / (ellipsoid_car.DYNAMIC_PRESSURE * s["reference_area"][0]))
+        summed.append(force / (ellipsoid.DYNAMIC_PRESSURE * s["reference_area"][0]))
         exact.append(car.lift_coefficient)
     exact, error = np.array(exact), np.array(summed) - np.array(exact)
     r2 = 1 - np.sum(error**2) / np.sum((exact - exact.mean()) ** 2)
