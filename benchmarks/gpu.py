@@ -37,9 +37,9 @@ from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
 from noether.core.data.loader import to_device, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder
+from noether.launch.batches import plan_batches
 from noether.launch.detect.local import local_placement
 from noether.launch.detect.placement import Device, DeviceInventory, DeviceKind, LaunchContext, LaunchRequest
-from noether.launch.planning.plan import plan_batches
 from noether.launch.process_group.group import Group, joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement

@@ -36,8 +36,8 @@ from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
 from noether.core.data.loader import Batch
 from noether.core.tasks.base import Predictions, Task
+from noether.launch.batches import plan_batches
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.planning.plan import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.stores import ControlChannel
 from noether.launch.processes.context import WorkerContext

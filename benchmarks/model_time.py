@@ -31,8 +31,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
+from noether.launch.batches import plan_batches
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.planning.plan import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.worker import keep_freed_memory

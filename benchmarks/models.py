@@ -34,8 +34,8 @@ from noether.core.data.loader import to_device, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder
 from noether.core.evaluate import Evaluator
 from noether.core.models.build import count_parameters
+from noether.launch.batches import plan_batches
 from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.planning.plan import plan_batches
 from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.worker import openmp_defaults

@@ -32,11 +32,11 @@ from noether.config.layers import SettingsLayer
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.launch.detect.process_facts import NOTHING_KNOWN
-from noether.launch.planning.plan import plan_run
+from noether.launch.plan import plan_run
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
+from noether.runs.continue_line import resume_word
 from noether.runs.folder import RunFolder, existing_run, is_run, named_run, newest_run
-from noether.runs.resuming import resume_word
 from noether.runs.trust import approved_code
 
 

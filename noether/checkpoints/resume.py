@@ -26,10 +26,10 @@ from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.config.sweep import override_value
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder, checkpoint_paths, existing_run, is_run, named_run, new_run_id, newest_run
 from noether.runs.lease import Lease, attempts_so_far, read_attempt
 from noether.runs.records import read_metrics
-from noether.runs.resuming import continue_line
 
 
 class ResumeRule(Enum):

@@ -20,9 +20,9 @@ from noether.core.models.build import TensorModel
 from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import foreach
+from noether.runs.continue_line import continue_line
 from noether.runs.metrics import weights_name
 from noether.runs.records import parse_object
-from noether.runs.resuming import continue_line
 
 
 class EmaWeights:

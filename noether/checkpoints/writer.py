@@ -23,8 +23,8 @@ from noether.common.numbers import size_text
 from noether.common.whole_file import UNFENCED, Publisher
 from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import LONGEST_FINISH_S, Group
+from noether.runs.continue_line import continue_line
 from noether.runs.metrics import Metric
-from noether.runs.resuming import continue_line
 
 CHUNK_BYTES = 16 * 2**20
 """So much is hashed and written at a time."""

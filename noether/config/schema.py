@@ -9,10 +9,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from noether.common.errors import RequestError, SettingError
 from noether.config.distributed import DistributedConfig
-from noether.config.kinds import DatasetConfig, ModelConfig, TaskConfig
 from noether.config.optimizer import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig
 from noether.config.recipe import Recipe
 from noether.config.section import Section
+from noether.config.sections_by_kind import DatasetConfig, ModelConfig, TaskConfig
 from noether.config.slurm import SlurmConfig
 from noether.config.trainer import TrackerConfig, TrainerConfig
 from noether.registry import settings_of

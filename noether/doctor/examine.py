@@ -27,7 +27,7 @@ from noether.launch.detect.endpoint import LOOPBACK
 from noether.launch.detect.placement import Device, Endpoint, Placement, Worker
 from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
-from noether.launch.planning.plan import HOST_CHECKS, launch_request, run_info
+from noether.launch.plan import HOST_CHECKS, launch_request, run_info
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.hub import Spoke
 from noether.launch.processes.listener import RunPorts, hold_ports

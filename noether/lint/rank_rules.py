@@ -94,7 +94,7 @@ def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | N
     """Yields why a training with as many ranks as the launch has would be refused."""
     # A second of imports, and most scripts have no `noether train`.
     from noether.config.compose import load_config
-    from noether.launch.planning.plan import plan_batches
+    from noether.launch.batches import plan_batches
 
     rule = "configuration-refused"
     try:

@@ -11,11 +11,11 @@ from noether.common.plain_file import create_plain
 from noether.common.processes import JOB_STOP_SIGNAL
 from noether.common.shown import shown_name
 from noether.launch.detect.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Attempt, have_ranks_met
 from noether.runs.overview import find_run, job_in_queue, last_attempt, queue_of, run_state
 from noether.runs.records import read_record
-from noether.runs.resuming import continue_line
 
 LIMIT_S = 600.0
 """How long a run may take to reach an update boundary and save."""

@@ -21,7 +21,7 @@ from noether.config.sweep import varied
 from noether.launch.detect.process_facts import NOTHING_KNOWN
 from noether.launch.detect.slurm.queue import RUN_COMMENT
 from noether.launch.detect.slurm.step import parse_nodelist
-from noether.launch.planning.plan import RunPlan, plan_run
+from noether.launch.plan import RunPlan, plan_run
 from noether.runs.folder import named_run, new_run_id
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")

@@ -15,7 +15,7 @@ from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.detect.resolve import resolve_or_on_cpus
-from noether.launch.planning.plan import launch_request, plan_run, run_info
+from noether.launch.plan import launch_request, plan_run, run_info
 from noether.launch.processes.connector import Connector
 from noether.launch.processes.context import RunInfo, WorkerReport
 from noether.launch.processes.listener import RunPorts, hold_ports, listener_endpoint

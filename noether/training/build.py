@@ -29,7 +29,7 @@ from noether.core.first_sample import try_model
 from noether.core.models.build import count_parameters, recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
-from noether.launch.planning.plan import BatchPlan
+from noether.launch.batches import BatchPlan
 from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.training.optimizers import Schedule, build_optimizer, build_schedule

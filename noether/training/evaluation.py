@@ -30,11 +30,11 @@ from noether.launch.process_group.group import LONGEST_FINISH_S, joined_group
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.launch.processes.context import WorkerContext
 from noether.registry import hook
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import described_by
 from noether.runs.records import RESULT_VERSION, mean_rate, number, read_metrics, read_record, write_record
 from noether.runs.report.tables import choose_cases, median_sample, result_tables
-from noether.runs.resuming import continue_line
 from noether.training.evaluate_command import EvaluateRequest
 from noether.training.flops import measure_arithmetic
 from noether.training.open_run import OpenRun

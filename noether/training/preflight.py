@@ -13,13 +13,13 @@ from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.plain_file import StampedFile
-from noether.config.kinds import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
+from noether.config.sections_by_kind import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
 from noether.core.components import Component
 from noether.core.data.build import check_data
 from noether.launch.detect.placement import Placement
-from noether.launch.planning.plan import RunPlan
+from noether.launch.plan import RunPlan
 
 # TorchInductor calls a C++ compiler for a CPU; Triton calls a C compiler for the launchers of its kernels on a GPU.
 CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")

@@ -19,7 +19,7 @@ from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_with_bar
 from noether.launch.detect.placement import Placement
-from noether.launch.planning.plan import RunPlan, plan_run, render_plan, run_info
+from noether.launch.plan import RunPlan, plan_run, render_plan, run_info
 from noether.launch.process_group.deadline import Deadline, find_deadline
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement

@@ -21,7 +21,7 @@ from noether.common.numbers import counted
 from noether.common.processes import STOP_SIGNALS
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, varied
-from noether.launch.planning.plan import plan_run, render_plan
+from noether.launch.plan import plan_run, render_plan
 from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, new_run_id
 from noether.runs.metrics import Metrics, described_in

@@ -19,9 +19,9 @@ from noether.launch.process_group.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.launch.process_group.group import Group, joined_group
 from noether.launch.process_group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
+from noether.runs.continue_line import continue_line
 from noether.runs.lease import record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
-from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from noether.training.build import Run, build_run, check_selection, differences_of_resume, go_on_from
 from noether.training.callbacks import Callback, load_callbacks

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from noether.config.compose import load_config, settings_with_origins
-from noether.launch.planning.plan import plan_run
+from noether.launch.plan import plan_run
 from noether.physics.cases.recipe import choose_recipe
 
 

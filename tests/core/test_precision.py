@@ -5,7 +5,7 @@ import torch
 
 from noether.config.compose import load_config
 from noether.core.precision import choose_precision
-from noether.launch.planning.plan import plan_run
+from noether.launch.plan import plan_run
 
 
 @pytest.fixture(autouse=True)

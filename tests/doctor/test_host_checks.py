@@ -185,8 +185,8 @@ def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
 
 
 def test_what_a_plan_says_of_this_host_is_found(monkeypatch) -> None:
-    monkeypatch.setattr("noether.launch.planning.plan.most_processes", lambda: 12)
-    monkeypatch.setattr("noether.launch.planning.plan.shared_memory_size", lambda: 100 * MIB)
+    monkeypatch.setattr("noether.launch.plan.most_processes", lambda: 12)
+    monkeypatch.setattr("noether.launch.plan.shared_memory_size", lambda: 100 * MIB)
     monkeypatch.setattr("noether.launch.detect.resolve.read_limits", lambda: Limits(64, None))
     _, found = find_place(load_config(["accelerator=cpu", "devices=3", "num_workers=1"]), HostFacts(host="box"))
     said = {finding.check: (finding.level, finding.seen) for finding in found if finding.level != "ok"}

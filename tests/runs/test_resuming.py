@@ -15,9 +15,9 @@ from noether.checkpoints.resume import find_target
 from noether.checkpoints.table import checkpoints_here
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder, existing_run, newest_run
 from noether.runs.overview import runs_under
-from noether.runs.resuming import continue_line
 from noether.runs.trust import mark_own
 from tests.refusal import refusal
 from tests.saved import META

@@ -16,8 +16,8 @@ from rich.progress import Progress as ProgressBar
 from noether.common.console import Console
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
-from noether.config.kinds import CustomDatasetConfig
 from noether.config.schema import RunConfig
+from noether.config.sections_by_kind import CustomDatasetConfig
 from noether.core.components import Component
 from noether.core.data.shared_work import Progress, silent
 from noether.registry import code_of

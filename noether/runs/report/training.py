@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from noether.common.numbers import finite, listed
-from noether.launch.planning.plan import BatchPlan
+from noether.launch.batches import BatchPlan
 from noether.runs.metrics import weights_name
 from noether.runs.records import mapping
 from noether.runs.report.charts import Series, can_draw, curves, time_strip

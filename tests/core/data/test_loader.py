@@ -12,7 +12,7 @@ from noether.common.errors import RequestError
 from noether.core.data.loader import evaluation_batches, stack_samples, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder, SampleKey, share_evaluation, split_validation
 from noether.core.data.points import GEOMETRY, PointSampler, mean_of_points, point_keys
-from noether.launch.planning.plan import plan_batches
+from noether.launch.batches import plan_batches
 from tests.refusal import refusal
 
 

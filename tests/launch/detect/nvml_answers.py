@@ -19,7 +19,7 @@ from noether.config.compose import load_config
 from noether.doctor.gpu_checks import check_gpu_health
 from noether.doctor.host_checks import check_driver
 from noether.doctor.host_facts import gather_facts
-from noether.launch.planning.plan import plan_run
+from noether.launch.plan import plan_run
 from noether.training import begin
 
 LIMIT_S = 2.0

@@ -3,20 +3,19 @@
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
-from math import ceil
 from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
 from noether import __version__
-from noether.common.errors import RequestError
 from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.schema import RunConfig
 from noether.config.section import flat
+from noether.launch.batches import BatchPlan, plan_batches
 from noether.launch.detect.devices import GpuDriver
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
@@ -26,59 +25,6 @@ from noether.launch.detect.process_facts import ProcessFacts, read_process_facts
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.spawner import start_methods
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """How the samples of one update are divided: effective = per_rank × world_size.
-
-    micro: samples in the largest micro-batch. accumulation_steps: micro-batches per update, on each rank.
-    """
-
-    effective: int
-    per_rank: int
-    micro: int
-    accumulation_steps: int
-
-    def with_room_for(self, samples: int) -> "BatchPlan":
-        """Returns the plan where a rank has room for so many samples at once.
-
-        Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
-        """
-        steps = ceil(self.per_rank / samples)
-        return replace(self, micro=ceil(self.per_rank / steps), accumulation_steps=steps)
-
-    def micro_batch_sizes(self) -> tuple[int, ...]:
-        """Returns the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
-        full, rest = divmod(self.per_rank, self.micro)
-        return (self.micro,) * full + ((rest,) if rest else ())
-
-    def describe(self, world_size: int) -> str:
-        """Returns the plan in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
-        samples = f"{self.effective:,} sample{'' if self.effective == 1 else 's'} per update"
-        ranks = f"{world_size:,} rank{'' if world_size == 1 else 's'} × {self.per_rank}"
-        micro = f"{self.accumulation_steps:,} micro-batch{'' if self.accumulation_steps == 1 else 'es'}"
-        largest = "" if self.per_rank == self.micro * self.accumulation_steps else "at most "
-        return f"{samples} = {ranks}; per rank {micro} of {largest}{self.micro}"
-
-
-def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
-    """Divides the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
-
-    RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
-    """
-    per_rank, rest = divmod(effective_batch_size, world_size)
-    if rest:
-        valid = [size for size in (per_rank * world_size, (per_rank + 1) * world_size) if size]
-        raise RequestError(
-            "batch-not-divisible",
-            f"an effective batch of {effective_batch_size} cannot be shared equally by {world_size} ranks",
-            seen=f"trainer.effective_batch_size={effective_batch_size}, {world_size} ranks",
-            expected=f"a multiple of {world_size}; the nearest are {' and '.join(map(str, valid))}",
-            fix="      or ".join(f"trainer.effective_batch_size={size}" for size in valid),
-        )
-    return BatchPlan(effective_batch_size, per_rank, per_rank, 1).with_room_for(max_batch_size or per_rank)
-
 
 ROWS_SHOWN = 16
 """How many ranks are printed at most; JSON lists them all."""

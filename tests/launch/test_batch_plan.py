@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from noether.common.errors import RequestError
 from noether.config.trainer import TrainerConfig
 from noether.core.data.order import GlobalOrder
-from noether.launch.planning.plan import BatchPlan, plan_batches
+from noether.launch.batches import BatchPlan, plan_batches
 from noether.training.run_length import plan_length
 from tests.refusal import refusal
 
