@@ -42,13 +42,14 @@ def make_base(places: Places, environ: dict[str, str]) -> None:
     install_packages(PACKAGES)
     shutil.rmtree(places.base, ignore_errors=True)
     places.base.parent.mkdir(parents=True, exist_ok=True)
-    log = places.logs / "base.log"
-    call("debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, places.base, mirror(), log=log)
+    log, inside = places.logs / "base.log", {"TMPDIR": "/tmp"}  # The caller's folder is not there in another root.
+    packages = ("--variant=minbase", "--include=ca-certificates")
+    call("debootstrap", *packages, SUITE, places.base, mirror(), environ=inside, log=log)
     if extra := _own_certificates(places.base, environ):
         folder = places.base / "usr/local/share/ca-certificates"
         for number, text in enumerate(extra):
             (folder / f"own-{number}.crt").write_text(text + "\n")
-        call("chroot", places.base, "update-ca-certificates", log=log)
+        call("chroot", places.base, "update-ca-certificates", environ=inside, log=log)
     # BuildKit mounts its own over it; where there is none it makes one and removes it, which dates /etc anew.
     (places.base / "etc/hosts").touch()
     shutil.rmtree(places.base / "var/lib/apt/lists")
