@@ -34,6 +34,7 @@ AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_update
 ALONE = "tracker.report=false"
 """A page of figures takes as long as such a run: README's `noether report`, `make train` and others make it."""
 LIMIT_S, FULL_LIMIT_S = 400, 7200
+FOLDERS = ("configs", "examples", "benchmarks", "ci")
 LONG = "more time than a transcript has: --full runs it"
 
 
@@ -106,16 +107,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
-    for name in (
-        "configs",
-        "examples",
-        "benchmarks",
-        "ci",
-        "Dockerfile",
-        "apptainer.def",
-        "Makefile",
-        "constraints.txt",
-    ):
+    for name in (*FOLDERS, "Dockerfile", "apptainer.def", "Makefile", "constraints.txt"):
         (folder / name).symlink_to(REPOSITORY / name)
     programs = folder / "bin"
     programs.mkdir()
@@ -129,9 +121,8 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
         program = programs / name
         start = f'set -- {verb}"$@"\n' if verb else ""
         choose = "" if full else f'case "$*" in {small} esac\n'
-        program.write_text(
-            f'#!/bin/sh\nsmall=\n{start}{choose}exec {shlex.quote(sys.executable)} -m noether "$@" $small\n'
-        )
+        run = f'exec {shlex.quote(sys.executable)} -m noether "$@" $small'
+        program.write_text(f"#!/bin/sh\nsmall=\n{start}{choose}{run}\n")
         program.chmod(0o755)
     path = f"{programs}{os.pathsep}{environ['PATH']}"
     return {**environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}

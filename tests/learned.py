@@ -6,10 +6,19 @@ import torch
 from safetensors.torch import load_file
 
 from noether.checkpoints.format import list_checkpoints
+from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.process_group.group import Group
+from noether.launch.processes.context import WorkerContext
 from noether.runs.folder import RunFolder
 
 # Sums in any order are alike to rounding, which plain steps in double precision do not magnify.
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
+
+
+def one_rank() -> Group:
+    """The group of the only rank of a run, on the CPU."""
+    context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
+    return Group(context, torch.device("cpu"))
 
 
 def weights(folder: RunFolder, name: str = "model.safetensors", which: int = -1) -> dict[str, torch.Tensor]:

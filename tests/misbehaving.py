@@ -14,17 +14,11 @@ from noether.physics.models.upt import UPT
 MODEL = "misbehaving.Misbehaving"
 # Long enough to be ended by what is tested, and not by itself.
 WORDS = (
-    "trainer.max_updates=4000",
-    "trainer.evaluate_every=null",
-    "trainer.checkpoint_every=null",
-    "num_workers=1",
-    "distributed.timeout_s=5",
-    "distributed.heartbeat_timeout_s=6",
-    "distributed.init_timeout_s=60",
-    f"model.kind={MODEL}",
+    *("trainer.max_updates=4000", "trainer.evaluate_every=null", "trainer.checkpoint_every=null", "num_workers=1"),
+    *("distributed.timeout_s=5", "distributed.heartbeat_timeout_s=6", "distributed.init_timeout_s=60"),
     # A new kind drops the file's options: the tiny model's again.
-    *("model.dim=32", "model.heads=2", "model.encoder_depth=1", "model.decoder_depth=1", "model.supernodes=8"),
-    "model.radius=200.0",
+    *(f"model.kind={MODEL}", "model.dim=32", "model.heads=2", "model.encoder_depth=1", "model.decoder_depth=1"),
+    *("model.supernodes=8", "model.radius=200.0"),
 )
 
 

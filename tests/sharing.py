@@ -36,7 +36,7 @@ MACHINES = (
     "tests/doctor/test_doctor.py",
     "tests/faults/",
     "tests/launch/detect/test_nvidia_driver.py::test_a_driver_that_hangs",
-    "tests/training/test_resume_many_ranks.py",
+    "tests/training/test_resume.py::test_a_run_of_three_ranks",
     "tests/launch/processes/test_who_failed.py",
     # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
     "tests/physics/predict/test_export_alone.py",

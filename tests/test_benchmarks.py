@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import REPOSITORY
 from processes import run_to_end
+from sharing import in_every_push
 
 from noether.core.models.build import build_model
 
@@ -39,9 +40,8 @@ OPTIONS = {
 def test_the_straightforward_models_predict_and_learn_the_same_from_the_same_weights(kind):
     plain_models = importlib.import_module("plain_models")
     made = torch.Generator().manual_seed(0)
-    batch = {
-        f"{name}_points": 1000 * torch.rand(2, 30, 3, generator=made) for name in ("geometry", "surface", "volume")
-    }
+    clouds = ("geometry", "surface", "volume")
+    batch = {f"{name}_points": 1000 * torch.rand(2, 30, 3, generator=made) for name in clouds}
     batch |= {f"{name}_normals": torch.randn(2, 30, 3, generator=made) for name in ("surface", "volume")}
     batch["volume_sdf"] = torch.rand(2, 30, generator=made)
     torch.manual_seed(0)
@@ -63,8 +63,7 @@ def test_the_straightforward_models_predict_and_learn_the_same_from_the_same_wei
 
 def test_without_a_gpu_it_is_said_and_the_exit_code_is_2():
     done = run("benchmarks/gpu.py", CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2
-    assert "device_count() = 0" in done.stderr
+    assert (done.returncode, "device_count() = 0" in done.stderr) == (2, True), done.stderr
     assert "--device cpu --tiny" in done.stderr
 
 
@@ -102,35 +101,29 @@ def test_the_benchmark_of_optimisers_trains_its_pairs_and_goes_on_where_it_was(t
 def test_the_checkpoint_benchmark_writes_one_in_each_round(tmp_path):
     """One that is skipped costs nothing: the figures would be of a loop without checkpoints."""
     done = run("benchmarks/checkpoint.py", str(tmp_path), "--millions", "1", "--rounds", "2")
-    assert done.returncode == 0, done.stderr
-    assert "skipped" not in done.stdout
+    assert (done.returncode, "skipped" not in done.stdout) == (0, True), done.stderr
     assert "seconds lost to noether" in done.stdout
 
 
 FEW = ("dataset.train_shapes=20", "dataset.test_shapes=2", "trainer.effective_batch_size=2")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(["clock.py", "--rounds", "1"], "calls an update", id="loop-with-its-own-model"),
-        pytest.param(["growth.py", "2"], '"noticed": ', id="ranks-that-meet-and-lose-one"),
-        pytest.param(["store.py", "20000", "512"], "memory ", id="store"),
-        pytest.param(["commands.py", "--rounds", "1", "--against", "."], "plan --help: ratio", id="commands"),
-        pytest.param(
-            ["conditioning.py", "--updates", "4", "--seeds", "1", "task.parameters={car: {}}", *FEW],
-            "seed 0, token, ",
-            id="model-of-the-benchmark",
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param(["models.py", "--updates", "2", *FEW], "| Transolver | ", id="models", marks=pytest.mark.nightly),
-    ],
-)
+CONDITIONING = ["conditioning.py", "--updates", "4", "--seeds", "1", "task.parameters={car: {}}", *FEW]
+TO_THE_END = {
+    "clock": (["clock.py", "--rounds", "1"], "calls an update"),
+    "growth": (["growth.py", "2"], '"noticed": '),
+    "store": (["store.py", "20000", "512"], "memory "),
+    "commands": (["commands.py", "--rounds", "1", "--against", "."], "plan --help: ratio"),
+    "conditioning": (CONDITIONING, "seed 0, token, "),
+    "models": (["models.py", "--updates", "2", *FEW], "| Transolver | "),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), in_every_push(TO_THE_END, "clock", "growth", "store", "commands"))
 def test_a_benchmark_runs_to_its_end(words, said, tmp_path):
     own = [f"output_path={tmp_path}"] if "=" in words[-1] else []
     done = run(f"benchmarks/{words[0]}", *words[1:], *own, OMP_NUM_THREADS="1", TMPDIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    assert (done.returncode, said in done.stdout) == (0, True), done.stderr
 
 
 def test_a_benchmark_that_fails_leaves_the_others_results(tmp_path, monkeypatch, capfd):

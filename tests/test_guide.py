@@ -111,18 +111,11 @@ def test_the_guide_s_step_of_two_nodes_of_four_tasks(prefix: str, environ) -> No
     if prefix and not shutil.which("uv", path=str(Path(sys.executable).parent)):
         pytest.skip("uv is not installed")
     srun = BATCH_SCRIPT.partition("srun uv run ")[2]
-    seen = []
-    for rank in range(0, 8, 1 if not prefix else 7):
-        variables = {
-            **stand_in_environment(STEP),
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(rank % 4),
-            "SLURM_NODEID": str(rank // 4),
-        }
-        plan = planned(run(prefix + as_plan(srun, mask(4)), environ, **variables))
+    for rank in (0, 7) if prefix else range(8):
+        task = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % 4), "SLURM_NODEID": str(rank // 4)}
+        plan = planned(run(prefix + as_plan(srun, mask(4)), {**environ, **stand_in_environment(STEP), **task}))
         assert (plan["world_size"], plan["batch"]["per_rank"]) == (8, 1)
-        seen += [(worker["rank"], worker["device"]) for worker in plan["workers"]]
-    assert seen == [(rank, f"cuda:{rank % 4}") for rank in range(0, 8, 1 if not prefix else 7)]
+        assert [(worker["rank"], worker["device"]) for worker in plan["workers"]] == [(rank, f"cuda:{rank % 4}")]
 
 
 def test_our_settings_hold_the_guide_s_slurm_section(environ, tmp_path: Path) -> None:
@@ -146,8 +139,7 @@ def test_the_guide_s_file_with_its_own_batch(has_defaults: bool, environ, tmp_pa
     ours = (REPOSITORY / "configs/train_shapenet.yaml").read_text() if has_defaults else SETTINGS
     (tmp_path / "configs/train_shapenet.yaml").write_text(ours + OWN_BATCH)
     done = run(SUBMIT.strip() + " --dry-run", environ, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "64 samples per update = 8 ranks × 8" in done.stdout
+    assert (done.returncode, "64 samples per update = 8 ranks × 8" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -155,8 +147,7 @@ def test_the_recipe_of_one_sample_is_there(experiment: str, environ) -> None:
     published = ONE.replace("=upt", f"={experiment}_published")
     assert planned(run(as_plan(published, "0"), environ))["batch"]["effective"] == 1
     refused = run(as_plan(published, "0,1"), environ)
-    assert refused.returncode == 2
-    assert "trainer.effective_batch_size=2" in refused.stderr
+    assert (refused.returncode, "trainer.effective_batch_size=2" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_the_guide_s_batch_script_has_no_error(environ, tmp_path: Path) -> None:

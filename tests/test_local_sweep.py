@@ -94,14 +94,12 @@ def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, m
 )
 def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(words, said, noether, tmp_path: Path) -> None:
     done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", *words)
-    assert done.code == 0, done.err
-    assert f"{tmp_path}/{said}" in done.out
+    assert (done.code, f"{tmp_path}/{said}" in done.out) == (0, True), done.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_array_has_one_name(noether, tmp_path: Path) -> None:
     words = ("submit", "-m", "--print", "--hp", str(TINY), f"output_path={tmp_path}", "devices=null")
     done = noether(*words, "run_id=1_1,1_2")
-    assert done.code == 2
-    assert "run_id=1_1,1_2" in done.err
+    assert (done.code, "run_id=1_1,1_2" in done.err) == (2, True), done.err
     assert "the runs are 1_1-0, 1_1-1" in done.err

@@ -1,8 +1,10 @@
-"""Every command in README and docs does what it says."""
+"""Every command in README and docs does what it says, and what `make train` ends with can be typed as it stands."""
 
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ from conftest import REPOSITORY, TIME_LIMIT
 from documented import SMALL, commands, make_workplace
 from processes import run_to_end
 from settings_reference import settings_reference
+
+from noether.physics.cars.ellipsoid import BOX_HIGH, BOX_LOW
+from noether.physics.cases.surface_mesh import Holes, find_holes
+from noether.physics.predict.shape_input import read_shape
 
 __all__ = ["SMALL", "commands"]
 PAGES = {"README.md": 5, "docs/index.md": 3, "docs/doors.md": 3, "docs/tasks.md": 15, "docs/doctor.md": 3}
@@ -29,10 +35,8 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
 def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
     """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
     folder, environ = workplace
-    lines = commands(REPOSITORY / page, "noether")
-    lines = [
-        line for line in lines if "/data/" not in line
-    ]  # Those run on data of their format in tests/physics/cases.
+    # Those of /data run on data of their format in tests/physics/cases.
+    lines = [line for line in commands(REPOSITORY / page, "noether") if "/data/" not in line]
     assert len(lines) >= least
     for line in lines:
         done = run_to_end(["sh", "-c", line], environ, cwd=folder, limit_s=TIME_LIMIT)
@@ -78,3 +82,44 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
     assert result["metrics"]["lift_coefficient/r2"] >= r2
     assert result["samples"] == samples
     assert (tmp_path / "made" / "report.html").is_file()
+
+
+def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:
+    """In a checkout whose .venv is ready; the training itself is only planned, by ARGS."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        (tmp_path / name).write_text((REPOSITORY / name).read_text())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for program in ("noether", "python"):
+        (tmp_path / ".venv/bin" / program).symlink_to(Path(sys.prefix) / "bin" / program)
+    parts = environ["PATH"].split(os.pathsep)
+    bare = os.pathsep.join(part for part in parts if Path(sys.prefix) not in Path(part).parents)
+    (tmp_path / ".venv/bin/activate").write_text('PATH="$PWD/.venv/bin:$PATH"; export PATH\n')
+    (tmp_path / ".venv/.ready").touch()
+    # Below another make (`make test`) it would say which folder it enters.
+    variables = {name: value for name, value in environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    variables["PATH"] = bare
+    done = run_to_end(["make", "train", "ARGS=--help"], variables, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()[-5:]
+    assert "make shell" in head
+    activated, *commands = [line.strip() for line in lines]
+    assert activated == ". .venv/bin/activate"
+    assert [command.split()[0] for command in commands] == ["noether"] * 3
+    for command in commands:
+        said = run_to_end(["sh", "-c", f"{activated}\n{command} --help"], variables, cwd=tmp_path)
+        assert said.returncode == 0, f"{command}\n{said.stderr}"
+    shell = subprocess.run(
+        ["make", "shell"], cwd=tmp_path, env={**variables, "SHELL": "/bin/sh"}, input="noether --version\n",
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert shell.stdout.startswith("noether "), shell.stderr
+
+
+def test_the_car_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
+    import make_car
+
+    assert make_car.stl(make_car.car_triangles()) == (REPOSITORY / "examples/car.stl").read_bytes()
+    shape = read_shape(REPOSITORY / "examples/car.stl")
+    assert find_holes(shape.points, shape.faces).edges == make_car.AROUND
+    assert find_holes(shape.points, shape.faces, (BOX_LOW, BOX_HIGH)) == Holes(0, 0, 0.0)

@@ -1,4 +1,4 @@
-"""What the workflows promise of each other, of the Makefile and of registries."""
+"""What the workflows promise of each other, of the Makefile and of registries; and how workers share the tests."""
 
 import re
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import REPOSITORY
+from sharing import EVERYWHERE, MACHINES
 
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text()) for path in (REPOSITORY / ".github" / "workflows").glob("*.yml")
@@ -45,3 +46,10 @@ def test_the_nightly_parts_are_all_of_make_faults() -> None:
         assert asked.pop("--first", seen.get(kind, 0)) == seen.get(kind, 0), "each case once"
         seen[kind] = seen.get(kind, 0) + sum(asked.values())
     assert seen == whole
+
+
+@pytest.mark.parametrize("beginning", [*MACHINES, *EVERYWHERE])
+def test_every_beginning_is_of_tests_that_exist(beginning: str) -> None:
+    path, _, function = beginning.partition("[")[0].partition("::")
+    assert (REPOSITORY / path).exists()
+    assert not function or f"def {function}" in (REPOSITORY / path).read_text()

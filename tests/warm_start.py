@@ -61,7 +61,6 @@ class WarmStart:
         command = [sys.executable, str(Path(__file__).resolve()), self._address]
         # It ends when its stdin does: with this process, however that ends.
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environ, **own})
-        assert self._server.stdout is not None
         if self._server.stdout.readline() != b"ready\n":
             raise RuntimeError("the process that tests start from could not import torch")
 
@@ -80,11 +79,7 @@ class WarmStart:
             TimeoutExpired: it took longer, and was killed. Its note is what it had said, with rank 0's stack; the other
                 ranks' are in their logs.
         """
-        with (
-            socket.socket(socket.AF_UNIX) as line,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-        ):
+        with socket.socket(socket.AF_UNIX) as line, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             line.connect(self._address)
             line.settimeout(timeout)
             request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}

@@ -85,6 +85,5 @@ def test_patterns_freeze_parameters_and_a_pattern_without_one_is_refused() -> No
     frozen = freeze(model, ("pooling.*", "encoder.*"))
     assert frozen == [name for name, p in model.named_parameters() if not p.requires_grad]
     assert all(name.startswith(("pooling.", "encoder.")) for name in frozen)
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError, match=r"fix .*pooling\.\*"):
         freeze(model, ("poolings.*",))
-    assert "pooling.*" in refused.value.fix

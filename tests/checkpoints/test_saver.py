@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learned import one_rank
 from torch import nn
 
 from noether.checkpoints import writer as saver
@@ -14,9 +15,6 @@ from noether.checkpoints.format import list_checkpoints, selected_checkpoint
 from noether.checkpoints.state import Progress, TrainingState
 from noether.checkpoints.writer import CheckpointWriter, Saver
 from noether.core.tasks.base import Task
-from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.process_group.group import Group
-from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 from tests.saved import META
 
@@ -30,10 +28,8 @@ class Scene:
         model = nn.Linear(3, 1)
         optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", enabled=False)
         self.state = TrainingState(model, None, optimizer, scaler, Task(), Progress())
-        context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
-        group = Group(context, torch.device("cpu"))
         self.writer = CheckpointWriter(folder, keep=1, before_rename=self.sync)
-        self.saver = Saver(group, self.writer, META, Metric("loss"), self.warnings.append)
+        self.saver = Saver(one_rank(), self.writer, META, Metric("loss"), self.warnings.append)
 
     def sync(self) -> None:
         assert self.hold.wait(60)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
+from processes import run_to_end
 
+from noether.cli.entry import dispatch
 from noether.common.processes import leaving_as_told
+from noether.config.compose import DEFAULT, TYPED, load_config, settings_with_origins
+from noether.config.section import flat
 
 HELP = {
     "a-command-names-the-help-of-its-settings": (
@@ -48,8 +52,7 @@ ASCII = {
 def test_an_ascii_locale_ends_nothing(variables, noether, tmp_path: Path) -> None:
     words = ("train", "--hp", str(TINY), "--dry-run", "accelerator=cpu", "devices=2", f"output_path={tmp_path}")
     done = noether(*words, **variables)
-    assert done.code == 0, done.out + done.err
-    assert "per rank" in done.out
+    assert (done.code, "per rank" in done.out) == (0, True), done.out + done.err
 
 
 NO_TORCH = {
@@ -128,19 +131,15 @@ def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, en
     # Root enters everywhere, unless it gives its capabilities up.
     plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     words = [argument.format(closed=closed) for argument in arguments]
-    command = [*plain, sys.executable, "-m", "noether", *words]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    done = run_to_end([*plain, sys.executable, "-m", "noether", *words], environ)
+    assert (done.returncode, "Traceback" not in done.stderr) == (2, True), done.stderr
     assert "Permission denied" in done.stderr
     assert str(closed) in done.stderr
 
 
 def test_plan_for_a_machine_that_is_not_this_one(noether) -> None:
-    done = noether(
-        "plan", "--json", "--visible-devices", "4,5,6,7", "trainer.effective_batch_size=64", "trainer.max_batch_size=8"
-    )
-    plan = json.loads(done.out)
+    batch = ("trainer.effective_batch_size=64", "trainer.max_batch_size=8")
+    plan = json.loads(noether("plan", "--json", "--visible-devices", "4,5,6,7", *batch).out)
     assert (plan["launcher"], plan["world_size"], plan["node_rank"], plan["restarts"]) == ("local", 4, 0, 0)
     assert plan["batch"] == {"effective": 64, "per_rank": 16, "micro": 8, "accumulation_steps": 2}
     assert plan["workers"][3] == {"rank": 3, "local_rank": 3, "node_rank": 0, "device": "cuda:3"}
@@ -167,9 +166,8 @@ def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
-    done = noether(
-        "train", "--hp", str(TINY), "--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}"
-    )
+    words = ("--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}")
+    done = noether("train", "--hp", str(TINY), *words)
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert summary["world_size"] == int(devices)
@@ -185,15 +183,10 @@ def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> No
     """In the image every verb is a link to entrypoint.py."""
     program = tmp_path / name
     program.symlink_to(REPOSITORY / "entrypoint.py")
-    words = (
-        ["plan", "--json"] if name == "noether" else ["--dry-run", "acelerator=1"] if name == "train" else ["--json"]
-    )
-    done = subprocess.run(
-        [sys.executable, str(program), *words], env=environ, capture_output=True, text=True, timeout=60, cwd=REPOSITORY
-    )
+    words = {"train": ["--dry-run", "acelerator=1"], "plan": ["--json"], "noether": ["plan", "--json"]}[name]
+    done = run_to_end([sys.executable, str(program), *words], environ)
     if name == "train":
-        assert done.returncode == 2
-        assert "did you mean 'accelerator'?" in done.stderr
+        assert (done.returncode, "did you mean 'accelerator'?" in done.stderr) == (2, True), done.stderr
     else:
         assert json.loads(done.stdout)["world_size"] >= 1
 
@@ -230,3 +223,45 @@ def test_a_command_that_was_started_without_what_it_stands_on(what: str, tmp_pat
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environ)
     assert "Traceback" not in done.stderr
     assert done.returncode == (0 if what == "stdout-closed" else 2), done.stderr
+
+
+def test_each_setting_has_its_value_and_where_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("seed: 3\ntrainer: {log_every: 7 updates}\n")
+    words = ["model=upt", "trainer.max_updates=9", "+experiment/ellipsoid=quick"]
+    found = {setting.name: setting for setting in settings_with_origins(words, file)}
+    values = dict(flat(load_config(words, file).model_dump(mode="json")))
+    assert {name: one.value for name, one in found.items()} == values
+    origins = {name: one.origin for name, one in found.items()}
+    assert origins["trainer.max_updates"] == TYPED
+    assert origins["seed"] == origins["trainer.log_every"] == str(file)
+    assert origins["model.dim"] == "configs/model/upt.yaml"
+    assert origins["trainer.evaluate_every"] == "configs/experiment/ellipsoid/quick.yaml"
+    assert origins["trainer.precision"] == "configs/trainer/default.yaml"
+    assert origins["trainer.tf32"] == origins["master_port"] == DEFAULT
+
+
+def test_the_lines_can_be_typed_and_the_json_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["settings", "seed=5"]) == 0
+    lines = [line.split("   ")[0].strip() for line in capsys.readouterr().out.splitlines()]
+    assert "seed=5" in lines
+    assert "'schedule.warmup=5 %'" in lines
+    assert dispatch(["settings", "seed=5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] == {"value": 5, "origin": "command line"}
+
+
+ONE_SETTING = {
+    "trainer.max_epochs": "whole number or null, default null",
+    "accelerator": "auto | gpu | cpu | mps, default auto",
+    "schedule.warmup": "length or null, default null",
+    "optimizer.betas": "list of numbers, default [0.9,0.999]",
+}
+
+
+@pytest.mark.parametrize(("name", "says"), ONE_SETTING.items())
+def test_the_help_of_one_setting_has_its_type_and_default(name: str, says: str, capsys) -> None:
+    assert dispatch(["help", name]) == 0
+    first, _, *uses = capsys.readouterr().out.splitlines()
+    assert first == f"{name}: {says}"
+    assert [line for line in uses if "configs/" in line] == uses
+    assert bool(uses) == (name in ("trainer.max_epochs", "schedule.warmup")), "what a file sets, and the default"

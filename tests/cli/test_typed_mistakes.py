@@ -4,15 +4,22 @@
 as its page.
 """
 
+import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from noether.checkpoints.own_settings import load_run_config
+from noether.cli.binding import bind
+from noether.cli.entry import dispatch
+from noether.common.errors import RequestError
 from noether.config.explain import OTHER_NAMES, SECTIONS, settings
-from tests.cli.typing_fixes import refused, run_line, shown_fix, with_fix
+from noether.config.sweep import expand_sweep
 
+POINTS = "dataset.points_per_update"
 TYPED = {
     "train model=upt,ab_upt": "-m model=upt,ab_upt",
     "train devices=0,1": 'devices=\\"0,1\\"',
@@ -21,8 +28,6 @@ TYPED = {
     "train +experiment/ellipsoid=fast": "leave +experiment/ellipsoid=fast out",
     "train +experiment/elipsoid=quick": "+experiment/ellipsoid=quick",
     "train optimizer.betas=[.9,.95,.99]": "optimizer.betas='[0.9,0.95]'",
-    "train optimizer.betas=0.9": "optimizer.betas='[0.9,0.95]'",
-    "train -c my.yaml": "--hp my.yaml",
     "train resume=car": "resume=runs/cars",
     "train resume=runs/cars/checkpoints": "resume=runs/cars",
     "train resume=": "noether status",
@@ -31,10 +36,7 @@ TYPED = {
     "train trainer.max_epochs:3": "trainer.max_epochs=3",
     "train seed=1 my.yaml": "--hp my.yaml",
     "train points_per_update.surface=64": "dataset.points_per_update.surface=64",
-    "train dataset.pionts_per_update.surfce=64": (
-        "dataset.points_per_update.surfce=64",
-        "dataset.points_per_update.surface=64",
-    ),
+    "train dataset.pionts_per_update.surfce=64": (f"{POINTS}.surfce=64", f"{POINTS}.surface=64"),
     "train save_every=0": ("'trainer.checkpoint_every=0 updates'", "leave trainer.checkpoint_every out"),
     "train hidden_dim=100": ("model.dim=100", "model.dim=102"),
     "train lr_scheduler.layers.a=1": "leave lr_scheduler.layers.a out",
@@ -56,25 +58,21 @@ TYPED = {
     "data inspect nix": "ls .",
     "train trainer.accelerator=cpu": "accelerator=cpu",
     "train report_to=wandb": "tracker=wandb",
-    "train wandb=true": "tracker=wandb",
     "train tracker=wand": "tracker=wandb",
     "train tracker.services=[wnadb]": "leave tracker.services out",
     "train tracker.services=wandb": "tracker.services='[wandb]'",
     "train accumulate_grad_batches=2": "trainer.max_batch_size=1",
     "train trainer.strategy=ddp": "leave trainer.strategy out",
-    "train model.layers=3": "leave model.layers out",
     "train model.num_heads=4": "model.heads=4",
     "train optimizer.name=adamw": "optimizer.kind=adamw",
     "train optimizer=torch.optim.Adam": "leave optimizer=torch.optim.Adam out",
     "train scheduler=cosine": "schedule=cosine",
-    "train schedule=cosine_annealing": "schedule=cosine",
     'train schedule.warmup="110 %"': "'schedule.warmup=10 %'",
     'train schedule.warmup="5 fortnights"': "'schedule.warmup=10 updates'",
     "train -m seed=1,1": "noether train seed=1",
     "train -m seed=1,2,1": "seed=1,2",
     "train hydra.run.dir=x": "output_path=x",
     "train initial_weights=nowhere": "leave initial_weights out",
-    "train trainer.ema=0.99": "trainer.ema_decay=0.99",
     "train devices=two": "devices=2",
     "train devices=99": "devices=2",
     "train optimizer.weight_decay=inf": "optimizer.weight_decay=0.0",
@@ -89,7 +87,6 @@ TYPED = {
     "plan -j 2": "leave 2 out",
     "train trainer.compile=maybe": "trainer.compile=false",
     "train nodes=2": "noether train --nodes 2 --node-rank 0 --master-addr HOST",
-    "train master_addr=localhost": "noether train --nodes 2 --node-rank 0 --master-addr HOST",
     "train run_id=": "leave run_id out",
     "train what\\ is\\ this": "leave 'what is this' out",
     "train dataset=mnist": "+experiment/mnist=convnet",
@@ -102,15 +99,10 @@ TYPED = {
     "train slurm.container_mounts=/data,/b:/mnt": "slurm.container_mounts='[/data,/b:/mnt]'",
     "train slurm.timeout_min=1": "slurm.timeout_min=2",
     "train slurm.gpus_per_node=a100:4 slurm.tasks_per_node=2": "slurm.tasks_per_node=4",
-    "train slurm.slurm_additional_parameters.nodes=2": "slurm.nodes=2",
     "train slurm.slurm_additional_parametrs.nodes=2": ("slurm.slurm_additional_parameters.nodes=2", "slurm.nodes=2"),
     "train slurm.slurm_additional_parametrs.spread=1": "slurm.slurm_additional_parameters.spread=1",
-    "train slurm.slurm_additional_parameters.gres=gpu:2": "slurm.gpus_per_node=2",
-    "train model.dim=100 model.heads=3": "model.dim=102",
     "train task.scalars.lift_coefficient.pressure=presure": "leave task.scalars.lift_coefficient.pressure out",
-    "train timeout_min=30": "trainer.timeout_min=30",
     "train lr_scheduler.warmup_steps=10": "'schedule.warmup=10 updates'",
-    "train training.lr=1e-3": "optimizer.learning_rate=0.001",
     "watch nix": "noether status",
     "help trainer.max_epoch": "noether help trainer.max_epochs",
     "help lr": "noether help optimizer.learning_rate",
@@ -119,12 +111,10 @@ TYPED = {
     'train "run_id=it\'s"': "run_id='\"it'\"'\"'s\"'",
     "init runs": "noether init runs_2",
     "train model=ab_upt_small model.supernodes=2000": "model.supernodes=512",
-    "train slurm.mem_gb=4 slurm.slurm_additional_parameters.mem-per-cpu=2G": "slurm.mem_gb=null",
     "train task.fields.surface_pressure.unti=Pa": "task.fields.surface_pressure.unit=Pa",
     "train model.kind=typed_package.own.Nett": "model.kind=typed_package.own.Network",
     "train model.kind=typed_package.own": "model.kind=typed_package.own.Network",
     "train model.kind=typed_package.own.Watch": "model.kind=typed_package.own.Network",
-    "train optimizer.kind=torch.optim.Adm": "optimizer.kind=torch.optim.Adam",
     "train trainer.callbacks=[typed_package.own.Wtach]": "trainer.callbacks='[typed_package.own.Watch]'",
     "train schedule.kind=typed_package.own.flatt": "schedule.kind=typed_package.own.flat",
 }
@@ -138,7 +128,6 @@ TO_BE_FILLED_IN = {
     "predict runs/cars --mesh sub/nofile.stl": "--mesh FILE",
     "data prepare": "noether data prepare CASES OUT --map cases.yaml",
     "data prepare a": "noether data prepare a a-prepared --map cases.yaml",
-    "train task.scalars.lift_coefficient.pressure=presure": "leave task.scalars.lift_coefficient.pressure out",
     "train accelerator=cuda": "accelerator=gpu",
     "train model.kind=nowhere.Model": "start from the directory that holds nowhere, or change model.kind=",
 }
@@ -156,6 +145,75 @@ class Watch(Callback):
 def flat(peak, updates):
     return lambda update: peak
 """
+
+
+def run_line(words: Sequence[str]) -> None:
+    """Runs a command line; `train` as far as its plan, which refuses the same. RequestError: it is refused."""
+    if "--help" in words or words[0] == "ls":
+        return
+    if words and words[0] in ("train", "submit"):
+        command = bind(words)
+        hp = command.flags.get("hp")
+        if command.flags.get("multirun"):
+            for run in expand_sweep(command.words):
+                load_run_config(run, hp if isinstance(hp, str) else None)
+            return
+        flags = [word for name, value in command.flags.items() if name == "hp" for word in (f"--{name}", str(value))]
+        words = ["plan", *flags, *command.words]
+    dispatch(list(words))
+
+
+def refused(words: Sequence[str]) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        run_line(words)
+    return caught.value
+
+
+def shown_fix(error: RequestError) -> str:
+    """Returns what is to be typed: the first fix, without the remark that follows six spaces."""
+    return re.split(r" {6}|\n", error.fix)[0]
+
+
+def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
+    """Returns the command line after a user did what the first fix says."""
+    fix = shown_fix(error)
+    leave = re.fullmatch(r"leave (.+) out", fix)
+    if leave:
+        gone = shlex.split(leave[1])
+        return _without(words, lambda word: word in gone or _key(word) == gone[0].lstrip("~+"))
+    typed = shlex.split(fix)
+    if typed[0] == "noether":
+        return typed[1:]
+    named = error.summary.split(" is not a run")[0]
+    if len(typed) == 1 and named in words:  # Another path in its place.
+        return [typed[0] if word == named else word for word in words]
+    if typed[0] == "ls":
+        return typed
+    if typed[0] == "--hp":  # Another settings file in the place of the one that stands first.
+        words = [word for word in words if not word.endswith((".yaml", ".yml"))]
+    seen = [error.seen.split(" (")[0], *shlex.split(error.seen.replace("'", "").split(" (")[0])]
+    seen = [part for word in seen for part in (word, *word.split(", ")[:1], *word.split(" and "))]
+    keys = {_key(word) for word in typed if not word.startswith("-")}
+    keys |= {_key(word) for word in seen if "=" in word}
+    kept = _without(words, lambda word: _key(word) in keys or word in seen or word == typed[0].split("=")[0])
+    return [*kept, *typed]
+
+
+def _without(words: Sequence[str], is_gone) -> list[str]:
+    """The words but those; with a flag goes its value."""
+    kept, queue = [], list(words[1:])
+    while queue:
+        word = queue.pop(0)
+        if not is_gone(word):
+            kept.append(word)
+        elif word.startswith("--") and "=" not in word and queue and "=" not in queue[0] and queue[0][0] != "-":
+            queue.pop(0)
+    return [words[0], *kept]
+
+
+def _key(word: str) -> str:
+    key = word.lstrip("+~").partition("=")[0].partition(":")[0]
+    return key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
 
 
 @pytest.fixture(scope="module")

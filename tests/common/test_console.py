@@ -1,12 +1,65 @@
-"""A terminal whose reader leaves, and a log that no disk takes."""
+"""What reaches a terminal: nothing that controls it, whoever chose it; one whose reader leaves, and a full log."""
 
 import errno
+import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from noether.common.console import Console
+from noether.common.shown import shown_log, shown_name, shown_text
+from noether.runs.folder import RunFolder
+from noether.runs.overview import run_state, status_table
+
+EVIL = "\x1b]0;owned\x07\x1b[2J[red]\u202ecba\x9b31m"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "several"),
+    [
+        ("cars é 車", "cars é 車", "cars é 車"),
+        ("a\x1b[2Jb", "a\\x1b[2Jb", "a\\x1b[2Jb"),
+        ("a\nb\tc", "a\\nb\\tc", "a\nb\tc"),
+        ("a\rb", "a\\rb", "a\\rb"),
+        ("\x9b31m\x7f\x00", "\\x9b31m\\x7f\\x00", "\\x9b31m\\x7f\\x00"),
+        ("\u202ecba\u2028", "\\u202ecba\\u2028", "\\u202ecba\\u2028"),
+        (os.fsdecode(b"caf\xe9"), "caf\\udce9", "caf\\udce9"),
+    ],
+    ids=["plain", "escape", "lines", "return", "C1 and NUL", "direction and line separator", "not UTF-8"],
+)
+def test_control_characters_are_escaped(text: str, name: str, several: str) -> None:
+    assert (shown_name(text), shown_text(text)) == (name, several)
+
+
+def test_a_log_loses_its_colours_and_keeps_its_lines() -> None:
+    assert shown_log("\x1b[31mred\x1b[0m 10%\r20%\r\nend\x07\n") == "red 10%\n20%\nend\\x07\n"
+
+
+@pytest.mark.parametrize("form", ["text", "Text", "table", "warning"])
+def test_the_console_shows_no_control_characters(form: str) -> None:
+    stream = io.StringIO()
+    console = Console(None, speaks=True, stream=stream)
+    table = Table("run")
+    table.add_row(EVIL)
+    {"text": console.say, "Text": lambda one: console.say(Text(one)), "warning": console.warn}.get(
+        form, lambda one: console.say(table)
+    )(EVIL)
+    assert not set(stream.getvalue()) & set("\x1b\x07\x9b\u202e")
+    assert "owned" in stream.getvalue()
+
+
+def test_a_run_of_any_name_is_one_row(tmp_path: Path) -> None:
+    (tmp_path / f"{EVIL}\nroot").mkdir()
+    stream = io.StringIO()
+    Console(None, speaks=True, stream=stream).say(status_table([run_state(RunFolder(tmp_path / f"{EVIL}\nroot"), {})]))
+    assert len(stream.getvalue().splitlines()) == 2
+    assert "\x1b" not in stream.getvalue()
+
 
 SPEAKS = """
 from noether.common.console import Console
@@ -20,11 +73,9 @@ print("after it")
 def test_a_reader_that_leaves_ends_nothing() -> None:
     """`noether train | head`: rich would leave by SystemExit, and nothing would be saved."""
     process = subprocess.Popen([sys.executable, "-c", SPEAKS], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"0\n"
     process.stdout.close()
     assert process.wait(60) == 0
-    assert process.stderr is not None
     assert process.stderr.read() == b""
 
 

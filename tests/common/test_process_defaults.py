@@ -7,32 +7,19 @@ import pytest
 
 from noether.common.process_defaults import CACHES, own_folder, process_defaults
 
-FACTS = {
-    "in_image": False,
-    "home_is_writable": True,
-    "user": "user4321",
-    "own_folder": lambda: Path("/tmp/noether-4321"),
-}
-INSIDE = {**FACTS, "in_image": True}
 HERE = "/tmp/noether-4321"
+FACTS = {"in_image": False, "home_is_writable": True, "user": "user4321", "own_folder": lambda: Path(HERE)}
+INSIDE = {**FACTS, "in_image": True}
+ON_THE_NODE = {name: f"{HERE}/{leaf}" for name, leaf in CACHES.items()}
 
 CASES = {
     "a-user-s-machine-is-left-alone": ({"HOME": "/home/a"}, FACTS, {}),
-    "caches-of-a-job-are-on-the-node": (
-        {"SLURM_JOB_ID": "17", "USER": "a"},
-        FACTS,
-        {name: f"{HERE}/{leaf}" for name, leaf in CACHES.items()},
-    ),
+    "caches-of-a-job-are-on-the-node": ({"SLURM_JOB_ID": "17", "USER": "a"}, FACTS, ON_THE_NODE),
     "what-the-user-says-stays": ({"SLURM_JOB_ID": "17", **dict.fromkeys(CACHES, "/mine")}, FACTS, {}),
     "no-home-and-no-name": (
         {"HOME": "/"},
         {**INSIDE, "home_is_writable": False},
-        {
-            **{name: f"{HERE}/{leaf}" for name, leaf in CACHES.items()},
-            "HOME": f"{HERE}/home",
-            "USER": "user4321",
-            "PYTHONNOUSERSITE": "1",
-        },
+        {**ON_THE_NODE, "HOME": f"{HERE}/home", "USER": "user4321", "PYTHONNOUSERSITE": "1"},
     ),
     "the-host-s-python-path-goes": (
         {"PYTHONPATH": "/evil", "PYTHONHOME": "", "USER": "a", **dict.fromkeys(CACHES, "/mine")},

@@ -7,7 +7,7 @@ import pytest
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.config.groups import configs_folder
-from tests.refusal import refusal
+from tests.refusal import refusal, refusal_with
 
 
 def test_each_of_several_problems_is_answered_with_a_line_that_works() -> None:
@@ -15,12 +15,8 @@ def test_each_of_several_problems_is_answered_with_a_line_that_works() -> None:
         load_config(["optimizer.learning_rate=abc", "hidden_dim=96", "save_every=2", "seed=-1"])
     first, _, *others = caught.value.fix.split("\n")
     fixes = [first, *(other.partition("   → ")[2] for other in others)]
-    assert sorted(fixes) == [
-        "'trainer.checkpoint_every=2 updates'",
-        "model.dim=96",
-        "optimizer.learning_rate=0.001",
-        "seed=0",
-    ]
+    others = ["model.dim=96", "optimizer.learning_rate=0.001", "seed=0"]
+    assert sorted(fixes) == ["'trainer.checkpoint_every=2 updates'", *others]
 
 
 ACCEPTED = {
@@ -141,3 +137,47 @@ def test_every_option_of_every_group_composes(path: Path) -> None:
     of_classes = {"dataset": "mnist", "model": "convnet", "task": "classification"}
     beside = [f"{name}={option}" for name, option in of_classes.items() if path.stem in of_classes.values()]
     load_config([*(beside if not prefix else []), f"{prefix}{group}={path.stem}"])
+
+
+NEW_KINDS = {
+    "model": (["model.kind=my.Model", "model.width=3"], lambda c: c.model.options(), {"width": 3}),
+    "model-with-its-group": (["model=transformer", "model.kind=my.Model"], lambda c: c.model.options(), {}),
+    "dataset": (
+        ["dataset.kind=my.Data", "dataset.points_per_update.surface=5"],
+        lambda c: (c.dataset.options(), c.dataset.points_per_update),
+        ({}, {"surface": 5}),
+    ),
+    "task": (["task.kind=my.Task"], lambda c: c.task.options(), {}),
+    "known": (["model.kind=transformer"], lambda c: (c.model.dim, c.model.depth), (192, 12)),
+    "optimizer": (["optimizer.kind=sgd"], lambda c: c.optimizer.kind, "sgd"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "read", "expected"), NEW_KINDS.values(), ids=NEW_KINDS)
+def test_a_new_kind_drops_the_options_of_the_old_one(overrides, read, expected) -> None:
+    options = read(load_config(overrides))
+    if isinstance(options, dict):
+        options = {name: value for name, value in options.items() if value is not None}
+    assert options == expected
+
+
+APART = {
+    "digits-without-task-and-model": ("dataset=mnist",),
+    "cars-for-the-convolutional-net": ("model=convnet", "task=classification"),
+}
+
+
+def test_an_own_model_may_do_anything(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "defaults: [/dataset: mnist, /task: classification, /optimizer: adamw, /schedule: cosine, _self_]\n"
+        "model: {kind: mine.Model}\n"
+        "trainer: {effective_batch_size: 8, max_epochs: 1}\n"
+    )
+    assert load_config(hp=file).model.kind == "mine.Model"
+
+
+@pytest.mark.parametrize("overrides", APART.values(), ids=APART.keys())
+def test_parts_that_do_not(overrides: tuple[str, ...]) -> None:
+    with refusal_with("do not fit together", "dataset.kind="):
+        load_config(overrides)

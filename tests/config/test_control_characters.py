@@ -6,19 +6,11 @@ from noether.config.schema import refuse_control_characters
 from tests.refusal import refusal
 
 BAD = ["x\ntouch P #", "x\rtouch P", "x\x85y", "x\u2028y", "x\u2029y", "x\x1b[2Jy", "x\x00y", "x\ty"]
-SETTINGS = [
-    "run_id",
-    "output_path",
-    "resume",
-    "slurm.folder",
-    "slurm.slurm_partition",
-    "slurm.nodelist",
-    "slurm.container",
-]
+OF_SLURM = ("slurm.folder", "slurm.slurm_partition", "slurm.nodelist", "slurm.container")
 
 
 @pytest.mark.parametrize("value", BAD, ids=repr)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["run_id", "output_path", "resume", *OF_SLURM])
 def test_what_ends_a_line_is_refused(name: str, value: str) -> None:
     section, _, key = name.rpartition(".")
     settings = {section: {key: value}} if section else {key: value}

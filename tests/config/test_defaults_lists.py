@@ -84,6 +84,7 @@ INTERPOLATED = {
     "a-section": ("a: {x: '${d}'}\nd: 1\nb: ${a}", {"x": 1}),
     "an-element": ("a: [5, 6]\nb: ${a[1]}", 6),
     "the-environment": ("b: ${oc.env:SLURM_JOB_ID}", "77"),
+    "the-environment-or-else": ("b: run-${oc.env:SLURM_NOT_SET,7}", "run-7"),
     "the-environment-by-a-name-that-is-made": ("e: env\nb: '${oc.${e}:SLURM_JOB_ID}'", "77"),
     "not-meant": ("b: \\${a}", "${a}"),
 }

@@ -27,20 +27,10 @@ def test_what_is_no_time_is_refused_with_the_line_to_write(text: str) -> None:
     assert "DISTRIBUTED_TIMEOUT_S=300" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "updates"),
-    [
-        ("10 updates", 10),
-        ("1 update", 1),
-        ("2 epochs", 34),
-        ("1epoch", 17),
-        ("100 samples", 12),
-        ("3 samples", 1),
-        ("5 %", 10),
-        ("0 %", 0),
-        ("2.5 %", 5),
-    ],
-)
+LENGTHS = {"10 updates": 10, "1 update": 1, "2 epochs": 34, "1epoch": 17, "100 samples": 12, "3 samples": 1}
+
+
+@pytest.mark.parametrize(("text", "updates"), [*LENGTHS.items(), ("5 %", 10), ("0 %", 0), ("2.5 %", 5)])
 def test_every_unit_is_counted_in_updates(text: str, updates: int) -> None:
     interval = Interval.parse(text)
     assert RunLength(updates_per_epoch=17, effective_batch_size=8, total_updates=200).count_updates(interval) == updates

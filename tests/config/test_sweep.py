@@ -9,12 +9,7 @@ from tests.refusal import refusal
 SWEEPS = {
     "last-turns-fastest": (
         ["seed=1,2", "optimizer=adamw,sgd"],
-        [
-            ["seed=1", "optimizer=adamw"],
-            ["seed=1", "optimizer=sgd"],
-            ["seed=2", "optimizer=adamw"],
-            ["seed=2", "optimizer=sgd"],
-        ],
+        [[f"seed={seed}", f"optimizer={kind}"] for seed in (1, 2) for kind in ("adamw", "sgd")],
     ),
     "range-and-choice": (["seed=range(1,3)", "+x=choice(a)"], [["seed=1", "+x=a"], ["seed=2", "+x=a"]]),
     "quoted-comma-is-one-text": (['devices="0,1"', "seed=1,2"], [['devices="0,1"', f"seed={n}"] for n in (1, 2)]),
@@ -35,16 +30,9 @@ def test_each_run_composes_to_what_its_words_say() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("run_id=1_1,1_2", ["1_1", "1_2"]),
-        ("+run_id=2026_01,2026_02", ["2026_01", "2026_02"]),
-        ("run_id=1e3,1.50", ["1e3", "1.50"]),
-    ],
-    ids=["underscores", "added", "other-spellings-of-numbers"],
-)
-def test_a_text_that_looks_like_a_number_reads_back_as_it_was_written(text: str, names: list[str]) -> None:
+@pytest.mark.parametrize("text", ["run_id=1_1,1_2", "+run_id=2026_01,2026_02", "run_id=1e3,1.50"])
+def test_a_text_that_looks_like_a_number_reads_back_as_it_was_written(text: str) -> None:
+    names = text.partition("=")[2].split(",")
     assert [load_config(words).run_id for words in expand_sweep([text])] == names
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,31 +9,36 @@ import pytest
 import yaml
 from commands_reference import commands_reference
 from conftest import BROWSER_LIMIT_MS, REPOSITORY
+from processes import run_to_end
 
 MANIFEST = REPOSITORY / "examples" / "kubernetes" / "pytorchjob.yaml"
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(environ, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dead link, a missing anchor, or a page that no menu leads to is an error (mkdocs.yml)."""
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    done = run_to_end(command, environ)
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "site" / "index.html").read_text()
+    return folder
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    page = (site / "index.html").read_text()
     outside = re.findall(r'(?:src|href)="(https?://[^"]+\.(?:js|css|woff2?))"', page)
     assert not outside, "the site must open without the network"
 
 
-def test_the_pages_open_as_files_and_can_be_searched(browser, tmp_path: Path) -> None:
+def test_the_pages_open_as_files_and_can_be_searched(browser, site: Path) -> None:
     """From the disk, in a browser that may not use the network: links lead to pages, and a word is found in another."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
-    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120)
     context = browser.new_context(offline=True)
     page, complaints = context.new_page(), []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
-    page.goto((tmp_path / "site" / "index.html").as_uri())
+    page.goto((site / "index.html").as_uri())
     page.get_by_role("link", name="Concepts", exact=True).first.click()
     page.wait_for_url("**/site/concepts.html")
     page.get_by_role("textbox", name="Search").press_sequentially("preemption")

@@ -25,22 +25,8 @@ from noether.runs.folder import RunFolder
 from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
 
-from .room import (
-    LIMIT_S,
-    NO_TRACEBACK,
-    Blow,
-    Room,
-    Undisturbed,
-    ended,
-    final_hashes,
-    history,
-    import_what_is_used,
-    run_command,
-    wait_for,
-)
+from .room import LIMIT_S, NO_TRACEBACK, Blow, Room, ended, final_hashes, history, run_command, wait_for
 from .series import options, run_series
-
-MORE = ("tracker.tensorboard=true",)
 
 
 def _write(change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, random.Random], None]:
@@ -183,17 +169,15 @@ class Scene(Room):
     """A room with the stages of a run in it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, *MORE)
-        words = ["train", "--hp", str(self.settings), "run_id=first"]
-        import_what_is_used(words, self.log("first"), self.environ)
+        super().__init__(folder, "tracker.tensorboard=true")
+        self.calm = self.undisturbed_after_imports()
         shutil.rmtree(self.run_folder("first").path)
         provenance()  # Asks git, once.
-        self.calm: Undisturbed = self.undisturbed(1)
         self.stages = {name: folder / f"stage-{name}" for name in ("killed", "stopped", "done")}
         shutil.copytree(folder / "calm-1", self.stages["done"])
         self.start("stage-killed", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
         self._stop("stage-stopped")
-        self.evaluated = {name: self.metrics(stage, "evaluate")[1] for name, stage in self.stages.items()}
+        self.evaluated = {name: self.metrics(stage)[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
         """Stops a run with everything saved; it is fast, so that the first tries may come too late."""
@@ -209,12 +193,9 @@ class Scene(Room):
         victim.kill(signal.SIGTERM)
         return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
 
-    def metrics(self, folder: Path, name: str) -> tuple[int, str, str]:
+    def metrics(self, folder: Path) -> tuple[int, str, str]:
         """Evaluates a run; returns the exit code, the metrics, and all that was said."""
-        log = self.folder / f"{name}.log"
-        log.unlink(missing_ok=True)
-        code = run_command(["evaluate", str(folder), "--json", "--split", "validation"], log, self.environ)
-        said = log.read_text(errors="replace")
+        code, said = self._run(["evaluate", str(folder), "--json", "--split", "validation"])
         try:
             metrics = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
         except (ValueError, KeyError):
@@ -245,7 +226,7 @@ class Scene(Room):
 
         code, metrics, said = 0, before, ""
         if number % 2 or case.file.startswith(("checkpoints", "config")):
-            code, metrics, said = self.metrics(run.path, "evaluated")
+            code, metrics, said = self.metrics(run.path)
             self._judge("evaluate", code, said, wrong)
         if code == 0 and metrics != before and not any(name in said for name in names):
             wrong.append(f"evaluate: other metrics, unsaid\n{said}")
@@ -267,12 +248,9 @@ class Scene(Room):
         if "doubled" in case.way and case.file == "metrics.jsonl" and case.file not in said:
             wrong.append(f"train: a row that stands there twice is not named\n{said}")
         if code == 0:
-            different = []
             shutil.rmtree(run.checkpoints / COPY, ignore_errors=True)
-            if final_hashes(run) != self.calm.hashes:
-                different.append("weights")
-            if history(run) != self.calm.rows:
-                different.append("history")
+            are_other = {"weights": final_hashes(run) != self.calm.hashes, "history": history(run) != self.calm.rows}
+            different = [name for name, is_other in are_other.items() if is_other]
             if different and not any(name in said for name in names):
                 wrong.append(f"train: other {' and '.join(different)}, unsaid\n{said}")
         return wrong

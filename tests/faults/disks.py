@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from . import victim
-from .room import LIMIT_S, NO_TRACEBACK, Room, ended, final_hashes, history, import_what_is_used
+from .room import LIMIT_S, NO_TRACEBACK, Room, ended, final_hashes, history
 from .series import options, run_series
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
@@ -44,8 +44,7 @@ class Scene(Room):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
-        self.calm = self.undisturbed(1)
+        self.calm = self.undisturbed_after_imports()
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
         """Trains on a disk that refuses, and then on one that does not; returns what was done and what went wrong."""

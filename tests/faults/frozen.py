@@ -24,7 +24,7 @@ from noether.common.processes import is_stopped
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
 
-from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history, import_what_is_used, wait_for
+from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history, wait_for
 from .series import options, run_series
 from .victim import Operations, Victim, fork
 
@@ -34,8 +34,7 @@ class Scene(Room):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
-        self.calm = self.undisturbed(1)
+        self.calm = self.undisturbed_after_imports()
         counted = folder / "looks"
         self.train("counted", lambda: count_checks(lambda number: counted.write_text(str(number)))).wait(LIMIT_S)
         self.looks = int(counted.read_text())

@@ -120,6 +120,11 @@ class Room:
         folder = self.run_folder(f"calm-{ranks}")
         return Undisturbed(final_hashes(folder), history(folder), seconds, int(count.read_text()))
 
+    def undisturbed_after_imports(self) -> Undisturbed:
+        """The same of one rank, once this process has imported what a run does, which later forks then need not."""
+        import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
+        return self.undisturbed(1)
+
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:
     """The SHA-256 of every file of the last checkpoint but meta.json, which has the run's name in it."""

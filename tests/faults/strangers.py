@@ -33,65 +33,32 @@ from .series import options, run_series
 LIMIT_S = 240.0
 SETTINGS = ("trainer.max_updates=12", "trainer.precision=float64", "trainer.log_every=1 updates")
 MOST_OPEN = 3000
+PIPED: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
 
 
-def garbage(rng: random.Random) -> bytes:
-    return rng.randbytes(rng.randint(1, 5000))
-
-
-def zeros(rng: random.Random) -> bytes:
-    return bytes(rng.choice((1, 4, 8, 4096, 1 << 20)))
-
-
-def http(rng: random.Random) -> bytes:
-    return b"GET / HTTP/1.1\r\nHost: run\r\n\r\n"
-
-
-def nothing(rng: random.Random) -> bytes:
-    return b""
-
-
-def _hello(rng: random.Random, **fields: Any) -> bytes:
-    launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
-    identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
-    hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1], **fields}
-    return json.dumps({key: value for key, value in hello.items() if value is not None}).encode() + b"\n"
+WRONG: tuple[dict[str, Any], ...] = (
+    *({}, {"host": None}, {"host": "\x1b[2J\nroot"}, {"pid": "x" * 1000}, {"run": "[]"}, {"run": '{"launcher": 1}'}),
+    *({"run": "[" * 5000}, *({"ranks": ranks} for ranks in (None, [-1], [10**9], "1", {"1": 1}))),
+)
 
 
 def forged(rng: random.Random) -> bytes:
     """A hello as a launcher says it, with one thing wrong or missing, and what would follow if it were let in."""
-    wrong: dict[str, Any] = rng.choice(
-        (
-            {},
-            {"host": None},
-            {"ranks": None},
-            {"ranks": [-1]},
-            {"ranks": [10**9]},
-            {"ranks": "1"},
-            {"ranks": {"1": 1}},
-            {"pid": "x" * 1000},
-            {"run": "[]"},
-            {"run": '{"launcher": 1}'},
-            {"run": "[" * 5000},
-            {"host": "\x1b[2J\nroot"},
-        )
-    )
+    launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
+    identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
+    hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1]}
+    said = {key: value for key, value in {**hello, **rng.choice(WRONG)}.items() if value is not None}
     more = rng.choice((b"", b'{"proof": "0"}\n', b'{"proof": null}\n{"report": {}}\n', b'{"failure": {}}\n'))
-    return _hello(rng, **wrong) + more
-
-
-def gloo(rng: random.Random) -> bytes:
-    """What a peer of gloo says first: the number of a pair."""
-    return rng.randrange(2**63).to_bytes(8, "little")
+    return json.dumps(said).encode() + b"\n" + more
 
 
 ATTACKS: dict[str, Callable[[random.Random], bytes]] = {
-    "garbage": garbage,
-    "zeros": zeros,
-    "http": http,
-    "idle": nothing,
+    "garbage": lambda rng: rng.randbytes(rng.randint(1, 5000)),
+    "zeros": lambda rng: bytes(rng.choice((1, 4, 8, 4096, 1 << 20))),
+    "http": lambda rng: b"GET / HTTP/1.1\r\nHost: run\r\n\r\n",
+    "idle": lambda rng: b"",
     "forged": forged,
-    "gloo": gloo,
+    "gloo": lambda rng: rng.randrange(2**63).to_bytes(8, "little"),  # As its peers begin: with the number of a pair.
 }
 
 
@@ -121,13 +88,13 @@ class Stranger(threading.Thread):
         super().__init__(daemon=True)
         self._folder, self._say, self._rng = str(folder), ATTACKS[how], random.Random(seed)
         self._most, self._ports = most, {port} if port else set()
-        self._over = threading.Event()
+        self.over = threading.Event()
         self.connections = 0
 
     def run(self) -> None:
         held: list[socket.socket] = []
         looked = 0.0
-        while not self._over.is_set():
+        while not self.over.is_set():
             if time.monotonic() - looked > 0.05:
                 looked = time.monotonic()
                 self._ports |= listening_ports(self._folder)
@@ -143,10 +110,6 @@ class Stranger(threading.Thread):
         for connection in held:
             connection.close()
 
-    def stop(self) -> None:
-        self._over.set()
-        self.join(timeout=10)
-
 
 @contextlib.contextmanager
 def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = None) -> Iterator[Stranger]:
@@ -155,7 +118,8 @@ def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = No
     try:
         yield stranger
     finally:
-        stranger.stop()
+        stranger.over.set()
+        stranger.join(timeout=10)
 
 
 def own_address() -> str:
@@ -170,15 +134,7 @@ def start(folder: Path, node: int, port: int, *words: str, host: str = "127.0.0.
     command = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), f"output_path={folder}", "run_id=run"]
     command += ["--nodes", "2", "--node-rank", str(node), "--master-addr", host, f"master_port={port}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "OF_THE_TEST": str(folder)}
-    return subprocess.Popen(
-        [*command, *SETTINGS, *words],
-        cwd=REPOSITORY,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return subprocess.Popen([*command, *SETTINGS, *words], cwd=REPOSITORY, env=environ, **PIPED)
 
 
 def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> list[str]:
@@ -193,6 +149,15 @@ def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> 
             out, err = process.communicate()
         said.append(out + err)
     return said
+
+
+def undisturbed(folder: Path) -> dict[str, str]:
+    """The weights of a run that nobody attacks."""
+    port = free_port()
+    processes = [start(folder, node, port) for node in (0, 1)]
+    said = finish(processes)
+    assert [process.returncode for process in processes] == [0, 0], said
+    return final_hashes(RunFolder(folder / "run"))
 
 
 def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
@@ -217,11 +182,7 @@ def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str
 def main() -> int:
     given = options(__doc__, 2 * len(ATTACKS)).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        calm, port = Path(temporary) / "calm", free_port()
-        processes = [start(calm, node, port) for node in (0, 1)]
-        said = finish(processes)
-        assert [process.returncode for process in processes] == [0, 0], said
-        expected = final_hashes(RunFolder(calm / "run"))
+        expected = undisturbed(Path(temporary) / "calm")
 
         def run_case(seed: int) -> tuple[str, list[str]]:
             rng = random.Random(seed)

@@ -1,48 +1,28 @@
 """Disks that fill, turn read-only or flip a bit, and a second writer: what is promised, by name."""
 
 import json
-import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, final_hashes
-from processes import lacking, wait_for
+from conftest import final_hashes
+from processes import wait_for
 from sharing import in_every_push
 
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
-from noether.runs.records import read_metrics
 
-OWN = REPOSITORY / "tests" / "faults" / "own"
-LINES = OWN / "lines.yaml"
-PAUSE = {"PAUSE_S": "0.04"}
+from .hosts import LINES, OWN, PATHS, Host, learned_in_peace, needs_namespaces, updates_made
+
 WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
 
 
-def rows(folder: RunFolder) -> list[int]:
-    return [row["update"] for row in read_metrics(folder.metrics) if row["kind"] == "training"]
-
-
-@dataclass
-class Host:
-    """Mounts and a host name that only what is started here sees; `seen` is where the test finds the same files."""
-
-    holder: subprocess.Popen[bytes]
-    environ: dict[str, str]
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def run(self, *command: str) -> None:
-        subprocess.run(self.inside(*command), check=True, timeout=30)
-
-    def inside(self, *command: str) -> list[str]:
-        return ["nsenter", f"--target={self.holder.pid}", "--mount", "--uts", "--", *command]
+class HostOfDisks(Host):
+    """Mounts that only what is started here sees; `seen` is where the test finds the same files."""
 
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
@@ -55,45 +35,20 @@ class Host:
 
     def train(self, log: Path, *overrides: str) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
-        return self.start(self.inside(sys.executable, *words), self.environ, log)
-
-    def start(self, command: list[str], environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts a command, which is ended after the test."""
-        with log.open("wb") as file:
-            self.started.append(subprocess.Popen(command, env=environ, stdout=file, stderr=file, cwd=OWN))
-        return self.started[-1]
+        return self.start(self.inside(sys.executable, *words), log)
 
 
 @pytest.fixture
-def host(environ) -> Iterator[Host]:
-    """A host of its own, as far as mounts and names go. Needs root."""
-    probe = ["unshare", "--mount", "--uts", "true"]
-    can = shutil.which("unshare") and subprocess.run(probe, capture_output=True).returncode == 0
-    if os.geteuid() or not can:
-        lacking("only root can mount a small disk here")
-    holder = subprocess.Popen(["unshare", "--mount", "--uts", "sleep", "280"])
-    host = Host(holder, {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **PAUSE})
-    try:
-        wait_for("namespaces", lambda: other_namespace(holder.pid))
-        host.run("hostname", "n9")
-        yield host
-    finally:
-        for process in (*host.started, holder):  # With the last process of its namespaces go mounts and name.
-            process.kill()
-            process.wait(timeout=10)
-
-
-def other_namespace(pid: int) -> bool:
-    return os.readlink(f"/proc/{pid}/ns/uts") != os.readlink("/proc/self/ns/uts")
+def host(environ) -> Iterator[HostOfDisks]:
+    needs_namespaces("mount a small disk", "--mount", "true")
+    host = HostOfDisks("n9", "--mount", {**environ, **PATHS, "PAUSE_S": "0.04"})
+    yield host
+    host.end()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    words = ["--hp", str(LINES), f"output_path={folder}", "run_id=calm", *WIDE]
-    done = noether("train", *words, cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}")
-    assert done.code == 0, done.err
-    return final_hashes(RunFolder(folder / "calm"))
+    return learned_in_peace(noether, tmp_path_factory.mktemp("undisturbed"), *WIDE)
 
 
 def fill(path: Path, but: int = 0) -> None:
@@ -125,7 +80,7 @@ def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there
     host.seen(disk / "rest").unlink()
     assert process.wait(90) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
-    assert rows(folder) == list(range(1, 61)), "rows were lost, doubled or cut"
+    assert updates_made(folder) == list(range(1, 61)), "rows were lost, doubled or cut"
 
 
 @pytest.mark.slow
@@ -146,13 +101,12 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     again = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
     assert again.wait(120) == 0, log.read_text()
     assert final_hashes(folder) == undisturbed
-    assert rows(folder) == list(range(1, 61))
+    assert updates_made(folder) == list(range(1, 61))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "room",
-    in_every_push({"no-room": 0, "for-the-fence-and-the-plan": 8, "for-all-but-the-history": 24}, "no-room"),
+    "room", in_every_push({"no-room": 0, "for-the-fence-and-the-plan": 8, "for-all-but-the-history": 24}, "no-room")
 )
 def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
@@ -184,7 +138,7 @@ def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) 
     host.run("mount", "-o", "remount,rw", str(disk))
     assert [path.read_bytes() for path in (folder.config, folder.metrics, folder.plan, folder.result)] == before
     assert host.train(log, *words, "trainer.max_updates=8").wait(90) == 0, log.read_text()
-    assert rows(folder) == list(range(1, 9))
+    assert updates_made(folder) == list(range(1, 9))
 
 
 @pytest.mark.nightly
@@ -230,14 +184,12 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     finally:
         host.run("fsfreeze", "--unfreeze", str(run / "checkpoints"))
     assert process.wait(120) == 0, log.read_text()
-    assert rows(folder) == list(range(1, 61))
+    assert updates_made(folder) == list(range(1, 61))
     saved = list_checkpoints(folder.checkpoints)
     best = json.loads((saved[-1].path / "state.json").read_text())["progress"]["best_metric"]
     assert best == min(one.meta()["metric"] for one in saved if one.meta()["metric"] is not None)
-    assert (
-        json.loads(folder.result.read_text())["checkpoint"]
-        == selected_checkpoint(folder.checkpoints, pytest.fail).path.name
-    )
+    selected = selected_checkpoint(folder.checkpoints, pytest.fail).path.name
+    assert json.loads(folder.result.read_text())["checkpoint"] == selected
     assert [one.damage() for one in saved] == [None] * len(saved)
 
 
@@ -246,41 +198,32 @@ def test_a_flipped_byte_in_any_file_of_a_checkpoint_is_seen_and_the_one_before_i
     noether, undisturbed, tmp_path
 ) -> None:
     words = ["--hp", str(LINES), f"output_path={tmp_path}", "run_id=run", "resume=auto", *WIDE]
-    variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}"}
-    assert noether("train", *words, cwd=OWN, **variables).code == 0
+    assert noether("train", *words, cwd=OWN, **PATHS).code == 0
     folder = RunFolder(tmp_path / "run")
     before, newest = list_checkpoints(folder.checkpoints)
     rng, files = random.Random(4), sorted(path.name for path in newest.path.iterdir())
     assert len(files) == 7
     for name in files:
+        content = (newest.path / name).read_bytes()
         flip_a_byte(newest.path / name, rng)
         assert name in str(CheckpointFolder(newest.path).damage()), name
-        flip_back(newest.path / name)
+        (newest.path / name).write_bytes(content)
         assert newest.damage() is None
     flip_a_byte(newest.path / "optimizer.safetensors", rng)
     folder.result.unlink()
-    again = noether("train", *words, cwd=OWN, **variables)
+    again = noether("train", *words, cwd=OWN, **PATHS)
     assert again.code == 0, again.err
     assert f"{newest.path.name} is damaged and skipped: optimizer.safetensors has another SHA-256" in again.out
     assert f"after update {before.updates}" in again.out
     assert final_hashes(folder) == undisturbed
     for checkpoint in list_checkpoints(folder.checkpoints):
         flip_a_byte(checkpoint.path / "model.safetensors", rng)
-    refused = noether("train", *words, cwd=OWN, **variables)
-    assert refused.code == 2
-    assert "has no intact checkpoint" in refused.err
+    refused = noether("train", *words, cwd=OWN, **PATHS)
+    assert (refused.code, "has no intact checkpoint" in refused.err) == (2, True), refused.err
     assert len(list_checkpoints(folder.checkpoints)) == 2, "nothing is buried that may be mended"
 
 
-FLIPPED: dict[Path, bytes] = {}
-
-
 def flip_a_byte(path: Path, rng: random.Random) -> None:
-    FLIPPED[path] = path.read_bytes()
-    content = bytearray(FLIPPED[path])
+    content = bytearray(path.read_bytes())
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(7)
     path.write_bytes(content)
-
-
-def flip_back(path: Path) -> None:
-    path.write_bytes(FLIPPED.pop(path))

@@ -11,9 +11,8 @@ import pytest
 from sharing import in_every_push
 
 from noether.launch.process_group.stores import listening_descriptors, shut
-from noether.runs.folder import RunFolder
 from tests.faults import strangers
-from tests.faults.room import REPOSITORY, final_hashes
+from tests.faults.room import REPOSITORY
 from tests.processes import free_port
 
 CONNECT_S = 0.5
@@ -27,17 +26,12 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, str]:
-    folder, port = tmp_path_factory.mktemp("calm"), free_port()
-    processes = [strangers.start(folder, node, port) for node in (0, 1)]
-    said = strangers.finish(processes)
-    assert [process.returncode for process in processes] == [0, 0], said
-    return final_hashes(RunFolder(folder / "run"))
+    return strangers.undisturbed(tmp_path_factory.mktemp("calm"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "most", "apart_s", "host"),
-    in_every_push(ATTACKS, "garbage on every interface", "forged hellos"),
+    ("how", "most", "apart_s", "host"), in_every_push(ATTACKS, "garbage on every interface", "forged hellos")
 )
 def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
     undisturbed, how, most, apart_s, host, tmp_path
@@ -99,8 +93,6 @@ def test_a_flood_leaves_the_launcher_descriptors_for_its_run() -> None:
     listener = subprocess.Popen(
         [sys.executable, "-c", FLOOD], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert listener.stdin is not None
-    assert listener.stdout is not None
     try:
         port = int(listener.stdout.readline())
         flood: list[socket.socket] = []

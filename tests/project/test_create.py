@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from processes import run_to_end
 
 from noether.project.create import create_here, package_name, template_files
 
@@ -38,9 +39,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(program: Path, *words: str, cwd: Path, environ: dict[str, str]) -> str:
     variables = {name: value for name, value in environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     path = f"{program.parent}{os.pathsep}{environ['PATH']}"
-    done = subprocess.run(
-        [str(program), *words], cwd=cwd, env={**variables, "PATH": path}, capture_output=True, text=True, timeout=300
-    )
+    done = run_to_end([str(program), *words], {**variables, "PATH": path}, cwd=cwd, limit_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,16 +57,11 @@ def test_a_new_project_trains_and_its_test_passes_in_a_fresh_environment(fresh: 
     assert result["metrics"]["rms_error_K"] < 0.05
     assert (project / "runs" / "first" / "report.html").is_file()
     assert "5 passed" in run(fresh / "python", "-m", "pytest", cwd=project, environ=environ)
-    found = run(
-        fresh / "noether", "lint", "job.sbatch", "--hp", "settings.yaml", "--json", cwd=project, environ=environ
-    )
-    assert json.loads(found) == []
+    words = ("lint", "job.sbatch", "--hp", "settings.yaml", "--json")
+    assert json.loads(run(fresh / "noether", *words, cwd=project, environ=environ)) == []
     subprocess.run(["git", "init", "--quiet"], cwd=project, check=True, timeout=60)
-    seen = subprocess.run(
-        ["git", "status", "--short", "-uall"], cwd=project, capture_output=True, text=True, timeout=60
-    )
-    assert "runs/" not in seen.stdout
-    assert "heat_rod/data.py" in seen.stdout
+    seen = run_to_end(["git", "status", "--short", "-uall"], environ, cwd=project).stdout
+    assert ("runs/" in seen, "heat_rod/data.py" in seen) == (False, True), seen
 
 
 def test_a_dry_run_lists_the_files_that_are_then_written(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -107,8 +101,7 @@ REFUSED = {
 @pytest.mark.parametrize(("name", "fix"), REFUSED.values(), ids=REFUSED)
 def test_a_name_that_python_cannot_import_is_refused_and_the_fix_works(name, fix, noether, tmp_path: Path) -> None:
     done = noether("init", name, cwd=tmp_path)
-    assert done.code == 2, done.err
-    assert f"fix       {fix}" in done.err
+    assert (done.code, f"fix       {fix}" in done.err) == (2, True), done.err
     assert list(tmp_path.iterdir()) == []
     assert noether(*fix.split()[1:], "--dry-run", cwd=tmp_path).code == 0
 
@@ -124,6 +117,5 @@ def test_a_folder_that_is_there_is_left_as_it_is(noether, tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_written_is_named(noether, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = noether("init", "file/heat", cwd=tmp_path)
-    assert done.code == 2
-    assert "cannot write file/heat" in done.err
+    assert (done.code, "cannot write file/heat" in done.err) == (2, True), done.err
     assert "Traceback" not in done.err

@@ -1,6 +1,5 @@
 """One writer of a run: the newest start; and how often it was started without getting further."""
 
-import os
 import subprocess
 import sys
 
@@ -83,11 +82,6 @@ def test_a_second_start_on_one_host_is_refused_while_the_first_lives(folder) -> 
     assert take_lease(folder, {}).own.number == 2
 
 
-def test_the_same_process_may_start_again(folder) -> None:
-    take_lease(folder, {})
-    assert take_lease(folder, {}).own.pid == os.getpid()
-
-
 @pytest.mark.parametrize("content", ["", "{", '{"number": 1}', "[]"], ids=["empty", "cut", "half", "other"])
 def test_a_damaged_fence_stops_nobody(folder, content) -> None:
     folder.attempt.write_text(content)
@@ -112,17 +106,17 @@ def test_starts_are_told_with_how_far_each_came(folder) -> None:
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
 
 
-@pytest.mark.parametrize(
-    ("starts", "saved", "expected"),
-    [
-        pytest.param([], [], 0, id="never-started"),
-        pytest.param([0], [], 1, id="the-first-has-saved-nothing-yet"),
-        pytest.param([0], [4], 0, id="it-has"),
-        pytest.param([0, 4, 4, 4], [4], 3, id="three-that-came-to-nothing"),
-        pytest.param([0, 4, 4], [4, 6], 0, id="and-then-one-that-got-on"),
-        pytest.param([0, 0, 0], [], 3, id="killed-before-anything-was-saved"),
-    ],
-)
+WITHOUT_PROGRESS = {
+    "never-started": ([], [], 0),
+    "the-first-has-saved-nothing-yet": ([0], [], 1),
+    "it-has": ([0], [4], 0),
+    "three-that-came-to-nothing": ([0, 4, 4, 4], [4], 3),
+    "and-then-one-that-got-on": ([0, 4, 4], [4, 6], 0),
+    "killed-before-anything-was-saved": ([0, 0, 0], [], 3),
+}
+
+
+@pytest.mark.parametrize(("starts", "saved", "expected"), WITHOUT_PROGRESS.values(), ids=WITHOUT_PROGRESS)
 def test_starts_without_progress_are_counted(folder, starts, saved, expected) -> None:
     for updates in saved:
         save(folder, updates)
@@ -136,9 +130,8 @@ def test_starts_that_end_before_their_ranks_meet_count(folder) -> None:
     for restart in range(3):
         take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": str(restart)}, start_update=4).release(75)
     assert attempts_without_progress(folder, 4) == 3
-    assert [(row.number, row.start_update, row.job) for row in read_attempts(folder)] == [
-        (n, 4, "13") for n in (1, 2, 3)
-    ]
+    found = [(row.number, row.start_update, row.job) for row in read_attempts(folder)]
+    assert found == [(number, 4, "13") for number in (1, 2, 3)]
     record_meeting(folder, 2)
     assert [have_ranks_met(folder, number) for number in (1, 2, 3)] == [False, True, False]
     assert attempts_without_progress(folder, 4) == 3
@@ -179,14 +172,12 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
 
     if moment == "before-it-looks":
         newer_takes()
-    elif moment == "after-its-look":
-        monkeypatch.setattr(lease_module, "this_process", first_newer(lease_module.this_process))
     else:
-        monkeypatch.setattr(lease_module, "write_record", first_newer(lease_module.write_record))
+        act = "this_process" if moment == "after-its-look" else "write_record"
+        monkeypatch.setattr(lease_module, act, first_newer(getattr(lease_module, act)))
     with pytest.raises(FencedError, match="has begun while this one prepared"):
         take_lease(folder, {}, after=after)
     holder = read_attempt(folder)
-    assert holder is not None
     assert holder.id == takers[0].own.id
     assert [path.name for path in folder.path.glob(".attempt-*")] == [f".attempt-{holder.id}"]
 
@@ -259,13 +250,3 @@ def test_a_folder_that_was_moved_under_its_run_is_not_made_again(folder, tmp_pat
     (tmp_path / "moved").rename(run.path)
     file.log({"kind": "training", "update": 2})
     assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row was held back"
-
-
-def test_a_start_that_ended_leaves_nothing_of_its_own(folder) -> None:
-    lease = take_lease(folder, {})
-    write_record(folder.result, {}, lease)
-    save(folder, 4)
-    lease.drop(folder.checkpoints / "update-000000004")
-    lease.release(0)
-    assert not list(folder.path.rglob(".attempt-*"))
-    assert read_attempt(folder).exit_code == 0  # type: ignore[union-attr]

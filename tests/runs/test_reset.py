@@ -29,8 +29,7 @@ def test_the_place_has_the_next_free_number(folder: RunFolder) -> None:
     assert place_aside(folder, {}) == folder.path.with_name("cars.replaced-1")
     folder.path.with_name("cars.replaced-1").mkdir()
     place = place_aside(folder, {})
-    assert place is not None
-    assert place.name == "cars.replaced-2"
+    assert place == folder.path.with_name("cars.replaced-2")
     set_aside(folder, place)
     assert not folder.path.exists()
     assert RunFolder(place).result.is_file()
@@ -64,7 +63,6 @@ def test_a_start_on_a_host_that_cannot_be_asked_keeps_its_run(folder: RunFolder)
 def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: RunFolder, monkeypatch) -> None:
     take_lease(folder, {}).release(0)
     place = place_aside(folder, {})
-    assert place is not None
     rename = Path.rename
 
     def another_start_first(self: Path, target: Path) -> Path:
@@ -111,8 +109,7 @@ def test_a_run_of_two_ranks_is_started_over_once(train_in, noether, tmp_path: Pa
     before = read_attempt(first)
     words = ("--hp", str(TINY), f"output_path={tmp_path}", "run_id=cars", "devices=2", "trainer.max_updates=4")
     dry = noether("train", "--reset", "--dry-run", *words)
-    assert dry.code == 0, dry.err
-    assert "would be kept as" in dry.out
+    assert (dry.code, "would be kept as" in dry.out) == (0, True), dry.err
     assert [path.name for path in tmp_path.iterdir()] == ["cars"]
     done = noether("train", "--reset", *words)
     assert done.code == 0, done.err
@@ -123,7 +120,6 @@ def test_a_run_of_two_ranks_is_started_over_once(train_in, noether, tmp_path: Pa
     assert list_checkpoints(first.checkpoints)[0].updates == 4
     assert list_checkpoints(old.checkpoints)[-1].updates == 2
     new = read_attempt(first)
-    assert new is not None
     assert new.number == 1
     assert noether("checkpoints", str(old.path), "--verify").code == 0
 

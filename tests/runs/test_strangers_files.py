@@ -104,9 +104,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", ["a link to a file", "a pipe", "a dangling link"])
 @pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
-def test_nothing_is_written_through_a_link(
-    name: str, write: Callable[[Path], object], way: str, tmp_path: Path
-) -> None:
+def test_nothing_is_written_through_a_link(name: str, write, way: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("precious")
     path = tmp_path / "run" / name

@@ -117,9 +117,8 @@ def test_what_is_granted_ends_with_its_block() -> None:
         load_object("os.getcwd", "model.kind")
 
 
-RUNS_CODE = re.compile(
-    r"import_module\(|__import__\(|(?<![.\w])(?:eval|exec)\(|pickle\.loads|torch\.load\(|export\.load\("
-)
+FILES = r"pickle\.loads|torch\.load\(|export\.load\("
+RUNS_CODE = re.compile(rf"import_module\(|__import__\(|(?<![.\w])(?:eval|exec)\(|{FILES}")
 PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
     "physics/cars/shapenet_car.py": "tensors, with weights_only=True",
@@ -149,8 +148,7 @@ def test_no_command_runs_anything_of_a_stranger(noether, home: Path, tmp_path: P
         meta = json.loads((tmp_path / "run" / CHECKPOINT / META).read_text()) | {"config": CODE.model_dump(mode="json")}
         (tmp_path / "run" / CHECKPOINT / META).write_text(json.dumps({**meta, "meta_sha256": _meta_digest(meta)}))
     done = noether(*words.split(), cwd=tmp_path, XDG_STATE_HOME=str(home))
-    assert done.code == 2, done.err
-    assert "model.kind=os.system" in done.err
+    assert (done.code, "model.kind=os.system" in done.err) == (2, True), done.err
     assert not (tmp_path / "was-here").exists()
 
 
@@ -170,12 +168,5 @@ def test_a_run_from_python_is_asked_for_too(home: Path, tmp_path: Path) -> None:
 def test_a_file_of_settings_cannot_read_secrets(noether, tmp_path: Path, name: str) -> None:
     (tmp_path / "theirs.yaml").write_text(f"{TINY.read_text()}\nrun_id: run-${{oc.env:{name}}}\n")
     done = noether("plan", "--hp", str(tmp_path / "theirs.yaml"), **{name: "hunter2"})
-    assert done.code == 2
-    assert f"may not read the variable {name}" in done.err
+    assert (done.code, f"may not read the variable {name}" in done.err) == (2, True), done.err
     assert "hunter2" not in done.err + done.out
-
-
-def test_a_file_of_settings_can_read_what_names_a_job(noether, tmp_path: Path) -> None:
-    (tmp_path / "ours.yaml").write_text(f"{TINY.read_text()}\nrun_id: run-${{oc.env:SLURM_ARRAY_TASK_ID,7}}\n")
-    done = noether("plan", "--hp", str(tmp_path / "ours.yaml"), "--json")
-    assert done.code == 0, done.err

@@ -1,6 +1,7 @@
 """Complex weights and buffers stay complex, in the precision of the run; both parts are learned, saved and resumed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,24 +39,28 @@ def test_a_model_is_placed_with_its_kind_of_numbers(name, dtype) -> None:
     assert (placed.w.item(), placed.phase.item()) == (1 + 2j, 1 + 1j)
 
 
-@pytest.mark.slow
-def test_both_parts_are_learned_and_a_resumed_run_is_the_same(noether, tmp_path) -> None:
-    hp = tmp_path / "turned.yaml"
-    hp.write_text(CONFIG)
+@pytest.fixture
+def train(noether, tmp_path) -> Callable[..., RunFolder]:
+    (tmp_path / "turned.yaml").write_text(CONFIG)
 
-    def train(name: str, *more: str) -> RunFolder:
-        words = ["--hp", str(hp), f"output_path={tmp_path}", f"run_id={name}", "devices=2", *more]
+    def run(name: str, *more: str) -> RunFolder:
+        words = ["--hp", str(tmp_path / "turned.yaml"), f"output_path={tmp_path}", f"run_id={name}", *more]
         done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
         assert done.code == 0, done.out + done.err
         return RunFolder(tmp_path / name)
 
-    whole = train("whole")
+    return run
+
+
+@pytest.mark.slow
+def test_both_parts_are_learned_and_a_resumed_run_is_the_same(train) -> None:
+    whole = train("whole", "devices=2")
     weight = weights(whole)["w"]
     real, imaginary = torch.view_as_real(weight).flatten() if weight.is_complex() else weight.flatten()
     assert float(real) == pytest.approx(2, abs=0.7)
     assert float(imaginary) == pytest.approx(3, abs=0.7)
-    train("cut", "trainer.max_updates=45")
-    assert final_hashes(train("cut", "resume=auto")) == final_hashes(whole)
+    train("cut", "devices=2", "trainer.max_updates=45")
+    assert final_hashes(train("cut", "devices=2", "resume=auto")) == final_hashes(whole)
 
 
 OPERATOR = (
@@ -67,12 +72,7 @@ OPERATOR = (
 
 
 @pytest.mark.slow
-def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(noether, tmp_path) -> None:
-    hp = tmp_path / "operator.yaml"
-    hp.write_text(CONFIG)
-    words = ["--hp", str(hp), f"output_path={tmp_path}", "run_id=whole", *OPERATOR]
-    done = noether("train", *words, PYTHONPATH=f"{REPOSITORY}:{HERE}")
-    assert done.code == 0, done.out + done.err
-    whole = RunFolder(tmp_path / "whole")
+def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(train) -> None:
+    whole = train("whole", *OPERATOR)
     assert any(value.is_complex() for value in weights(whole).values())
     assert json.loads(whole.result.read_text())["metrics"]["loss"] < 0.06  # Half of the variance.

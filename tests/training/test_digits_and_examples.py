@@ -38,12 +38,9 @@ def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> No
     # A mesh that holds values, which could be a truth.
     points, values = np.eye(3), {"pressure": np.arange(3.0)}
     write_fields(tmp_path / "car.vtu", points, np.array([[0, 1, 2]]), values)
-    for words in (
-        ["predict", "--mesh", str(tmp_path / "car.vtu")],
-        ["export", str(tmp_path / "out")],
-        ["evaluate", "--vtk"],
-    ):
-        refused = noether(words[0], str(tmp_path / "digits"), *words[1:])
+    mesh, out = str(tmp_path / "car.vtu"), str(tmp_path / "out")
+    for verb, *words in (["predict", "--mesh", mesh], ["export", out], ["evaluate", "--vtk"]):
+        refused = noether(verb, str(tmp_path / "digits"), *words)
         assert (refused.code, "Traceback" in refused.err) == (2, False), refused.err
         assert "task.kind=classification" in refused.err
 

@@ -106,12 +106,7 @@ UNUSABLE = {
     "needs-a-closure": ("own_steps.NeedsAClosure", {}, "optimizer-unusable", "step(closure)"),
     "moves-nothing": ("own_steps.Still", {}, "optimizer-unusable", "changes no weight"),
     "counts-on-itself": ("own_steps.CountsOnItself", {}, "optimizer-unusable", "self.steps: 0 before a step, and 1"),
-    "counts-on-itself-a-number": (
-        "own_steps.CountsOnItself",
-        {"start": 3},
-        "optimizer-unusable",
-        "self.steps: 3 before",
-    ),
+    "counts-a-number": ("own_steps.CountsOnItself", {"start": 3}, "optimizer-unusable", "self.steps: 3 before"),
     "keeps-texts": ("own_steps.KeepsTexts", {}, "optimizer-unusable", "'name' of a parameter (3, 4): str"),
     "keeps-a-tensor-of-the-group": ("own_steps.KeepsATensorOfTheGroup", {}, "optimizer-unusable", "in param_groups"),
     "no-optimiser": ("own_steps.no_optimiser", {}, "component-wrong-class", "function"),

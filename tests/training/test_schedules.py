@@ -30,24 +30,24 @@ def test_schedule_values(config, expected) -> None:
     assert {update: schedule(update) for update in expected} == pytest.approx(expected, rel=1e-12)
 
 
-def test_cosine_is_torchs() -> None:
-    schedule = build_schedule(CosineConfig(), 0.3, LENGTH)
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
-    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=99)
-    for update in range(100):
-        assert schedule(update) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
-        optimizer.step()
-        reference.step()
+OF_TORCH = {
+    "CosineAnnealingLR": (CosineConfig(), {"T_max": 99}, {"abs": 1e-12}),
+    "OneCycleLR": (
+        OneCycleConfig(rise=Interval(29, "updates"), final_division=1000.0),
+        {"max_lr": 0.3, "total_steps": 100, "pct_start": 0.3, "final_div_factor": 1000.0},
+        {"rel": 1e-9},
+    ),
+}
 
 
-def test_one_cycle_is_torchs() -> None:
-    schedule = build_schedule(OneCycleConfig(rise=Interval(29, "updates"), final_division=1000.0), 0.3, LENGTH)
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_it_is_torchs(name: str) -> None:
+    config, options, tolerance = OF_TORCH[name]
+    schedule = build_schedule(config, 0.3, LENGTH)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
-    reference = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.3, total_steps=100, pct_start=0.3, final_div_factor=1000.0
-    )
+    reference = getattr(torch.optim.lr_scheduler, name)(optimizer, **options)
     for update in range(100):
-        assert schedule(update) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        assert schedule(update) == pytest.approx(optimizer.param_groups[0]["lr"], **tolerance)
         optimizer.step()
         if update < 99:
             reference.step()

@@ -40,7 +40,6 @@ def ask(address: str, path: str) -> object:
 
 def address_of(process: "subprocess.Popen[str]", limit_s: float = 90) -> str:
     deadline, said = time.monotonic() + limit_s, ""
-    assert process.stderr is not None
     while time.monotonic() < deadline:
         line = process.stderr.readline()
         said += line
@@ -97,10 +96,7 @@ def test_runs_of_one_name_keep_their_paths(tmp_path: Path) -> None:
     assert list(found) == ["cars", str(paths[1]).lstrip("/")]
 
 
-WRONG = {
-    "nothing-there": ("none", "is not a run folder"),
-    "without-events": ("bare", "has no event files"),
-}
+WRONG = {"nothing-there": ("none", "is not a run folder"), "without-events": ("bare", "has no event files")}
 
 
 @pytest.mark.parametrize(("name", "said"), WRONG.values(), ids=WRONG)

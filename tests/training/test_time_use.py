@@ -6,7 +6,10 @@ import time
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from noether.launch.process_group.torch_internals import flop_counter
 from noether.runs.records import read_metrics
 from noether.training.time_use import COMPUTING, NAMES, Clock, Part, TimeTable, divided
 
@@ -100,6 +103,25 @@ def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:
     slowest = TimeTable(ranks, ["n1", "n2", "n3"]).slowest()
     assert slowest == {"rank": 1, "host": "n2", "behind": pytest.approx(1 / 3, abs=1e-3)}
     assert TimeTable(ranks[:1], ["n1"]).slowest() is None
+
+
+def test_operations_are_counted_as_torchs_own_counter_counts_them() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.linear = nn.Conv1d(3, 8, 3, padding=1), nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.linear(self.convolution(x).mT)
+            heads = x.unflatten(-1, (2, 8)).transpose(1, 2)
+            return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+    model, x = Net(), torch.randn(4, 3, 10)
+    with FlopCounterMode(display=False) as theirs:
+        model(x).square().sum().backward()
+    with flop_counter() as ours:
+        model(x).square().sum().backward()
+    assert ours.get_total_flops() == theirs.get_total_flops() > 0
 
 
 @pytest.mark.slow

@@ -64,10 +64,8 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
         assert sessions(tmp_path) == {"mine": "session-1"}
     else:
         assert f"no network at {where}" in warned[0]
-        # And once more at the end, where rows were lost.
-        assert warned[1:] == (
-            ["the tracker mine took 0 of 1 rows; the run's folder has all"] if where != "close" else []
-        )
+        lost = ["the tracker mine took 0 of 1 rows; the run's folder has all"]
+        assert warned[1:] == lost * (where != "close"), "and once more at the end, where rows were lost"
 
 
 @pytest.mark.parametrize("name", ["nowhere.Service", f"{__name__}.Failing"], ids=["no-module", "needs-arguments"])
@@ -134,7 +132,8 @@ def killed_after(update: int, folder: Path, environ: dict[str, str], words: list
 def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, monkeypatch) -> None:
     pytest.importorskip(name)
     folder, store = tmp_path / "run", tmp_path / "mlruns"
-    own = {**environ, "WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
+    services = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
+    own = {**environ, **services}
     words = [
         *("--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "accelerator=cpu"),
         *(f"tracker.services=[{name}]", "trainer.max_updates=4000", "trainer.log_every=20 updates"),
@@ -143,9 +142,7 @@ def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, 
     killed_after(40, folder, own, words)
     session = sessions(folder)[name]
     killed_after(100, folder, own, words)
-    last = noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **{
-        key: own[key] for key in ("WANDB_MODE", "MLFLOW_TRACKING_URI")
-    })  # fmt: skip
+    last = noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **services)
     assert last.code == 0, last.out + last.err
     assert sessions(folder) == {name: session}
     if name == "wandb":

@@ -17,29 +17,15 @@ from noether.runs.tracking.tracker import MetricsFile, Trackers
 
 
 def training(update: int, loss: float = 1.0) -> dict:
-    return {
-        "kind": "training",
-        "update": update,
-        "epoch": update / 10,
-        "samples": update * 8,
-        "loss": loss,
-        "learning_rate": 1e-3,
-        "gradient_norm": 0.5,
-        "samples_per_second": 80.0,
-        "memory_mib": 500.0,
-        "device_use": 0.9,
-    }
+    measured = {"gradient_norm": 0.5, "samples_per_second": 80.0, "memory_mib": 500.0, "device_use": 0.9}
+    place = {"kind": "training", "update": update, "epoch": update / 10, "samples": update * 8}
+    return {**place, "loss": loss, "learning_rate": 1e-3, **measured}
 
 
 ERROR = Metric("surface_pressure/relative_l2", "%", "lower", "relative L2", of="surface_pressure", headline=True)
 METRICS = Metrics.of(*OF_THE_LOOP, ERROR)
 EVALUATION = {
-    "kind": "evaluation",
-    "split": "validation",
-    "weights": "ema",
-    "update": 4,
-    "epoch": 0.4,
-    "samples": 32,
+    **{"kind": "evaluation", "split": "validation", "weights": "ema", "update": 4, "epoch": 0.4, "samples": 32},
     "metrics": {"loss": 0.5, "surface_pressure/relative_l2": 0.051, "surface_pressure/mse": 3.0},
 }
 
@@ -187,25 +173,14 @@ def test_without_a_terminal_there_is_a_line_per_interval(tmp_path) -> None:
     assert "update-000000004" in (tmp_path / "rank-0.log").read_text()
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("width", [160, 80, 40])
 def test_the_display_of_a_terminal_is_never_cut_off(width: int, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    tracker = ConsoleTracker(
-        Console(None, speaks=True, stream=stream),
-        described=METRICS,
-        start_update=0,
-        total_updates=2412,
-        total_epochs=36.0,
-    )
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    length = {"start_update": 0, "total_updates": 2412, "total_epochs": 36.0}
+    tracker = ConsoleTracker(Console(None, speaks=True, stream=stream), described=METRICS, **length)
     tracker.log(training(1500))
     tracker.close()
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).strip()
