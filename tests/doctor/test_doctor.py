@@ -25,14 +25,8 @@ def by_check(report: dict) -> dict[str, dict]:
 
 def ranks_environ(rank: int, world: int, port: int, master: str = "127.0.0.1") -> dict[str, str]:
     """What a launcher of single processes sets."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": master,
-        "MASTER_PORT": str(port),
-    }
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    return {"MASTER_ADDR": master} | {name: str(number) for name, number in numbers.items()}
 
 
 @pytest.mark.slow
@@ -52,13 +46,8 @@ def test_alone_on_a_machine_that_works(noether, tmp_path: Path) -> None:
 def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch.so: cannot open')\n")
-    done = noether(
-        "doctor",
-        "accelerator=cpu",
-        f"output_path={tmp_path}/runs",
-        timeout=LIMIT_S,
-        PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}",
-    )
+    path = f"{tmp_path}{os.pathsep}{REPOSITORY}"
+    done = noether("doctor", "accelerator=cpu", f"output_path={tmp_path}/runs", timeout=LIMIT_S, PYTHONPATH=path)
     assert done.code == 1
     lines = done.out.splitlines()
     assert re.match(r"error +torch +import torch: ImportError: libtorch.so: cannot open", lines[1]), done.out
@@ -121,9 +110,7 @@ UNREADABLE = {"rank-0": (0, False), "rank-1": (1, False), "torchrun-rank-0": (0,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("refusing", "served"), in_every_push(UNREADABLE, "rank-0", "rank-1", "torchrun-rank-1"))
-def test_a_host_that_cannot_read_its_settings_is_named_by_the_other_at_once(
-    environ, tmp_path, refusing: int, served: bool
-) -> None:
+def test_a_host_that_cannot_read_its_settings_is_named_by_the_other(environ, tmp_path, refusing: int, served) -> None:
     words = ["seed=3", "seed=3"]
     words[refusing] = "trainer.max_epohcs=3"
     started = time.monotonic()
@@ -236,16 +223,11 @@ def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
     assert "hangs in: the configuration" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--timeout", "soon"), "--timeout takes a number"),
-        (("--timeout", "0"), "5 to 3600"),
-        (("acelerator=cpu",), "did you mean 'accelerator'?"),
-    ],
-    ids=["no-number", "no-time", "unknown-setting"],
-)
-def test_a_wrong_request_ends_with_2(arguments: tuple[str, ...], words: str, noether) -> None:
-    done: Finished = noether("doctor", *arguments)
+ODD = {"--timeout=soon": "takes a number", "--timeout=0": "5 to 3600", "acelerator=cpu": "did you mean 'accelerator'?"}
+
+
+@pytest.mark.parametrize(("argument", "words"), ODD.items())
+def test_a_wrong_request_ends_with_2(argument: str, words: str, noether) -> None:
+    done: Finished = noether("doctor", argument)
     assert done.code == 2
     assert words in done.err

@@ -105,10 +105,8 @@ def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
 def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], None]]:
     """Builds a Dockerfile of a folder under a name, which is taken away after the test."""
     names: list[str] = []
-    docker, environ = (
-        "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker",
-        os.environ | image_variables,
-    )
+    docker = "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker"
+    environ = os.environ | image_variables
 
     def build(folder: Path, name: str) -> None:
         names.append(name)

@@ -36,9 +36,8 @@ def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
 def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None:  # noqa: F811
     """Without SLURM_* each of the four tasks would train alone, on the same device, into folders of its own."""
     words, variables = inside
-    done = slurm.srun(
-        "-N2", "--ntasks-per-node=2", "-t3", *words("alone", flags=("--cleanenv",)), limit_s=200, **variables
-    )
+    command = words("alone", flags=("--cleanenv",))
+    done = slurm.srun("-N2", "--ntasks-per-node=2", "-t3", *command, limit_s=200, **variables)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--cleanenv" in done.stderr
     assert not (tmp_path / "alone").exists()

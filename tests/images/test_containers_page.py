@@ -19,6 +19,7 @@ from test_readme import SMALL
 
 pytestmark = pytest.mark.slow
 
+Workplace = tuple[Path, dict[str, str]]
 PAGE = REPOSITORY / "docs" / "containers.md"
 SHIM = """#!{python}
 import os, sys
@@ -59,9 +60,7 @@ def documented_name(image: str, engine_client) -> Iterator[None]:
 
 
 @pytest.fixture
-def workplace(
-    documented_name: None, image: str, image_variables: dict[str, str], tmp_path: Path
-) -> tuple[Path, dict[str, str]]:
+def workplace(documented_name: None, image: str, image_variables: dict[str, str], tmp_path: Path) -> Workplace:
     """A user's folder with the project's files, and the programs on the PATH."""
     folder, programs = tmp_path / "user", tmp_path / "bin"
     folder.mkdir()
@@ -88,7 +87,7 @@ def workplace(
     return folder, {**variables, "PATH": f"{programs}{os.pathsep}{image_variables['PATH']}"}
 
 
-def begin(line: str, workplace: tuple[Path, dict[str, str]]) -> "subprocess.Popen[str]":
+def begin(line: str, workplace: Workplace) -> "subprocess.Popen[str]":
     folder, environ = workplace
     return subprocess.Popen(
         ["sh", "-c", line], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

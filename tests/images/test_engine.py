@@ -1,4 +1,4 @@
-"""The engine of our own: what it changes on the machine is as before when it is gone."""
+"""The engine of our own: two builds are one, and what it changes on the machine is as before when it is gone."""
 
 import os
 import subprocess
@@ -51,3 +51,25 @@ def test_the_firewall_is_as_before(engine_packages: None) -> None:
     assert "-P FORWARD DROP" in during
     # What somebody else has added meanwhile stays, and so does what was there.
     assert sorted(after.splitlines()) == sorted([*before.splitlines(), "-A INPUT -s 10.9.7.0/24 -j ACCEPT"])
+
+
+def content(client, name: str) -> dict:
+    """What an image holds: the digests of its layers, and its settings.
+
+    Not its own digest: BuildKit before 0.11 writes the time of the build into the record that it is the digest of.
+    """
+    found = client.images.get(name).attrs
+    return {"layers": found["RootFS"]["Layers"], "settings": found["Config"]}
+
+
+@pytest.mark.timeout(3600)
+def test_two_builds_are_one(making: Making | None, image: str, engine_client) -> None:
+    """The second uses nothing of the first: every package is installed and every file compiled again."""
+    if making is None:
+        pytest.skip("needs the folder in which the image was built, not an image that NOETHER_IMAGE names")
+    first = content(engine_client, image)
+    flavour = engine_client.images.get(image).labels["noether.flavour"]
+    again = [sys.executable, IMAGES, f"--state={making.state}", f"--flavour={flavour}", "--no-cache", "build"]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stderr
+    assert content(engine_client, image) == first

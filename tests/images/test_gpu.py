@@ -54,9 +54,8 @@ def gpu_options(containers, own) -> dict:
     options = {"device_requests": [gpus], "ipc_mode": "host", **own}
     try:
         seen = containers.run("-c", PROBE, entrypoint=["/opt/venv/bin/python3", "-I"], **options)
-        obstacle = (
-            "" if seen.out.strip().isdigit() and int(seen.out) else f"a container sees no GPU: {seen.out}{seen.err}"
-        )
+        has_any = seen.out.strip().isdigit() and int(seen.out)
+        obstacle = "" if has_any else f"a container sees no GPU: {seen.out}{seen.err}"
     except docker.errors.APIError as error:
         obstacle = f"no GPU for containers: {error.explanation}"
     if obstacle:

@@ -1,4 +1,4 @@
-"""What is in the docker image, and how its programs hand arguments on."""
+"""What is in the docker image, that each part of it serves, and how its programs hand arguments on."""
 
 import json
 import os
@@ -86,9 +86,8 @@ def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, image_varia
 
 
 def test_each_command_is_a_program_of_the_image(containers) -> None:
-    commands = {verb: verb for verb in verbs() if " " in verb} | {
-        name: verb for name, verb in programs().items() if verb in verbs()
-    }
+    commands = {verb: verb for verb in verbs() if " " in verb}
+    commands |= {name: verb for name, verb in programs().items() if verb in verbs()}
     # By env, as programs: export is a word of the shell itself.
     script = "; ".join(f"env {command} --help | sed -n 2p" for command in commands)
     done = containers.run("-c", script, entrypoint=["sh"])
@@ -96,12 +95,6 @@ def test_each_command_is_a_program_of_the_image(containers) -> None:
     assert len(said) == len(commands)
     for line, verb in zip(said, commands.values(), strict=True):
         assert line.startswith(f"    noether {verb} - ")
-
-
-def test_the_image_has_the_fire_of_the_lock(containers) -> None:
-    script = "from importlib.metadata import version; print('fire==' + version('fire'))"
-    done = containers.run("-c", script, entrypoint=["/opt/venv/bin/python3"])
-    assert done.out.strip() in (REPOSITORY / "constraints.txt").read_text().splitlines(), done.err
 
 
 def test_the_image_says_what_it_was_made_from(containers) -> None:
@@ -211,3 +204,31 @@ def test_an_image_with_one_more_package(containers, built, tmp_path) -> None:
         other.remove()
     assert said.out.strip() == "both", said.err
     assert planned.code == 0, planned.err
+
+
+PYTHON = "/opt/venv/bin/python3 -Ic"
+MESH = (
+    "import pyvista; from pathlib import Path; from noether.physics.cases.mesh_source import read_mesh_apart; "
+    "pyvista.Sphere().save('/tmp/a.vtp'); assert len(read_mesh_apart(Path('/tmp/a.vtp')).points) > 800"
+)
+PROVIDER = (
+    "import ctypes, glob; (library,) = glob.glob('/usr/lib/*/libibverbs/libmlx5-*.so'); ctypes.CDLL(library); "
+    "assert open('/etc/libibverbs.d/mlx5.driver').read()"
+)
+# The part: a command that serves only with it.
+PARTS = {
+    "pyvista, and its readers of VTK": f'{PYTHON} "{MESH}"',
+    "uvicorn": f'{PYTHON} "import uvicorn, noether.watch.serve"',
+    "tree-sitter": "printf '#!/bin/bash\\nsrun noether train\\n' > /tmp/job && noether lint /tmp/job",
+    "CA certificates": "test $(grep -c BEGIN /etc/ssl/certs/ca-certificates.crt) -gt 100",
+    "the locale": 'test "$(LC_ALL=C.UTF-8 locale charmap)" = UTF-8',
+    "providers of ibverbs": f'{PYTHON} "{PROVIDER}"',
+    "ibverbs": f"{PYTHON} \"import ctypes; ctypes.CDLL('libibverbs.so.1')\"",
+}
+
+
+def test_each_part_serves(containers) -> None:
+    """One container for all of them; it says which do."""
+    script = "\n".join(f"({command}) >&2 && echo '{part}'" for part, command in PARTS.items())
+    done = containers.run("-c", script, entrypoint=["sh"])
+    assert done.out.splitlines() == list(PARTS), done.err

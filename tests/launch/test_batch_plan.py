@@ -44,11 +44,10 @@ def test_a_batch_that_cannot_be_shared_names_the_nearest_sizes() -> None:
     assert "trainer.effective_batch_size=62      or trainer.effective_batch_size=64" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("length", "total"), [({"max_epochs": 3}, 36), ({"max_updates": 5}, 5), ({"max_samples": 20}, 2)]
-)
-def test_lengths_are_updates(length, total) -> None:
-    planned = plan_length(GlobalOrder(100, 8, 0), TrainerConfig(effective_batch_size=8, **length))
+@pytest.mark.parametrize(("unit", "count", "total"), [("epochs", 3, 36), ("updates", 5, 5), ("samples", 20, 2)])
+def test_lengths_are_updates(unit: str, count: int, total: int) -> None:
+    trainer = TrainerConfig(effective_batch_size=8, **{f"max_{unit}": count})
+    planned = plan_length(GlobalOrder(100, 8, 0), trainer)
     assert (planned.updates_per_epoch, planned.total_updates) == (12, total)
 
 

@@ -26,11 +26,9 @@ from tests.saved import META
 
 GOLDEN = Path(__file__).with_name("golden")
 GPUS = ("slurm.nodes=2", "slurm.gpus_per_node=a100:4", "trainer.effective_batch_size=64")
+PLACE = ("slurm.cpus_per_task=8", "slurm.mem_gb=64", "slurm.timeout_min=240", "slurm.slurm_partition=gpu")
 SCRIPTS = {
-    "two-nodes": (
-        "cars.yaml",
-        (*GPUS, "slurm.cpus_per_task=8", "slurm.mem_gb=64", "slurm.timeout_min=240", "slurm.slurm_partition=gpu"),
-    ),
+    "two-nodes": ("cars.yaml", (*GPUS, *PLACE)),
     "setup-and-account": (
         None,
         (
@@ -116,12 +114,7 @@ ENDS = {
     "ended-by-slurm": (f"{SAVED}; kill -TERM $$; return 75", {}, 75, "Slurm ended the job"),
     "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
     "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "requeued 50 times already"),
-    "nothing-new-three-times": (
-        "cp three.json $run/stopped.json; return 75",
-        {},
-        75,
-        "3 starts in a row saved nothing",
-    ),
+    "nothing-new-thrice": ("cp three.json $run/stopped.json; return 75", {}, 75, "3 starts in a row saved nothing"),
     "nothing-new-twice": ("cp two.json $run/stopped.json; return 75", {}, 75, AGAIN),
     "the-stop-signal-before-the-ranks-could-catch-it": ("return 140", {}, 75, AGAIN),
     "killed-while-it-started": ("return 143", {}, 143, ""),
@@ -151,19 +144,14 @@ def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
     assert (done.returncode, "queued again" in done.stdout) == (75, True), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("sweep", "variables", "job", "again"),
-    [
-        pytest.param((), {}, "12", "sbatch runs/cars/job.sh", id="one-run"),
-        pytest.param(
-            ("-m", "seed=1,2"),
-            {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "1"},
-            "11_1",
-            "sbatch --array=1 runs/cars-1/job.sh",
-            id="element-of-an-array",
-        ),
-    ],
-)
+SECOND = {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "1"}
+PRINTED = {
+    "one-run": ((), {}, "12", "sbatch runs/cars/job.sh"),
+    "element-of-an-array": (("-m", "seed=1,2"), SECOND, "11_1", "sbatch --array=1 runs/cars-1/job.sh"),
+}
+
+
+@pytest.mark.parametrize(("sweep", "variables", "job", "again"), PRINTED.values(), ids=PRINTED)
 def test_a_script_that_nobody_submitted_for_us_says_where_its_job_is(sweep, variables, job, again, tmp_path) -> None:
     """Its output's name, with all that JSON must escape; and after a refused requeue the line that goes on with it."""
     fakes = FAKES.format(srun=ENDS["saved-and-slurm-refuses"][0])
@@ -209,32 +197,22 @@ def test_an_image_that_is_not_there_never_reaches_the_queue(noether, folder: Pat
 
 
 def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
-    inherited = [
-        "RANK",
-        "MASTER_PORT",
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NUM_TASKS",
-        "OMPI_COMM_WORLD_RANK",
-        "SLURM_CPU_BIND",
-    ]
+    inherited = ["RANK", "MASTER_PORT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_CPU_BIND"]
+    inherited.append("OMPI_COMM_WORLD_RANK")
     done = run_script(script(None, ()), "srun() { env; }\n", folder, **dict.fromkeys(inherited, "3"))
     left = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert left.isdisjoint(inherited)
     assert "SLURM_JOB_ID" in left
 
 
+THREE_NODES, BATCH = ("slurm.nodes=3", "slurm.tasks_per_node=1"), "trainer.effective_batch_size"
+FOUR_DEVICES = ('devices="0,1,2,3"', "slurm.tasks_per_node=1", "accelerator=gpu")
 REFUSED = {
     "tasks-contradict-gpus": (["slurm.gpus_per_node=4", "slurm.tasks_per_node=2"], "slurm.tasks_per_node=4"),
     "gpus-without-a-number": (["slurm.gpus_per_node=a100"], "write 4, or with a type a100:4"),
     "gpus-as-gres-has-them": (["slurm.gpus_per_node=gpu:4"], "write 4, or with a type a100:4"),
-    "batch-not-shared-by-the-job": (
-        ["slurm.nodes=3", "slurm.tasks_per_node=1", "trainer.effective_batch_size=8"],
-        "trainer.effective_batch_size=6      or trainer.effective_batch_size=9",
-    ),
-    "devices-the-job-does-not-ask-for": (
-        ["slurm.gpus_per_node=2", 'devices="0,1,2,3"', "slurm.tasks_per_node=1", "accelerator=gpu"],
-        "devices",
-    ),
+    "batch-not-shared-by-the-job": ([*THREE_NODES, f"{BATCH}=8"], f"{BATCH}=6      or {BATCH}=9"),
+    "devices-the-job-does-not-ask-for": (["slurm.gpus_per_node=2", *FOUR_DEVICES], "devices"),
     "more-names-than-nodes": (['slurm.nodelist="n[1-3]"'], "slurm.nodes=3"),
     "no-time-to-save": (["slurm.timeout_min=1"], "slurm.timeout_min=2"),
     "unreliable-lead": (["slurm.slurm_signal_delay_s=30"], "a number of at least 60"),

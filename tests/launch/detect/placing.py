@@ -1,10 +1,26 @@
-"""Where a process with an environment made up by a test is placed, and how that is shown."""
+"""Where a process with an environment made up by a test is placed; and environments of Slurm steps that no dump has."""
 
-from slurm_dumps import driver_of, four_gpus, no_gpus
+from collections.abc import Sequence
 
+from noether.launch.detect.devices import GpuDriver
+from noether.launch.detect.driver import Gpu
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.launch.detect.resolve import resolve_placement
+
+
+def four_gpus() -> list[Gpu]:
+    """The driver of a node with four GPUs."""
+    return [Gpu(index, f"GPU-{index}") for index in range(4)]
+
+
+def no_gpus() -> None:
+    """A node without a driver."""
+
+
+def driver_of(environ: dict[str, str]) -> GpuDriver:
+    """The job's GPUs are what Slurm masked; a job that asked for none is taken to run on a node that has none."""
+    return four_gpus if "CUDA_VISIBLE_DEVICES" in environ else no_gpus
 
 
 def place(
@@ -24,3 +40,112 @@ def place(
 def shown(placement: Placement) -> str:
     """Each of its workers as "rank/local rank/node rank device"."""
     return " ".join(f"{w.rank}/{w.local_rank}/{w.node_rank} {w.device}" for w in placement.workers)
+
+
+def block(counts: Sequence[int]) -> list[int]:
+    """The node of each rank, one node after the other."""
+    return [node for node, count in enumerate(counts) for _ in range(count)]
+
+
+def cyclic(counts: Sequence[int]) -> list[int]:
+    """The node of each rank, one task a round."""
+    return [node for turn in range(max(counts)) for node, count in enumerate(counts) if count > turn]
+
+
+def job_variables(names: Sequence[str], counts: Sequence[int], job: int = 13) -> dict[str, str]:
+    """What sbatch sets for a job's batch script, and srun anew for its step."""
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_JOB_NODELIST": ",".join(names),
+        "SLURM_JOB_NUM_NODES": str(len(names)),
+        "SLURM_NTASKS": str(sum(counts)),
+        "SLURM_TASKS_PER_NODE": ",".join(map(str, counts)),
+    }
+
+
+def batch_script(names: Sequence[str], counts: Sequence[int], job: int = 13) -> dict[str, str]:
+    """What a bare command in a batch script sees."""
+    first = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0"}
+    return {**job_variables(names, counts, job), **first, "SLURMD_NODENAME": names[0]}
+
+
+def step(
+    counts: Sequence[int],
+    nodes_of_ranks: Sequence[int] | None = None,
+    *,
+    names: Sequence[str] = (),
+    job: int = 13,
+    step_id: int = 0,
+    devices: Sequence[str] | None = None,
+    **extra: str,
+) -> list[dict[str, str]]:
+    """The environment of each task of a step, by rank. `counts`: tasks on each node; `extra`: variables of all.
+
+    nodes_of_ranks: the node of each rank; None: block distribution. devices: CUDA_VISIBLE_DEVICES by local rank; one
+    item: the same for all.
+    """
+    names = names or [f"n{number}" for number in range(1, len(counts) + 1)]
+    where = block(counts) if nodes_of_ranks is None else list(nodes_of_ranks)
+    environs = []
+    for rank, node in enumerate(where):
+        local = where[:rank].count(node)
+        environ = {
+            **job_variables(names, counts, job),
+            "SLURM_STEP_ID": str(step_id),
+            "SLURM_STEP_NODELIST": ",".join(names),
+            "SLURM_STEP_NUM_TASKS": str(len(where)),
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local),
+            "SLURM_NODEID": str(node),
+            "SLURMD_NODENAME": names[node],
+            "SLURM_GTIDS": ",".join(str(other) for other, there in enumerate(where) if there == node),
+            **extra,
+        }
+        if devices is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+        environs.append(environ)
+    return environs
+
+
+def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
+    """One task on each of n1 (component 0) and n2, n3 (component 1), with so many GPUs a node."""
+    het = {
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+        "SLURM_GPUS_PER_NODE_HET_GROUP_0": gpus[0],
+        "SLURM_GPUS_PER_NODE_HET_GROUP_1": gpus[1],
+    }
+    environs = step([1, 1, 1], **{**het, **extra})
+    for environ, count in zip(environs, [gpus[0], gpus[1], gpus[1]], strict=True):
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(int(count.rpartition(":")[2] or "0"))))
+    return environs
+
+
+def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
+    """The same started by `srun … : …` outside a job: the older names only, and no word on GPUs (Slurm 22.05)."""
+    older = {
+        "SLURM_PACK_SIZE": "2",
+        "SLURM_JOB_ID_PACK_GROUP_0": "13",
+        "SLURM_JOB_ID_PACK_GROUP_1": "14",
+        "SLURM_JOB_NODELIST_PACK_GROUP_0": "n1",
+        "SLURM_JOB_NODELIST_PACK_GROUP_1": "n[2-3]",
+    }
+    environs = [{**environ, **older} for environ in het_step(gpus)]
+    return [{name: value for name, value in environ.items() if "_HET_GROUP_" not in name} for environ in environs]
+
+
+def check_one_world(placements: list[Placement]) -> None:
+    """Every rank once, local ranks without a gap, and the same endpoint and sizes for all."""
+    workers = sorted((worker for placement in placements for worker in placement.workers), key=lambda w: w.rank)
+    (world,) = {placement.world_size for placement in placements}
+    assert [worker.rank for worker in workers] == list(range(world))
+    assert len({placement.endpoint for placement in placements}) == 1
+    assert len({placement.nodes for placement in placements}) == 1
+    for node in {worker.node_rank for worker in workers}:
+        local = sorted(worker.local_rank for worker in workers if worker.node_rank == node)
+        assert local == list(range(len(local)))
+        assert {p.local_world_size for p in placements if p.node_rank == node} == {len(local)}
+    (first,) = (placement for placement in placements if placement.workers[0].rank == 0)
+    assert first.endpoint.host in (first.host, "127.0.0.1")

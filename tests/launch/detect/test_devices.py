@@ -1,11 +1,14 @@
-"""Which devices are counted and chosen: every way of naming them, and every way of naming them wrongly."""
+"""Which devices are counted and chosen, named rightly or wrongly; and what is said of those that were granted."""
 
 import pytest
+from placing import place, step
 
 from noether.common.cpus import UsableCpus, read_cpus
-from noether.launch.detect.devices import choose_devices, find_devices
+from noether.common.errors import ExitCode, RequestError
+from noether.launch.detect.devices import choose_devices, find_devices, granted_gpus
 from noether.launch.detect.driver import Gpu, nvml_gpus
 from noether.launch.detect.placement import Device, DeviceInventory, LaunchRequest
+from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from tests.refusal import refusal_with
 
 A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0000", "GPU-1f2e3d4c-b5a6"
@@ -104,25 +107,17 @@ def test_accelerator_cpu_asks_no_driver() -> None:
         pytest.param("mps", None, None, "Linux-x86_64", ["Linux-x86_64", "accelerator=auto"], id="mps on Linux"),
     ],
 )
-def test_an_absent_accelerator_is_refused(
-    accelerator: str, mask: str | None, gpus: list[Gpu] | None, system: str, words: list[str]
-) -> None:
+def test_an_absent_accelerator_is_refused(accelerator: str, mask, gpus, system: str, words: list[str]) -> None:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     with refusal_with(*words):
         find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
 
 
-@pytest.mark.parametrize(
-    ("override", "names"),
-    [
-        pytest.param("0,1,2,3", ["0", "1", "2", "3"], id="indices"),
-        pytest.param("GPU-aa,GPU-bb", ["GPU-aa", "GPU-bb"], id="UUIDs"),
-    ],
-)
-def test_visible_devices_plans_for_another_machine(override: str, names: list[str]) -> None:
+@pytest.mark.parametrize("override", ["0,1,2,3", "GPU-aa,GPU-bb"])
+def test_visible_devices_plans_for_another_machine(override: str) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "9"}
     inventory = find_devices(LaunchRequest(visible_devices=override), environ, untouchable)
-    assert [device.name for device in inventory.devices] == names
+    assert [device.name for device in inventory.devices] == override.split(",")
     assert inventory.evidence == f"--visible-devices {override}"
 
 
@@ -133,15 +128,14 @@ def test_visible_devices_is_read_as_strictly_as_a_mask(override: str) -> None:
 
 
 CORES_8 = UsableCpus(tuple(range(8)), 8)
-CUDA_4 = DeviceInventory(
-    "cuda",
-    tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
-    "CUDA_VISIBLE_DEVICES=2,3,5,7",
-    CORES_8,
-)
-CUDA_UUIDS = DeviceInventory(
-    "cuda", tuple(Device("cuda", i, name) for i, name in enumerate([A, B, C])), "CUDA_VISIBLE_DEVICES=…", CORES_8
-)
+
+
+def masked(*names: str) -> DeviceInventory:
+    devices = tuple(Device("cuda", i, name) for i, name in enumerate(names))
+    return DeviceInventory("cuda", devices, f"CUDA_VISIBLE_DEVICES={','.join(names)}", CORES_8)
+
+
+CUDA_4, CUDA_UUIDS = masked("2", "3", "5", "7"), masked(A, B, C)
 CPU_2 = DeviceInventory("cpu", (Device("cpu"),), "2 usable cores", UsableCpus((0, 1), 2))
 MPS = DeviceInventory("mps", (Device("mps"),), "Apple silicon", CORES_8)
 
@@ -171,9 +165,7 @@ def test_choose_devices(inventory: DeviceInventory, devices: str | None, indices
 @pytest.mark.parametrize(
     ("inventory", "devices", "words"),
     [
-        pytest.param(
-            CUDA_4, "7", ["devices=7 is more than are visible here", "4 visible cuda", "devices=4"], id="number"
-        ),
+        pytest.param(CUDA_4, "7", ["devices=7 is more than are visible here", "4 visible cuda", "devices=4"], id="7"),
         pytest.param(CUDA_4, "0,7", ["names 7", "0 (2), 1 (3), 2 (5), 3 (7)"], id="a physical number"),
         pytest.param(CUDA_4, "0,0", ["twice"], id="twice"),
         pytest.param(CUDA_UUIDS, f"0,{A}", ["twice"], id="twice, by index and by UUID"),
@@ -194,3 +186,61 @@ def test_a_choice_that_is_not_here_is_refused(inventory: DeviceInventory, device
 def test_the_real_driver_answers_none_or_uuids() -> None:
     gpus = nvml_gpus()
     assert gpus is None or all(gpu.uuid.startswith("GPU-") for gpu in gpus)
+
+
+(STEP,) = step([1])
+SIF = {"APPTAINER_CONTAINER": "/images/noether.sif"}
+APPTAINER, DOCKER = ProcessFacts(container="apptainer"), ProcessFacts(container="docker")
+GPU_HOST_SEEN_FROM_DOCKER = ProcessFacts(container="docker", nvidia_kernel=True)
+
+
+def granted(environ: dict[str, str], facts: ProcessFacts, accelerator: str = "auto"):
+    return place(environ, LaunchRequest(accelerator), False, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts", "seen", "fix"),
+    [
+        pytest.param({**STEP, **SIF, "SLURM_STEP_GPUS": "0,1"}, APPTAINER, "SLURM_STEP_GPUS=0,1",
+                     "srun apptainer exec --nv noether.sif train", id="apptainer in a step, no --nv"),
+        pytest.param({**STEP, "SLURM_JOB_GPUS": "0"}, NOTHING_KNOWN, "SLURM_JOB_GPUS=0", "nvidia-smi", id="GPU 0"),
+        pytest.param({**SIF, "CUDA_VISIBLE_DEVICES": "0,1"}, APPTAINER, "CUDA_VISIBLE_DEVICES=0,1",
+                     "apptainer exec --nv noether.sif", id="apptainer outside of jobs"),
+        pytest.param({"NVIDIA_VISIBLE_DEVICES": "all"}, GPU_HOST_SEEN_FROM_DOCKER, "/proc/driver/nvidia/gpus",
+                     "docker run --gpus all", id="docker without --gpus on a machine with GPUs"),
+        pytest.param({"NVIDIA_VISIBLE_DEVICES": "GPU-89"}, ProcessFacts(container="podman"),
+                     "NVIDIA_VISIBLE_DEVICES=GPU-89", "podman run --gpus all", id="podman"),
+    ],
+)  # fmt: skip
+def test_granted_gpus_that_do_not_answer_are_refused(environ, facts, seen: str, fix: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        granted(environ, facts)
+    assert caught.value.exit_code == ExitCode.REQUEST
+    assert seen in caught.value.seen
+    assert fix in caught.value.fix
+    assert "accelerator=cpu" in caught.value.fix
+    assert granted(environ, facts, "cpu").workers[0].device.kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts"),
+    [
+        pytest.param({}, NOTHING_KNOWN, id="a laptop"),
+        pytest.param({"NVIDIA_VISIBLE_DEVICES": "all"}, DOCKER, id="the image's own ENV on a machine without GPUs"),
+        pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, NOTHING_KNOWN,
+                     id="a step of none in a job with GPUs"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, ProcessFacts(nvidia_kernel=True), id="the user hides them"),
+        pytest.param({**STEP, "SLURM_GPUS_ON_NODE": "0"}, NOTHING_KNOWN, id="a number of none"),
+        pytest.param({**STEP, "SLURM_STEP_GPUS": "0", "ROCR_VISIBLE_DEVICES": "0"}, NOTHING_KNOWN, id="AMD's variable"),
+        pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, ProcessFacts(amd_driver=True), id="AMD's driver"),
+    ],
+)  # fmt: skip
+def test_nothing_else_is_refused(environ, facts) -> None:
+    assert granted_gpus(environ, facts) == ""
+    assert granted(environ, facts).workers[0].device.kind == "cpu"
+
+
+def test_a_gpu_that_is_asked_for_in_a_container_names_the_container_s_option() -> None:
+    with pytest.raises(RequestError) as caught:
+        granted({**STEP, **SIF}, APPTAINER, "gpu")
+    assert "apptainer exec --nv noether.sif" in caught.value.fix

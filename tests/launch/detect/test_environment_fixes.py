@@ -1,18 +1,22 @@
-"""Every fix of a refused start is applied as it is written, and the start is planned."""
+"""Every fix of a refused start is applied as it is written, and the start is planned; one process alone is let be."""
 
 import dataclasses
 import re
 import shlex
+from pathlib import Path
 
 import pytest
-from placing import place
-from slurm_steps import batch_script, step
+from placing import batch_script, job_variables, place, step
+from processes import mpirun
+from test_local_placement import place_on_nodes
 from test_mpi_placement import hydra, open_mpi
-from test_nodes_placement import place as place_on_nodes
 from test_torchrun_placement import by_hand, pods, torchrun
 
 from noether.common.errors import RequestError
 from noether.launch.detect.placement import LaunchRequest, Placement
+from noether.launch.detect.process_facts import NOTHING_KNOWN
+from noether.launch.detect.resolve import refuse_several
+from tests.refusal import refusal
 
 TWO_HOSTS = hydra(1, 1)[1]
 TASK = step([1, 1])[1]
@@ -116,3 +120,44 @@ def test_a_start_below_its_launcher_names_the_launcher(environ: dict[str, str]) 
     with pytest.raises(RequestError) as caught:
         resolve(environ, {}, False)
     assert re.search(r"srun noether train|every (SLURM_\*|OMPI_\*)", caught.value.fix), caught.value.fix
+
+
+TWO_NODES = ["n1", "n2"]
+FOUR_TASKS = step([2, 2], names=TWO_NODES)
+TORCHRUN = torchrun(2)[1]
+
+
+@pytest.mark.parametrize(
+    ("environ", "host", "fix"),
+    [
+        pytest.param(FOUR_TASKS[3], "n2", "srun --nodes=1 --ntasks=1 noether evaluate …", id="the last task of srun"),
+        pytest.param(TORCHRUN, "box", "noether evaluate …      (without the launcher)", id="torchrun"),
+    ],
+)
+def test_several_processes_are_refused(environ: dict[str, str], host: str, fix: str) -> None:
+    with refusal("one-process-only") as caught:
+        refuse_several("evaluate", environ, host, NOTHING_KNOWN)
+    assert caught.value.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("environ", "host"),
+    [
+        pytest.param({}, "box", id="a person"),
+        pytest.param(step([1], names=["n1"])[0], "n1", id="one task"),
+        pytest.param(job_variables(TWO_NODES, [2, 2]), "login", id="a shell of salloc"),
+        pytest.param(batch_script(TWO_NODES, [2, 2]), "n1", id="a batch script of a larger job"),
+        pytest.param({"RANK": "1"}, "box", id="a variable left behind"),
+    ],
+)
+def test_one_process_works(environ: dict[str, str], host: str) -> None:
+    refuse_several("evaluate", environ, host, NOTHING_KNOWN)
+
+
+def test_mpirun_of_a_report_is_refused_and_writes_nothing(environ, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    done = mpirun(["report", str(tmp_path)], environ)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "noether report runs in one process, but 2 were started" in done.stderr
+    assert "mpirun -n 1 noether report …" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

@@ -7,12 +7,11 @@ from refusal import refusal, refusal_with
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts, full_name
 
+LOCALHOST = {"environ": {"MASTER_ADDR": "localhost"}}  # As another launcher sets it.
 DOMAIN = "cars.team.svc.cluster.local"
 
 
-def place(
-    index: object, *, host: str = "", name: str | None = None, gpus: bool = False, environ=None, **settings: object
-) -> Placement:
+def place(index: object, *, host="", name=None, gpus=False, environ=None, **settings: object) -> Placement:
     host = host or f"cars-{index}"
     facts = ProcessFacts(full_name=f"{host}.{DOMAIN}" if name is None else name)
     environ = {"JOB_COMPLETION_INDEX": str(index), **(environ or {})}
@@ -56,13 +55,7 @@ def test_who_asked_for_the_port_is_said() -> None:
     [
         pytest.param(0, {}, "nodes is not set", "completions: N and parallelism: N", id="how many pods"),
         pytest.param(1, {"nodes": 2, "name": ""}, "without a domain", "subdomain: SERVICE", id="no Service"),
-        pytest.param(
-            1,
-            {"nodes": 2, "environ": {"MASTER_ADDR": "localhost"}},
-            "MASTER_ADDR=localhost, 2 nodes",
-            "MASTER_ADDR=HOST",
-            id="localhost, as another launcher sets it",
-        ),
+        pytest.param(1, {"nodes": 2, **LOCALHOST}, "MASTER_ADDR=localhost, 2 nodes", "MASTER_ADDR=HOST", id="itself"),
         pytest.param(1, {"nodes": 2, "host": "box"}, "without a domain", "master_addr=ADDRESS", id="another form"),
         pytest.param(2, {"nodes": 2}, "JOB_COMPLETION_INDEX=2", "nodes=3", id="more pods than nodes"),
         pytest.param(1, {"nodes": 2, "node_rank": 0}, "node_rank=0", "leave node_rank out", id="another node_rank"),

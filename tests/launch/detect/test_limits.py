@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from noether.common.errors import RequestError
-from noether.launch.detect.limits import Limits, check_processes, most_processes, refused_processes, why_too_large
+from noether.launch.detect.limits import (
+    MEBIBYTE,
+    Limits,
+    check_processes,
+    check_shared_memory,
+    most_processes,
+    refused_processes,
+    shared_memory_size,
+    why_too_large,
+)
+from tests.refusal import refusal
 
 RAISED = """
 import resource
@@ -52,23 +62,37 @@ def test_a_world_that_does_not_fit_is_said(world, local, kind, limits, words) ->
     ],
 )
 def test_how_many_processes_a_container_allows(files, most: int | None, refused: int, tmp_path: Path) -> None:
-    for name, text in {
-        "proc/self/cgroup": "0::/pod\n",
-        **{f"sys/fs/cgroup/{name}": files[name] for name in files},
-    }.items():
+    group = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": "0::/pod\n", **group}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert (most_processes(tmp_path), refused_processes(tmp_path)) == (most, refused)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "most", "fits"), [(2, 12, False), (2, 16, True), (4, 27, False), (1, 5, True), (8, None, True)]
-)
-def test_ranks_that_cannot_start_are_refused(ranks: int, most: int | None, fits: bool) -> None:
-    if fits:
+def test_ranks_that_cannot_start_are_refused() -> None:
+    for ranks, most in ((2, 16), (1, 5), (8, None)):
         check_processes(ranks, most)
-        return
-    with pytest.raises(RequestError) as caught:
-        check_processes(ranks, most)
-    assert caught.value.code == "too-few-processes"
-    assert "--pids-limit" in caught.value.fix
+    for ranks, most in ((2, 12), (4, 27)):
+        with refusal("too-few-processes") as caught:
+            check_processes(ranks, most)
+        assert "--pids-limit" in caught.value.fix
+
+
+@pytest.mark.parametrize(("workers", "ranks", "mebibytes"), [(0, 8, 64), (8, 8, 32 * 1024), (4, 1, None), (4, 1, 128)])
+def test_loader_workers_that_fit_in_shared_memory_are_let_through(workers, ranks, mebibytes) -> None:
+    """None: there is no such file system."""
+    check_shared_memory(workers, ranks, mebibytes and mebibytes * MEBIBYTE)
+
+
+@pytest.mark.parametrize(("workers", "ranks", "mebibytes", "flag"), [(1, 1, 64, "1g"), (8, 8, 1024, "4g")], ids=str)
+def test_what_would_die_of_a_bus_error_is_refused_with_the_flag(workers, ranks, mebibytes, flag) -> None:
+    with pytest.raises(RequestError) as refused:
+        check_shared_memory(workers, ranks, mebibytes * MEBIBYTE)
+    assert f"{mebibytes} MiB" in refused.value.seen
+    assert f"--shm-size={flag}" in refused.value.fix
+    assert "--ipc=host" in refused.value.fix
+
+
+def test_the_size_of_shared_memory_is_the_file_system_s(tmp_path: Path) -> None:
+    assert shared_memory_size(tmp_path) > 0
+    assert shared_memory_size(tmp_path / "none") is None

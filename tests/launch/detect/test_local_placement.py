@@ -1,9 +1,9 @@
-"""Where one machine places its workers, with a reason for each value, and without torch."""
+"""Where machines without a scheduler place their workers: one alone, and several that are told of each other."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
+from placing import check_one_world, place
 
 from noether.common.cpus import UsableCpus, share_cpus
 from noether.launch.detect.local import local_endpoint, local_placement
@@ -14,7 +14,6 @@ from noether.launch.processes.listener import RunPorts
 from noether.launch.processes.spawner import worker_contexts
 from noether.launch.processes.worker import worker_environment
 
-ROOT = Path(__file__).parents[3]
 CUDA_4 = DeviceInventory(
     "cuda",
     tuple(Device("cuda", i, name) for i, name in enumerate(["2", "3", "5", "7"])),
@@ -125,3 +124,55 @@ def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict
         assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
         assert "--node-rank 1" in warnings[0]
     assert local_placement(LaunchRequest(nodes=1), LaunchContext(environ, CPU_2, "box")).warnings == ()
+
+
+def place_on_nodes(host: str, gpus: bool = False, environ: dict | None = None, **settings: object) -> Placement:
+    return place(environ or {}, LaunchRequest(**settings), gpus, host)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "gpus", "each"),
+    [
+        pytest.param(2, None, False, 1, id="one CPU worker each"),
+        pytest.param(2, "2", False, 2, id="devices=2 on CPUs"),
+        pytest.param(3, None, True, 4, id="every GPU of three machines"),
+    ],
+)
+def test_every_machine_has_as_many(nodes: int, devices: str | None, gpus: bool, each: int) -> None:
+    common = {"nodes": nodes, "master_addr": "host0", "devices": devices}
+    placements = [place_on_nodes(f"host{rank}", gpus, node_rank=rank, **common) for rank in range(nodes)]
+    for rank, placement in enumerate(placements):
+        assert placement.launcher == "multinode"
+        assert placement.world_size == nodes * each
+        assert [worker.rank for worker in placement.workers] == list(range(rank * each, (rank + 1) * each))
+        assert (placement.host, placement.nodes[0]) == (f"host{rank}", "host0")
+        assert (placement.endpoint.host, placement.endpoint.port) == ("host0", 29500)
+        assert "presumably" in placement.reasons["workers"]
+    assert sorted(w.rank for p in placements for w in p.workers) == list(range(nodes * each))
+
+
+def test_machines_that_nobody_names_have_a_number() -> None:
+    assert place_on_nodes("b", nodes=3, node_rank=1, master_addr="a").nodes == ("a", "b", "(node 2)")
+
+
+def test_two_nodes_on_one_machine_are_warned_of() -> None:
+    placements = [place_on_nodes("box", nodes=2, node_rank=rank, master_addr="127.0.0.1") for rank in range(2)]
+    assert all("this works only with all 2 nodes here" in placement.warnings[0] for placement in placements)
+    assert [placement.workers[0].rank for placement in placements] == [0, 1]
+
+
+@pytest.mark.parametrize(("environ", "settings"), [({"MASTER_PORT": "29501"}, {}), ({}, {"master_port": 29501})])
+def test_ports(environ: dict[str, str], settings: dict) -> None:
+    endpoint = place_on_nodes("b", environ=environ, nodes=2, node_rank=1, master_addr="a", **settings).endpoint
+    assert (endpoint.port, bool(endpoint.asked_by)) == (29501, True)
+
+
+def test_the_master_is_told_by_its_variable() -> None:
+    placement = place_on_nodes("b", environ={"MASTER_ADDR": "a"}, nodes=2, node_rank=1)
+    assert (placement.endpoint.host, placement.reasons["endpoint"]) == ("a", "MASTER_ADDR=a; port 29500, the default")
+
+
+def test_one_node_is_the_local_case() -> None:
+    placements = [place_on_nodes("box", nodes=1), place_on_nodes("box", nodes=1, node_rank=0, master_addr="box")]
+    check_one_world(placements[:1])
+    assert [placement.launcher for placement in placements] == ["local", "local"]

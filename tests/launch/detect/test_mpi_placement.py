@@ -1,8 +1,7 @@
 """mpirun and mpiexec: what Open MPI 4.1.4 and MPICH 4.0.2 set on one machine and on two, and what 5 sets."""
 
 import pytest
-from placing import place
-from slurm_steps import batch_script, check_one_world, step
+from placing import batch_script, block, check_one_world, cyclic, place, step
 
 from noether.launch.detect.endpoint import derived_port
 from noether.launch.detect.placement import LaunchRequest
@@ -12,9 +11,7 @@ from tests.refusal import refusal_with
 
 def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False, **extra: str) -> list[dict[str, str]]:
     """`mpirun -n …` of Open MPI 4.1.4, from its environment on two machines; `daemons` are the nodes' numbers."""
-    where = [node for node, count in enumerate(counts) for _ in range(count)]
-    if by_node:
-        where = [node for turn in range(max(counts)) for node, count in enumerate(counts) if count > turn]
+    where = cyclic(counts) if by_node else block(counts)
     environs = []
     for rank, node in enumerate(where):
         daemon = daemons[node] if daemons else node
@@ -53,17 +50,10 @@ def open_mpi_5(*counts: int) -> list[dict[str, str]]:
 
 def hydra(*counts: int) -> list[dict[str, str]]:
     """`mpiexec -n …` of MPICH 4.0.2."""
-    return [
-        {
-            "PMI_RANK": str(sum(counts[:node]) + local),
-            "PMI_SIZE": str(sum(counts)),
-            "PMI_FD": "6",
-            "MPI_LOCALRANKID": str(local),
-            "MPI_LOCALNRANKS": str(count),
-        }
-        for node, count in enumerate(counts)
-        for local in range(count)
-    ]
+    common = {"PMI_SIZE": str(sum(counts)), "PMI_FD": "6"}
+    places = [(local, count) for count in counts for local in range(count)]
+    own = [{"MPI_LOCALRANKID": str(local), "MPI_LOCALNRANKS": str(count)} for local, count in places]
+    return [{**common, "PMI_RANK": str(rank), **one} for rank, one in enumerate(own)]
 
 
 PROXY = "/usr/bin/hydra_pmi_proxy --control-port hostA:46685 --rmk user --launcher ssh --demux poll --proxy-id 1"
@@ -168,9 +158,7 @@ def test_rank_variables_that_a_wrapper_sets_agree() -> None:
             id="more than the GPUs"),
     ],
 )  # fmt: skip
-def test_is_refused_in_words(
-    environ: dict[str, str], request_: LaunchRequest | None, gpus: bool, words: list[str]
-) -> None:
+def test_is_refused_in_words(environ, request_: LaunchRequest | None, gpus: bool, words: list[str]) -> None:
     with refusal_with(*words):
         place(environ, request_, gpus)
 

@@ -1,14 +1,64 @@
-"""Every process of every environment that a real Slurm made: launcher, world, ranks, devices, master."""
+"""Every process of every environment that a real Slurm made: launcher, world, ranks, devices, master.
 
+A file of slurm_environments/ has sections: `[name: N process(es), the same in all]` with the variables that its
+processes share, then `[name: process 0 on n1]` with what each has for itself.
+"""
+
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from placing import place, shown
-from slurm_dumps import DumpedProcess, dump_names, read_dump
 
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from tests.refusal import refusal_with
+
+FOLDER = Path(__file__).parent / "slurm_environments"
+_HEADING = re.compile(r"\[([^:]+): (?:(\d+) process\(es\), the same in all|process (\d+) on (\S+))\]")
+
+
+@dataclass(frozen=True)
+class DumpedProcess:
+    host: str
+    environ: dict[str, str]
+
+
+def dump_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.txt"))
+
+
+def read_dump(name: str) -> dict[str, list[DumpedProcess]]:
+    """Every process of a dump by section, in the order of the file."""
+    shared: dict[str, dict[str, str]] = {}
+    counts: dict[str, int] = {}
+    own: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    variables: dict[str, str] = {}
+    for line in (FOLDER / f"{name}.txt").read_text().splitlines():
+        heading = _HEADING.fullmatch(line)
+        if heading and heading[2]:
+            variables = shared[heading[1]] = {}
+            counts[heading[1]] = int(heading[2])
+        elif heading:
+            variables = {}
+            own.setdefault(heading[1], []).append((heading[4], variables))
+        elif line and not line.startswith("#"):
+            key, equals, value = line.partition("=")
+            assert equals, f"{name}: {line}"
+            variables[key] = value
+    dump = {section: list(_processes(common, own.get(section, []))) for section, common in shared.items()}
+    assert {section: len(processes) for section, processes in dump.items()} == counts, name
+    return dump
+
+
+def _processes(common: dict[str, str], own: list[tuple[str, dict[str, str]]]) -> Iterator[DumpedProcess]:
+    if not own:
+        yield DumpedProcess(common.get("HOSTNAME_", ""), common)
+    for host, variables in own:
+        yield DumpedProcess(host, {**common, **variables})
+
 
 SHELL = ProcessFacts(stdin_is_terminal=True)
 
@@ -39,11 +89,8 @@ class Case:
 
 def grid(nodes: int, tasks: int, devices: str = "cpu") -> tuple[str, ...]:
     """Block distribution, one rank a task; `{}` in `devices` is the local rank."""
-    return tuple(
-        f"{node * tasks + local}/{local}/{node} {devices.format(local)}"
-        for node in range(nodes)
-        for local in range(tasks)
-    )
+    places = [divmod(rank, tasks) for rank in range(nodes * tasks)]
+    return tuple(f"{node * tasks + local}/{local}/{node} {devices.format(local)}" for node, local in places)
 
 
 CYCLIC = ("0/0/0 cpu", "1/0/1 cpu", "2/1/0 cpu", "3/1/1 cpu")
@@ -56,22 +103,24 @@ ONE = {"world": 1, "nodes": "n1", "workers": ("0/0/0 cpu",), "master": "127.0.0.
 HYBRID_2 = ("0/0/0 cuda:0 1/1/0 cuda:1",)
 HYBRID_4 = ("0/0/0 cuda:0 1/1/0 cuda:1 2/2/0 cuda:2 3/3/0 cuda:3",)
 
+OF_TWO_NODES = "sbatch-N2-gpn2-tpn2 sbatch-N2-gres2-tpn2 constrain-gpn2-tpn2 sbatch-N2-n4-gpt1 sbatch-N4-n16-tpn4"
+ON_CPUS, WITH_GPUS = "sbatch-N2-tpn2 export-none cpus-per-task", OF_TWO_NODES.split()[:3]
+
 CASES = [
+    *(Case("bare", dump, **BATCH, refused=MANY_NODES)
+        for dump in f"{OF_TWO_NODES} batch-bare-N2-noN export-none cpus-per-task requeued cyclic".split()),
+    *(Case("srun", dump, "srun", "0", workers=grid(2, 2), **TWO_BY_TWO) for dump in ON_CPUS.split()),
+    *(Case("srun", dump, "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO)
+        for dump in (*WITH_GPUS, "salloc-N2-tpn2")),
     Case("srun, no sbatch", "srun-N2-tpn2", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("fault 3: --ntasks without --ntasks-per-node", "srun-n4", "srun", "0", workers=grid(1, 4), **FOUR_ON_ONE),
     Case("cyclic: rank // local size is wrong", "srun-N2-n4-cyclic", "srun", "0", workers=CYCLIC, **TWO_BY_TWO),
     Case("PROCID and NTASKS are set in a batch script too", "sbatch-N2-tpn2", **BATCH, refused=MANY_NODES),
-    Case("srun in a batch script", "sbatch-N2-tpn2", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("fault 4: sbatch body without srun", "sbatch-n4", **BATCH,
         **{**ONE, "launcher": "local"}, warned="SLURM_NTASKS=4"),
     Case("fault 3, in a batch script", "sbatch-n4", "srun", "0", workers=grid(1, 4), **FOUR_ON_ONE),
-    Case("bare, two nodes with GPUs", "sbatch-N2-gpn2-tpn2", **BATCH, refused=MANY_NODES),
-    Case("N tasks, N devices", "sbatch-N2-gpn2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
-    Case("bare, --gpus-per-task", "sbatch-N2-n4-gpt1", **BATCH, refused=MANY_NODES),
     Case("fault 5: --gpus-per-task, one device each", "sbatch-N2-n4-gpt1", "srun", "0",
         workers=grid(2, 2, "cuda:0"), warned=PEER, **TWO_BY_TWO),
-    Case("bare, --gres", "sbatch-N2-gres2-tpn2", **BATCH, refused=MANY_NODES),
-    Case("--gres", "sbatch-N2-gres2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
     Case("bare with four GPUs: trains on them", "sbatch-gpus4-n4", **BATCH, launcher="local",
         world=4, nodes="n1", workers=HYBRID_4, master="127.0.0.1", warned="SLURM_NTASKS=4"),
     Case("--gpus", "sbatch-gpus4-n4", "srun", "0", workers=grid(1, 4, "cuda:{}"), **FOUR_ON_ONE),
@@ -83,16 +132,13 @@ CASES = [
         workers=grid(1, 4, "cuda:0"), warned=PEER, **FOUR_ON_ONE),
     Case("-n4 with --ntasks-per-node=4 asks 16 and gets 4", "srun-N4-n4-tpn4", "srun", "0",
         world=4, nodes="n1 n2 n3 n4", workers=grid(4, 1), master="n1"),
-    Case("bare, 16 tasks", "sbatch-N4-n16-tpn4", **BATCH, refused=MANY_NODES),
     Case("16 tasks", "sbatch-N4-n16-tpn4", "srun", "0", world=16, nodes="n1 n2 n3 n4", workers=grid(4, 4), master="n1"),
     Case("salloc on the login host", "salloc-N2-tpn2", "allocshell", "", refused=("salloc on ctl", "n1, n2", "srun")),
-    Case("srun in salloc", "salloc-N2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
     Case("a step on one of two nodes, one task, two devices", "salloc-N2-tpn2", "overlap1", "1",
         world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1"),
     Case("salloc of one node", "salloc-bare-1", "allocshell", "",
         refused=("salloc on ctl", "the job's nodes are n1", "srun")),
     Case("bare, one task: nothing to warn of", "batch-bare-N1", **BATCH, **{**ONE, "launcher": "local"}),
-    Case("sbatch -N2 without -n, bare", "batch-bare-N2-noN", **BATCH, refused=MANY_NODES),
     Case("fault 4: bare, four tasks and two GPUs", "batch-bare-n4", **BATCH, launcher="local",
         world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4"),
     Case("hybrid: one task, four devices, in a job of two nodes", "N2-srun-ntasks1", "srun", "0",
@@ -118,21 +164,14 @@ CASES = [
     Case("srun --pty with a command", "srun-pty-then-srun", "pty", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("typed into srun --pty bash", "srun-pty-bash", "typed", "0", facts=SHELL, launcher="local",
         world=2, nodes="n2", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=4"),
-    Case("bare, --export=NONE", "export-none", **BATCH, refused=MANY_NODES),
-    Case("--export=NONE", "export-none", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("--exact step on the first node", "srun-exact-steps", "a", "0", **ONE),
     Case("--exact step on the second node", "srun-exact-steps", "b", "1", **{**ONE, "nodes": "n2"}),
-    Case("bare, --cpus-per-task", "cpus-per-task", **BATCH, refused=MANY_NODES),
-    Case("--cpus-per-task", "cpus-per-task", "srun", "0", workers=grid(2, 2), **TWO_BY_TWO),
     Case("bare, --mem", "mem", **BATCH, **{**ONE, "launcher": "local"}, warned="SLURM_NTASKS=2"),
     Case("--mem", "mem", "srun", "0", world=2, nodes="n1", workers=grid(1, 2), master="127.0.0.1"),
-    Case("bare, ConstrainDevices", "constrain-gpn2-tpn2", **BATCH, refused=MANY_NODES),
-    Case("ConstrainDevices", "constrain-gpn2-tpn2", "srun", "0", workers=grid(2, 2, "cuda:{}"), **TWO_BY_TWO),
     Case("bare, GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", **BATCH, launcher="local",
         world=2, nodes="n1", workers=HYBRID_2, master="127.0.0.1", warned="SLURM_NTASKS=2"),
     Case("GPUs 2 and 3 seen as 0 and 1", "constrain-other-gpus", "srun", "0",
         world=2, nodes="n1", workers=grid(1, 2, "cuda:{}"), master="127.0.0.1"),
-    Case("bare, requeued", "requeued", **BATCH, refused=MANY_NODES),
     Case("requeued: the second start", "requeued", "srun", "0",
         world=2, nodes="n1 n2", workers=grid(2, 1), master="n1", restarts=1),
     Case("one task of a job of four", "step-fewer-than-job", "N1n1", "2", **ONE),
@@ -140,7 +179,6 @@ CASES = [
         world=2, nodes="n1 n2", workers=grid(2, 1), master="n1"),
     Case("--ntasks-per-node that srun ignores", "step-fewer-than-job", "N2tpn1-ignored", "1",
         workers=grid(2, 2), **TWO_BY_TWO),
-    Case("bare, cyclic", "cyclic", **BATCH, refused=MANY_NODES),
     Case("cyclic in a batch script", "cyclic", "srun", "0", workers=CYCLIC, **TWO_BY_TWO),
 ]  # fmt: skip
 
@@ -158,9 +196,8 @@ def test_every_dump(case: Case, visible: bool) -> None:
         facts = case.facts
         if visible and case.launcher == "slurm" and case.section != "allocshell":
             step = case.step or process.environ["SLURM_STEP_ID"]
-            facts = ProcessFacts(
-                ancestors=("bash wrapper.sh", f"slurmstepd: [{process.environ['SLURM_JOB_ID']}.{step}]")
-            )
+            step = f"slurmstepd: [{process.environ['SLURM_JOB_ID']}.{step}]"
+            facts = ProcessFacts(ancestors=("bash wrapper.sh", step))
         elif visible and case.launcher == "local":
             step = f"slurmstepd: [{process.environ['SLURM_JOB_ID']}.{case.step}]"
             facts = replace(case.facts, ancestors=("-bash", step))

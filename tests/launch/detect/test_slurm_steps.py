@@ -1,9 +1,15 @@
 """Steps like those of the dumps, of any shape: every task finds the same world, and its own place in it."""
 
+import json
+import os
+import subprocess
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placing import place
-from slurm_steps import block, check_one_world, cyclic, het_step, own_het_step, step
+from placing import block, check_one_world, cyclic, het_step, own_het_step, place, step
+from processes import run_to_end
 
 from noether.launch.detect.endpoint import derived_port
 from noether.launch.detect.placement import Endpoint, LaunchRequest
@@ -84,18 +90,14 @@ def test_fault_1_a_mask_is_counted_within() -> None:
         assert [str(p.workers[0].device) for p in placements] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
         assert [p.workers[0].device.name for p in placements] == mask.split(",") * 2
         (hybrid,) = (place(environ) for environ in step([1], devices=[mask]))
-        assert [(str(w.device), w.device.name) for w in hybrid.workers] == list(
-            zip(["cuda:0", "cuda:1"], mask.split(","), strict=True)
-        )
+        assert [str(w.device) for w in hybrid.workers] == ["cuda:0", "cuda:1"]
+        assert [w.device.name for w in hybrid.workers] == mask.split(",")
 
 
 def test_fault_9_the_port_is_the_steps_own() -> None:
     # A random port that nobody holds may be taken before rank 0 binds it; two steps share one made of the job id.
-    ports = {
-        (job, number): place(step([1, 1], job=job, step_id=number)[0]).endpoint.port
-        for job in (13, 14, 105)
-        for number in range(3)
-    }
+    steps = [(job, number) for job in (13, 14, 105) for number in range(3)]
+    ports = {one: place(step([1, 1], job=one[0], step_id=one[1])[0]).endpoint.port for one in steps}
     assert len(set(ports.values())) == len(ports)
     assert all(place(environ).endpoint.port == ports[14, 2] for environ in step([2, 1], job=14, step_id=2))
     # A process that starts every rank itself needs no agreement: any free port, bound and held.
@@ -107,3 +109,39 @@ def test_near_jobs_and_steps_never_share_a_port(job: int, apart: int, first: int
     one, other = derived_port(job, first), derived_port(job + abs(apart), second)
     assert 20000 <= one < 29500
     assert (one == other) == (apart == 0 and first == second)
+
+
+NODES, EACH = 1024, 8
+NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in range(64)]
+
+
+def large_task(rank: int) -> dict[str, str]:
+    """One task of `srun -N1024 --ntasks-per-node=8`, or of one task a node with eight devices."""
+    node, local = divmod(rank, EACH)
+    nodes, counts, tasks = "rack[00-15]-node[000-063]", f"{EACH}(x{NODES})", str(NODES * EACH)
+    of_job = {"JOB_ID": "4000000", "JOB_NODELIST": nodes, "JOB_NUM_NODES": str(NODES), "NTASKS": tasks}
+    of_step = {"STEP_ID": "0", "STEP_NODELIST": nodes, "STEP_NUM_TASKS": tasks, "STEP_TASKS_PER_NODE": counts}
+    of_task = {"PROCID": str(rank), "LOCALID": str(local), "NODEID": str(node), "TASKS_PER_NODE": counts}
+    return {f"SLURM_{name}": value for name, value in {**of_job, **of_step, **of_task}.items()}
+
+
+def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_"))}
+    return run_to_end([sys.executable, "-m", "noether", "plan", "--json", *words], {**environ, **large_task(rank)})
+
+
+@pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", None], ids=["eight GPUs a node", "CPUs"])
+def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
+    rank = 5003
+    words = ["trainer.effective_batch_size=16384", f"--visible-devices={visible}" if visible else "accelerator=cpu"]
+    result = plan_as(rank, *words)  # benchmarks/plan.py measures how long it takes.
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert (plan["launcher"], plan["world_size"], plan["node_rank"]) == ("slurm", 8192, 625)
+    assert plan["nodes"] == NAMES
+    # The plan lists those that this process answers for, and not all 8192.
+    device = "cuda:3" if visible else "cpu"
+    assert plan["workers"] == [{"rank": 5003, "local_rank": 3, "node_rank": 625, "device": device}]
+    assert plan["endpoint"] == {"host": "rack00-node000", "port": 20000 + 101 * 4_000_000 % 9497}
+    assert plan["batch"]["per_rank"] == 2
+    assert len(plan["reasons"]["nodes"]) < 200

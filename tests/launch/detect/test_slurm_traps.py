@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from placing import place
-from slurm_dumps import no_gpus
-from slurm_steps import batch_script, check_one_world, het_step, job_variables, own_het_step, step
+from placing import batch_script, check_one_world, het_step, job_variables, no_gpus, own_het_step, place, step
 
 from noether.launch.detect.endpoint import derived_port
 from noether.launch.detect.placement import LaunchRequest
@@ -26,6 +24,9 @@ TASK_3 = step([2, 2])[3]
 ONE_NODE = step([4], devices=["0,1"])[0]
 PTY = {"SLURM_PTY_PORT": "40001"}
 INTERACTIVE = {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+
+
+ALONE_ON_N3 = {"SLURM_GTIDS": "0", "SLURMD_NODENAME": "n3"}
 
 
 def without(environ: dict[str, str], *names: str) -> dict[str, str]:
@@ -54,13 +55,7 @@ class Local:
             ProcessFacts(False, TYPED.ancestors)),
         Local(
             "sbatch -N1 from inside a 2 × 2 step: STEP_* are another job's",
-            {
-                **TASK,
-                **job_variables(["n3"], [1], 14),
-                "SLURM_NTASKS": "4",
-                "SLURM_GTIDS": "0",
-                "SLURMD_NODENAME": "n3",
-            },
+            {**TASK, **job_variables(["n3"], [1], 14), "SLURM_NTASKS": "4", **ALONE_ON_N3},
             "environment of one",
         ),
         Local("the same shape, another node: STEP_NODELIST is another's",

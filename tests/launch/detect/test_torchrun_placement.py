@@ -1,8 +1,7 @@
 """RANK and WORLD_SIZE: torchrun, a PyTorchJob's pods, ranks started by hand, each with its own trap."""
 
 import pytest
-from placing import place, shown
-from slurm_steps import batch_script, step
+from placing import batch_script, place, shown, step
 
 from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.process_facts import ProcessFacts
@@ -11,44 +10,23 @@ from tests.refusal import refusal_with
 
 def torchrun(*counts: int, master: str = "n1", **extra: str) -> list[dict[str, str]]:
     """What torchrun 2.13 sets, for so many workers on each node."""
-    return [
-        {
-            "RANK": str(sum(counts[:node]) + local),
-            "WORLD_SIZE": str(sum(counts)),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(count),
-            "GROUP_RANK": str(node),
-            "GROUP_WORLD_SIZE": str(len(counts)),
-            "MASTER_ADDR": master,
-            "MASTER_PORT": "29771",
-            "TORCHELASTIC_RUN_ID": "none",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "3",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            **extra,
-        }
-        for node, count in enumerate(counts)
-        for local in range(count)
-    ]
+    elastic = {"RUN_ID": "none", "RESTART_COUNT": "0", "MAX_RESTARTS": "3", "USE_AGENT_STORE": "True"}
+    common = {"WORLD_SIZE": str(sum(counts)), "GROUP_WORLD_SIZE": str(len(counts)), "MASTER_ADDR": master}
+    common |= {"MASTER_PORT": "29771", **{f"TORCHELASTIC_{name}": value for name, value in elastic.items()}}
+    environs = []
+    for node, count in enumerate(counts):
+        for local in range(count):
+            own = {"RANK": len(environs), "LOCAL_RANK": local, "GROUP_RANK": node, "LOCAL_WORLD_SIZE": count}
+            environs.append({**common, **{name: str(number) for name, number in own.items()}, **extra})
+    return environs
 
 
 def pods(count: int, workers: int = 1, **extra: str) -> list[dict[str, str]]:
     """What Kubeflow's training operator sets in the pods of a PyTorchJob (pkg/controller.v1/pytorch/envvar.go)."""
-    return [
-        {
-            "KUBERNETES_SERVICE_HOST": "10.0.0.1",
-            "MASTER_ADDR": "job-master-0",
-            "MASTER_PORT": "23456",
-            "WORLD_SIZE": str(count * workers),
-            "RANK": str(pod),
-            "PET_NODE_RANK": str(pod),
-            "PET_NNODES": str(count),
-            "PET_MASTER_ADDR": "job-master-0",
-            "PET_MASTER_PORT": "23456",
-            **extra,
-        }
-        for pod in range(count)
-    ]
+    master = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+    common = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "WORLD_SIZE": str(count * workers), "PET_NNODES": str(count)}
+    common |= master | {f"PET_{name}": value for name, value in master.items()}
+    return [{**common, "RANK": str(pod), "PET_NODE_RANK": str(pod), **extra} for pod in range(count)]
 
 
 @pytest.mark.parametrize("gpus", [False, True], ids=["cpu", "gpu"])
@@ -177,9 +155,7 @@ def test_ranks_by_hand() -> None:
         pytest.param(torchrun(2)[0], LaunchRequest("cpu", "3"), False, ["2 tasks", "3 cpu devices"], id="devices=3"),
     ],
 )  # fmt: skip
-def test_is_refused_in_words(
-    environ: dict[str, str], request_: LaunchRequest | None, gpus: bool, words: list[str]
-) -> None:
+def test_is_refused_in_words(environ, request_: LaunchRequest | None, gpus: bool, words: list[str]) -> None:
     with refusal_with(*words):
         place(environ, request_, gpus)
 

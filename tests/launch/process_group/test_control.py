@@ -41,9 +41,7 @@ def on_all(channels: list[ControlChannel], do: Callable[[int, ControlChannel], A
         return list(threads.map(do, range(WORLD), channels))
 
 
-def test_objects_travel_both_ways_and_leave_nothing_behind(
-    stores: list[dist.TCPStore], channels: list[ControlChannel]
-) -> None:
+def test_objects_travel_both_ways_and_leave_nothing_behind(stores, channels: list[ControlChannel]) -> None:
     def talk(rank: int, channel: ControlChannel) -> list[Any]:
         heard = []
         for turn in range(20):
@@ -74,17 +72,13 @@ class Planted:
 
 
 @pytest.mark.parametrize("signature", [b"", b"0" * 32], ids=["none", "a guess"])
-def test_what_a_stranger_wrote_is_not_read(
-    stores: list[dist.TCPStore], channels: list[ControlChannel], signature: bytes
-) -> None:
+def test_what_a_stranger_wrote_is_not_read(stores, channels: list[ControlChannel], signature: bytes) -> None:
     stores[1].set("noether/1/object", signature + pickle.dumps(Planted()))
     with pytest.raises(ForgedMessage):
         channels[2].from_first(None)
 
 
-def test_what_was_said_before_is_not_taken_for_something_else(
-    stores: list[dist.TCPStore], channels: list[ControlChannel]
-) -> None:
+def test_what_was_said_before_is_not_taken_for_something_else(stores, channels: list[ControlChannel]) -> None:
     channels[0].from_first("the first")
     text = stores[1].get("noether/1/object")
     channels[2].from_first(None)
@@ -108,19 +102,16 @@ print(before, within, unknown == socket.EAI_NONAME, known("localhost"))
 """
 
 
-@pytest.mark.parametrize(
-    ("switch", "sources"),
-    [
-        (
-            "passwd: files\nhosts: files mdns4_minimal [NOTFOUND=return] dns\n",
-            "files mdns4_minimal [NOTFOUND=return] dns",
-        ),
-        ("hosts:\tfiles dns # ours\n", "files dns"),
-        ("#hosts: db\n  hosts:  dns\n", "dns"),
-        ("", DEFAULT),
-    ],
-    ids=["debian", "comment", "indented", "no such file"],
-)
+DEBIAN = "files mdns4_minimal [NOTFOUND=return] dns"
+SWITCHES = {
+    "debian": (f"passwd: files\nhosts: {DEBIAN}\n", DEBIAN),
+    "comment": ("hosts:\tfiles dns # ours\n", "files dns"),
+    "indented": ("#hosts: db\n  hosts:  dns\n", "dns"),
+    "no such file": ("", DEFAULT),
+}
+
+
+@pytest.mark.parametrize(("switch", "sources"), SWITCHES.values(), ids=SWITCHES)
 def test_the_setting_of_the_machine_is_read(switch: str, sources: str) -> None:
     assert _setting(switch) == sources
 

@@ -12,8 +12,8 @@ import torch
 from noether.common.errors import InterruptedStartError
 from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Worker
 from noether.launch.detect.resolve import resolve_placement
-from noether.launch.process_group.group import Group
-from noether.launch.process_group.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop
+from noether.launch.process_group.group import Group, joined_group
+from noether.launch.process_group.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop, StopAgreed
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement
 
@@ -72,6 +72,36 @@ def test_the_handlers_before_come_back() -> None:
     assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
 
 
+def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float | int]]) -> int:
+    """Every rank notes the boundary at which it stopped, and why; rank 1 signals itself at boundary `signalled_at`.
+
+    seconds: an update's; slower_rank_s: what rank 1 adds to each. checked: inside an evaluation.
+    apart: nothing keeps the ranks in step.
+    """
+    folder, plan = payload
+    rank, boundary, reason = context.worker.rank, 0, 0
+    stop = AgreedStop()
+    with stop.listening(), joined_group(context) as group:
+        stop.join(group)
+        while not reason and boundary < 1000:
+            boundary += 1
+            time.sleep(plan["seconds"] + rank * plan.get("slower_rank_s", 0))
+            if not plan.get("apart"):
+                group.barrier()  # Gradients keep ranks in step.
+            if rank == 1 and boundary == plan["signalled_at"]:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            try:
+                if plan.get("checked"):
+                    stop.check()
+                else:
+                    reason = stop.agreed()
+            except StopAgreed as agreed:
+                reason = agreed.reason
+        stop.finish()
+    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps({"boundary": boundary, "reason": reason}))
+    return 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "latest"),
@@ -85,7 +115,7 @@ def test_the_handlers_before_come_back() -> None:
 )
 def test_two_ranks_stop_at_the_same_boundary(plan, latest, tmp_path: Path) -> None:
     placement = resolve_placement(LaunchRequest("cpu", "2"), {}, "testbox")
-    code = run_placement(placement, "stopping_ranks.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
+    code = run_placement(placement, "test_stop.pass_boundaries", (str(tmp_path), plan), tmp_path / "logs")
     assert code == 0
     ends = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert ends[0] == ends[1]

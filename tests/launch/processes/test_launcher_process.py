@@ -14,6 +14,8 @@ import pytest
 from conftest import REPOSITORY
 from processes import is_running, wait_for
 
+from noether.launch.processes.worker import keep_freed_memory
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIMIT_S = 60
@@ -25,7 +27,7 @@ Launch = Callable[..., subprocess.Popen[str]]
 def launch(tmp_path: Path, start_process: Launch) -> Launch:
     def start(target: str, *options: str, method: str = "spawn", workers: int = 2) -> subprocess.Popen[str]:
         inherited = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
-        paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "NOETHER_START_METHOD": method}
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, HERE, tmp_path))), "NOETHER_START_METHOD": method}
         command = [sys.executable, str(HERE / "light_launcher.py"), target, str(tmp_path), str(workers), *options]
         return start_process(command, env={**inherited, **paths}, cwd=tmp_path)
 
@@ -56,9 +58,7 @@ def received(folder: Path) -> list[list[str]]:
         pytest.param("spawn", ["pid", "loader"], id="spawn"),
     ],
 )
-def test_a_launcher_killed_with_sigkill_leaves_nobody(
-    launch: Launch, tmp_path: Path, method: str, family: list[str]
-) -> None:
+def test_a_launcher_killed_with_sigkill_leaves_nobody(launch: Launch, tmp_path: Path, method: str, family) -> None:
     launcher = launch("wait_with_family", method=method)
     seen = facts(tmp_path)
     pids = {rank[name] for rank in seen for name in family}
@@ -147,6 +147,8 @@ def test_the_launcher_stays_light_and_its_script_is_not_run_again(launch: Launch
 
 
 def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Path) -> None:
+    dying = "import os\nif os.environ.get('NOETHER_PARENT_PID'):\n    os._exit(1)\n"
+    (tmp_path / "dying_preload.py").write_text(dying)  # Takes the fork server down with it.
     launcher = launch("answer", "dying_preload", method="forkserver")
     out, words = launcher.communicate(timeout=LIMIT_S)
     assert (launcher.returncode, out) == (0, "light\n")
@@ -176,6 +178,11 @@ def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+def said_by(code: str, *words: str) -> str:
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.check_output(command, cwd=REPOSITORY, text=True, timeout=120).strip()
+
+
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
@@ -186,7 +193,43 @@ def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> N
 )
 def test_what_is_not_imported_at_the_start(module: str, unwanted: list[str]) -> None:
     code = f"import sys; import {module}; print(sorted(set({unwanted}) & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert said_by(code) == "[]"
+
+
+COUNT_FAULTS = """
+import resource, sys
+from noether.launch.processes.worker import keep_freed_memory
+if sys.argv[1] == "kept" and not keep_freed_memory({}):
+    print("other C library")
+    sys.exit()
+import torch
+torch.set_num_threads(1)
+def update():
+    return [torch.ones(1_000_000) for _ in range(20)]
+update(), update()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    update()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "GLIBC_TUNABLES=glibc.malloc.trim_threshold=1",
+        "MALLOC_TRIM_THRESHOLD_=1",
+        "LD_PRELOAD=/usr/lib/libjemalloc.so.2",
+        "LD_PRELOAD=/usr/lib/libtcmalloc.so.4",
+    ],
+)
+def test_what_the_user_has_said_about_memory_stays(said: str) -> None:
+    assert not keep_freed_memory(dict([said.split("=", 1)]))
+
+
+def test_memory_that_was_freed_is_not_cleared_again() -> None:
+    counted = {arm: said_by(COUNT_FAULTS, arm) for arm in ("kept", "returned")}
+    if counted["kept"] == "other C library":
+        pytest.skip("the C library is not glibc")
+    # 20 arrays of 4 MB have 20,000 pages.
+    assert int(counted["kept"]) < int(counted["returned"]) / 10

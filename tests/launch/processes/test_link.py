@@ -191,9 +191,7 @@ def test_settings_that_differ_are_named_with_both_values(other, seen: str, expec
     assert (refused.code, refused.seen, refused.expected) == ("hosts-differ", seen, expected)
 
 
-@pytest.mark.parametrize(
-    ("known", "own"), [(JOB, 2), (replace(JOB, configuration="", world_size=3), 1)], ids=["settings", "no settings"]
-)
+@pytest.mark.parametrize(("known", "own"), [(JOB, 2), (replace(JOB, configuration="", world_size=3), 1)], ids=str)
 def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, known: RunIdentity, own: int) -> None:
     """Where its settings cannot be read, rank 0's parent process knows its job, and takes one rank for each process."""
     links = Links(tmp_path, known)
@@ -222,13 +220,10 @@ def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, 
         own_address(links.endpoint, links.endpoint.port, Caller("n1", 1, (0,), RUN, "0"), links.hub.run_info)
 
 
-@pytest.mark.parametrize(
-    ("run", "code"),
-    [
-        pytest.param(RUN, "rank-twice", id="of this run"),
-        pytest.param(replace(RUN, restarts=1), "master-is-another-host", id="of another run"),
-    ],
-)
+ANOTHERS = {"this run's": (RUN, "rank-twice"), "another run's": (replace(RUN, restarts=1), "master-is-another-host")}
+
+
+@pytest.mark.parametrize(("run", "code"), ANOTHERS.values(), ids=ANOTHERS)
 def test_rank_0_tells_its_own_listener_from_another_s(links: Links, tmp_path: Path, run, code: str) -> None:
     """A hub looks for itself at the address that all know: it finds itself, and then another one."""
     links.hub.note_arrivals([0, 1])
@@ -285,10 +280,8 @@ def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is
     for spoke in (polite, killed):
         spoke.close()
     links.until(lambda: not links.hub.peers, links.hub)
-    assert [(lost.rank, lost.kind, lost.host) for lost in links.hub.reports.values()] == [
-        (3, "lost", "n2"),
-        (4, "lost", "n2"),
-    ]
+    lost = [(one.rank, one.kind, one.host) for one in links.hub.reports.values()]
+    assert lost == [(3, "lost", "n2"), (4, "lost", "n2")]
     assert "is gone without a word" in links.hub.reports[3].message
 
 

@@ -21,6 +21,7 @@ from sharing import in_every_push
 GONE_S = 40
 START_S = 120
 WELL = ("+model.how=never", "+model.rank=0")
+ABSENT = {"sleep": ("sleep", "misbehaving.py"), "SIGSTOP": ("SIGSTOP", "says nothing: stopped by a signal")}
 
 Run = Callable[..., subprocess.Popen[str]]
 
@@ -64,12 +65,7 @@ def trains(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "detail"),
-    in_every_push(
-        {"sleep": ("sleep", "misbehaving.py"), "SIGSTOP": ("SIGSTOP", "says nothing: stopped by a signal")}, "sleep"
-    ),
-)
+@pytest.mark.parametrize(("how", "detail"), in_every_push(ABSENT, "sleep"))
 def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, detail: str) -> None:
     mark = tmp_path / "moment"
     process = run("devices=2", *misbehave(how, 1, mark))

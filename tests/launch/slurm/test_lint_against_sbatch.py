@@ -68,14 +68,11 @@ Said = Mapping[str, tuple[int, str]]
 """Exit code and words of Slurm's program, for each text or options that it was given."""
 
 
-def ask(slurm: Slurm, commands: Mapping[str, str], folder: Path) -> Said:
+def ask(slurm: Slurm, commands: Mapping[str, str], into: Path) -> Said:
     """Run each command on the login host, all of them in one shell."""
-    lines = [f"{command} >{folder}/{k} 2>&1; echo $? >{folder}/{k}.code" for k, command in enumerate(commands.values())]
+    lines = [f"{command} >{into}/{k} 2>&1; echo $? >{into}/{k}.code" for k, command in enumerate(commands.values())]
     slurm.run("sh", "-c", "\n".join(lines))
-    return {
-        text: (int((folder / f"{k}.code").read_text()), (folder / f"{k}").read_text())
-        for k, text in enumerate(commands)
-    }
+    return {one: (int((into / f"{k}.code").read_text()), (into / f"{k}").read_text()) for k, one in enumerate(commands)}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +80,7 @@ def sbatch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What sbatch says of every script here; its tests start no job, and need no look at the queue after each."""
     slurm: Slurm = request.getfixturevalue("slurm")
     folder, commands = tmp_path_factory.mktemp("scripts"), {}
-    for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN_TO_IT):
+    for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN):
         path = folder / f"{len(commands)}.sbatch"
         path.write_text(script(text))
         commands[text] = f"sbatch --test-only <{path}"
@@ -127,16 +124,10 @@ def test_a_fix_that_sbatch_refuses_is_not_shown(slurm: Slurm, tmp_path: Path, te
     assert [found["fix"] for found in json.loads(done.stdout)] == [fix], done.stderr
 
 
-UNKNOWN_TO_IT = (
-    "--image=docker:x",
-    "--quotatype=auto",
-    "--environment=pytorch",
-    "--container-image=x.sqsh",
-    "--uenv=a",
-)
+UNKNOWN = ("--image=docker:x", "--quotatype=auto", "--environment=pytorch", "--container-image=x.sqsh", "--uenv=a")
 
 
-@pytest.mark.parametrize("options", UNKNOWN_TO_IT)
+@pytest.mark.parametrize("options", UNKNOWN)
 def test_what_a_site_may_add_is_a_warning_that_says_so(sbatch: Said, options: str) -> None:
     assert sbatch[options][0] != 0
     found = lint_text(script(options), Path("/nowhere/job.sbatch"))[0]
@@ -159,9 +150,8 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
     assert "CPUs=2" in slurm.output(passed)
     assert "CPUs=2" not in slurm.output(bare)
-    linted = lint_text(
-        "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n", Path("/nowhere/job.sbatch"), VERSION
-    )[0]
+    script = "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n"
+    linted, _ = lint_text(script, Path("/nowhere/job.sbatch"), VERSION)
     assert [finding.rule for finding in linted] == ["srun-cpus"]
 
 

@@ -152,14 +152,10 @@ def test_a_sweep_is_one_array(slurm: Slurm, user: User) -> None:
     assert found == [("1", True), ("1", False), ("2", True), ("2", False)]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(["trainer.max_updates=soon"], id="wrong-type"),
-        pytest.param(["+experiment/ellipsoid=quik"], id="unknown-experiment"),
-        pytest.param(["slurm.tasks_per_node=3", "slurm.gpus_per_node=a100:4"], id="tasks-contradict-gpus"),
-    ],
-)
+CONTRADICTION = ["slurm.tasks_per_node=3", "slurm.gpus_per_node=a100:4"]
+
+
+@pytest.mark.parametrize("wrong", [["trainer.max_updates=soon"], CONTRADICTION], ids=["wrong-type", "contradiction"])
 def test_a_wrong_configuration_never_reaches_the_queue(wrong, slurm: Slurm, user: User) -> None:
     before = slurm.jobs()
     submitted = user.types(*NOETHER, "submit", "--hp", str(TINY), *wrong, code=2)
