@@ -80,7 +80,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	ci/sizes noether
+	ci/sizes noether tests
 	$(BIN)/zizmor --quiet --offline .github/workflows
 
 format: $(READY)

@@ -47,9 +47,8 @@ def surface_mesh(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def volume_mesh(surface: np.ndarray, seed: int, cells: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A box of hexahedra whose nodes include the surface's points, and the velocity at each node."""
-    grid = np.stack(
-        np.meshgrid(np.linspace(-2, 2, cells), np.linspace(1.8, 4, cells), np.linspace(-4, 5, cells), indexing="ij"), -1
-    ).reshape(-1, 3)
+    axes = (np.linspace(low, high, cells) for low, high in ((-2, 2), (1.8, 4), (-4, 5)))
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
     grid += np.random.default_rng(seed).uniform(0, 1e-3, grid.shape)
     points = np.concatenate([grid, surface]).astype(np.float32)
     number = np.arange(cells**3).reshape(cells, cells, cells)

@@ -29,7 +29,6 @@ MACHINES = (
     "tests/launch/kubernetes/",
     "tests/launch/processes/test_other_launchers.py",
     "tests/physics/cases/test_openfoam.py",
-    "tests/physics/cases/test_plates.py",
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
     # Hosts, networks and disks that fail, over and over.

@@ -1,7 +1,5 @@
 """Mistakes in a user's own data set or model are answered in words before the first update."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from torch import nn
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
-from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_data
 from noether.core.first_sample import try_model
 from noether.core.precision import Precision
@@ -104,47 +101,27 @@ class OnlyLoss(Task):
         return predictions["logits"].square().mean()
 
 
-class NoLoss(Task):
-    pass
+def other(base: type[Task] = OnlyLoss, **members: object) -> type[Task]:
+    """A task that differs from another in these members."""
+    return type("Other", (base,), members)
 
 
-class VectorLoss(OnlyLoss):
-    def loss(self, predictions, batch):
-        return predictions["logits"].square().mean(dim=1)
+def scored_by(score) -> type[Task]:
+    """A task with an accuracy beside its loss, made of the predictions."""
+    return other(metrics=lambda self, p, batch: {**OnlyLoss.metrics(self, p, batch), "accuracy": score(p["logits"])})
 
 
-class FloatLoss(OnlyLoss):
-    def loss(self, predictions, batch):
-        return float(super().loss(predictions, batch))
-
-
-class WithoutLoss(OnlyLoss):
-    def metrics(self, predictions, batch):
-        return {"accuracy": predictions["logits"].mean(dim=1)}
-
-
-class ScalarMetric(OnlyLoss):
-    def metrics(self, predictions, batch):
-        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean()}
-
-
-class BatchMetric(OnlyLoss):
-    """One number for a batch, which passes for that of each sample where there is one."""
-
-    def metrics(self, predictions, batch):
-        return {**super().metrics(predictions, batch), "accuracy": predictions["logits"].mean().reshape(1)}
-
-
-class SqueezedMetric(OnlyLoss):
-    """Right of several samples alone."""
-
-    def metrics(self, predictions, batch):
-        return {"loss": predictions["logits"].square().mean(dim=1).squeeze()}
-
-
-class DetachedLoss(OnlyLoss):
-    def loss(self, predictions, batch):
-        return super().loss(predictions, batch).detach()
+NoLoss = other(Task)
+VectorLoss = other(loss=lambda self, predictions, batch: predictions["logits"].square().mean(dim=1))
+FloatLoss = other(loss=lambda self, predictions, batch: float(predictions["logits"].square().mean()))
+DetachedLoss = other(loss=lambda self, predictions, batch: predictions["logits"].square().mean().detach())
+WithoutSelf = other(Task, loss=lambda predictions, batch: predictions["logits"].mean())
+WithoutLoss = other(metrics=lambda self, predictions, batch: {"accuracy": predictions["logits"].mean(dim=1)})
+ScalarMetric, FloatMetric = scored_by(lambda logits: logits.mean()), scored_by(lambda logits: 0.5)
+BatchMetric = scored_by(lambda logits: logits.mean().reshape(1))
+"""One number for a batch, which passes for that of each sample where there is one."""
+SqueezedMetric = other(metrics=lambda self, p, batch: {"loss": p["logits"].square().mean(dim=1).squeeze()})
+"""Right of several samples alone."""
 
 
 class Forgetful(OnlyLoss):
@@ -164,21 +141,7 @@ class KeepsATensor(Forgetful):
         self.mean = state["mean"]
 
 
-class NeverTakesItBack(Forgetful):
-    def state(self):
-        return {"mean": self.mean}
-
-
-class WithoutSelf(Task):
-    def loss(predictions, batch):
-        return predictions["logits"].mean()
-
-
-class FloatMetric(OnlyLoss):
-    def metrics(self, predictions, batch):
-        return {**super().metrics(predictions, batch), "accuracy": 0.5}
-
-
+NeverTakesItBack = other(Forgetful, state=lambda self: {"mean": self.mean})
 IMAGES = ["task=classification", "task.classes=3", f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor"]
 ADAPTER = ["model.input=image", "model.output=logits"]
 CARS = [f"dataset.kind={HERE}.Cars", "task=car_flow", "task.scalars={}", "dataset.points_per_update={}"]
@@ -195,10 +158,10 @@ MISTAKES = {
     "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
                         "~task.fields.volume_velocity"),
     "missing-points": ([*CARS, *UPT, "dataset.wrong=volume_points"], "no volume_points", "volume_velocity", ".points="),
-    "a-0-d-field": ([*CARS, *UPT, "'dataset.wrong=0-d'"], "surface_pressure", "()", "as many surface_pressure"),
-    "normals-of-another-length": ([*CARS, *UPT, "'dataset.wrong=short normals'"], "surface_normals does not have one",
+    "a-0-d-field": ([*CARS, *UPT, "dataset.wrong=0-d"], "surface_pressure", "()", "as many surface_pressure"),
+    "normals-of-another-length": ([*CARS, *UPT, "dataset.wrong=short normals"], "surface_normals does not have one",
                                   "(17, 3)", "as many surface_normals"),
-    "a-field-of-another-length": ([*CARS, *UPT, "'dataset.wrong=short field'"], "volume_velocity does not have one",
+    "a-field-of-another-length": ([*CARS, *UPT, "dataset.wrong=short field"], "volume_velocity does not have one",
                                   "(14, 3)", "as many volume_velocity"),
     "transolver-without-distances": ([*CARS, "model=transolver", *SMALL, "model.depth=1"], "Transolver",
                                      "volume_points", "model=mlp"),
@@ -209,14 +172,9 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def config_of(overrides: list[str]) -> RunConfig:
-    return load_config([word.strip("'") if "'" in word and "=" in word and word[0] == "'" else word
-                        for word in overrides])  # fmt: skip
-
-
 def start(overrides: list[str]) -> None:
     """Everything that a rank does before its first update but for the process group."""
-    config = config_of(overrides)
+    config = load_config(overrides)
     precision = Precision("float32", "cpu")
     with code_granted(config.own_code()):
         problem = build_problem(config, prepare_data(config), CPU, precision)
@@ -250,7 +208,7 @@ def test_what_is_right_starts(overrides: list[str]) -> None:
 
 
 def test_the_look_at_the_model_leaves_no_trace() -> None:
-    config = config_of([*IMAGES, *ADAPTER])
+    config = load_config([*IMAGES, *ADAPTER])
     precision = Precision("float32", "cpu")
     with code_granted(config.own_code()):
         problem = build_problem(config, None, CPU, precision)
@@ -261,7 +219,6 @@ def test_the_look_at_the_model_leaves_no_trace() -> None:
     assert problem.model.training
 
 
-OWN_TASK = [f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor", *ADAPTER, f"task.kind={HERE}."]
 TASK_MISTAKES = {
     "NoLoss": "task-without-loss",
     "VectorLoss": "loss-not-a-scalar",
@@ -280,7 +237,7 @@ TASK_MISTAKES = {
 
 
 def own_task(name: str) -> list[str]:
-    return [*OWN_TASK[:-1], OWN_TASK[-1] + name]
+    return [f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor", *ADAPTER, f"task.kind={HERE}.{name}"]
 
 
 @pytest.mark.parametrize("task", TASK_MISTAKES)
@@ -289,7 +246,7 @@ def test_a_task_with_a_wrong_loss_or_metric_is_refused_before_the_first_update(t
         start(own_task(task))
 
 
-def test_a_task_that_only_has_a_loss_is_scored_by_it(tmp_path: Path, noether) -> None:
+def test_a_task_that_only_has_a_loss_is_scored_by_it() -> None:
     start(own_task("OnlyLoss"))
     predictions = {"logits": torch.arange(6.0).reshape(3, 2)}
     found = OnlyLoss().metrics(predictions, {"image": torch.zeros(3, 1)})

@@ -15,28 +15,21 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(root: Path, *, packed: bool = False, name: str = "{}") -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def write_mnist(root: Path, suffix: str = "") -> dict[str, tuple[np.ndarray, np.ndarray]]:
     random, written = np.random.default_rng(0), {}
     root.mkdir(parents=True, exist_ok=True)
     for split, files in FILES.items():
         arrays = (random.integers(0, 256, (12, 28, 28)), random.integers(0, 10, 12))
         for file, array in zip(files, arrays, strict=True):
-            content = idx(array)
-            (root / name.format(file)).write_bytes(gzip.compress(content) if packed else content)
+            (root / f"{file}{suffix}").write_bytes(gzip.compress(idx(array)) if suffix else idx(array))
         written[split] = arrays
     return written
 
 
-@pytest.mark.parametrize(
-    ("folder", "packed", "name"),
-    [
-        pytest.param("", False, "{}", id="as-distributed"),
-        pytest.param("", True, "{}.gz", id="gzipped"),
-        pytest.param("MNIST/raw", False, "{}", id="torchvision's-folder"),
-    ],
-)
-def test_idx_files_are_read_as_they_are(folder: str, packed: bool, name: str, tmp_path: Path) -> None:
-    written = write_mnist(tmp_path / folder, packed=packed, name=name)
+@pytest.mark.parametrize(("folder", "suffix"), [("", ""), ("", ".gz"), ("MNIST/raw", "")])
+def test_idx_files_are_read_as_they_are(folder: str, suffix: str, tmp_path: Path) -> None:
+    """As distributed, packed, and in torchvision's folder."""
+    written = write_mnist(tmp_path / folder, suffix)
     for split, (images, labels) in written.items():
         dataset = open_digits(tmp_path, split)
         assert len(dataset) == 12

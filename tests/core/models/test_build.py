@@ -58,12 +58,9 @@ number = 3
 
 
 NETWORKS = ("Small", "Smal", "Anything", "Empty", "NotAModel", "Broken", "make_small", "make_nothing", "number")
-GRANTED = [f"user_package.networks.{name}" for name in NETWORKS] + [
-    "absent_package.networks.Small",
-    "user_package.network.Small",
-    "user_package.needs_more.Small",
-    "user_package.wrong.Model",
-]
+OTHERS = ("network.Small", "needs_more.Small", "wrong.Model")
+GRANTED = [f"user_package.{name}" for name in (*(f"networks.{name}" for name in NETWORKS), *OTHERS)]
+GRANTED.append("absent_package.networks.Small")
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from simulated_cases import drafted, prepare
 
 from noether.config.section import FieldConfig
 from noether.core.tasks.angles import as_angle, as_nearest, as_pair, in_units
-from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases
 from noether.physics.cases.vocabulary import period_of
 from noether.physics.export.exported import load_exported
 from noether.physics.predict.shape_input import FileAxes
 from noether.physics.uncertainty.ensemble import Prediction
-from tests.refusal import refusal
 
 NAMES = {
     "degrees": ("phase_deg", -179.9, 179.8, ("deg", (-180, 180))),
@@ -58,12 +56,6 @@ def test_a_spread_of_cosine_and_sine_is_one_of_the_angle() -> None:
     assert own["phase_spread"] == pytest.approx([1, 1], rel=1e-3)
     assert own["phase_low"] == pytest.approx([-182.5, 8], rel=1e-3)
     assert own["phase_high"] == pytest.approx([-178.5, 12], rel=1e-3)
-
-
-@pytest.mark.parametrize("field", ["period: [180, -180]", "period: [0, 360], components: 2"])
-def test_a_period_that_cannot_be_one_is_refused(field: str) -> None:
-    with refusal("map-does-not-fit"):
-        parse_map(f'sets: {{body: {{file: "{{case}}.vtu", kind: volume, fields: {{s: {{array: S, {field}}}}}}}}}', "m")
 
 
 @pytest.mark.slow

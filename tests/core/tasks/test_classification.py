@@ -27,9 +27,8 @@ def test_loss_is_the_mean_of_the_samples_losses() -> None:
 
 def test_accuracy_and_confusion_count_each_sample_once() -> None:
     task = ClassificationTask(3, names=("a", "b", "c"))
-    assert task.summarise(metrics(task)) == pytest.approx(
-        {"accuracy": 0.5, "loss": F.cross_entropy(LOGITS, LABELS).item()}
-    )
+    loss = F.cross_entropy(LOGITS, LABELS).item()
+    assert task.summarise(metrics(task)) == pytest.approx({"accuracy": 0.5, "loss": loss})
     assert task.confusion(metrics(task)).tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
     assert task.results(metrics(task), {})["classes"]["names"] == ["a", "b", "c"]
 

@@ -1,4 +1,4 @@
-"""Are the embedded cars' samples exact, evenly spread, the same for ever, and safely made and checked?"""
+"""Are the embedded cars' flow and samples exact, evenly spread, the same for ever, and safely made and checked?"""
 
 import os
 import shutil
@@ -13,12 +13,14 @@ import pytest
 from packed_files import write_packed
 from processes import is_running, wait_for
 from scipy.spatial import cKDTree
+from scipy.special import elliprd
 
 import noether
 from noether.common.errors import RequestError
 from noether.core.data import shared_work
 from noether.core.data.packed import open_packed
 from noether.physics.cars import ellipsoid, potential_flow
+from noether.physics.cars import potential_flow as flow
 from noether.physics.cars.ellipsoid import EllipsoidCar, EllipsoidDataset, draw_car, make_sample, point_seed
 from noether.physics.settings import EllipsoidDatasetConfig
 from tests.refusal import refusal
@@ -44,9 +46,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-# --- The car and its flow -----------------------------------------------------------------------------------
-
-
 def test_positive_yaw_turns_the_car_towards_x():
     np.testing.assert_allclose(CAR.to_world([0, 0, 1]), [np.sin(0.2), 0, np.cos(0.2)], atol=1e-15)
     np.testing.assert_allclose(CAR.to_body(CAR.to_world([1, 2, 3])), [1, 2, 3], atol=1e-14)
@@ -67,9 +66,6 @@ def test_surface_pressure_is_bernoullis_of_the_air_just_above(sample):
     np.testing.assert_allclose(sample["surface_pressure"], bernoulli, atol=0.01)
 
 
-# --- Drawing ------------------------------------------------------------------------------------------------
-
-
 def test_a_car_depends_on_seed_split_and_index_alone():
     places = [(seed, split, i) for seed in (0, 1, 2**40) for split in ("train", "test") for i in (0, 1, 7)]
     assert len({draw_car(*place) for place in places}) == len(places)
@@ -86,9 +82,6 @@ def test_a_sample_is_the_same_in_a_split_of_any_size(folder, tmp_path):
     few, many = (open_packed(root / "train.safetensors").arrays for root in (tmp_path, folder))
     for key in many:
         np.testing.assert_array_equal(few[key], many[key][:4])
-
-
-# --- Points -------------------------------------------------------------------------------------------------
 
 
 def area_mean(car, function):
@@ -153,9 +146,6 @@ def test_a_car_that_sticks_out_of_the_box_is_refused(car):
         ellipsoid.sample_volume(car, 10, seed=0)
 
 
-# --- Samples ------------------------------------------------------------------------------------------------
-
-
 def test_a_sample_has_the_promised_arrays(sample):
     assert {key: array.shape for key, array in sample.items()} == ellipsoid.sample_shapes(500, 601)
     assert {array.dtype for array in sample.values()} == {np.dtype(np.float32)}
@@ -176,9 +166,8 @@ def test_sdf_is_the_distance_to_the_nearest_surface_point(sample):
     distances = np.linalg.norm(offsets, axis=-1)
     np.testing.assert_allclose(sample["volume_sdf"], distances.min(axis=1), rtol=1e-6)
     nearest = offsets[np.arange(601), distances.argmin(axis=1)]
-    np.testing.assert_allclose(
-        sample["volume_normals"], nearest / np.linalg.norm(nearest, axis=-1, keepdims=True), atol=1e-6
-    )
+    directions = nearest / np.linalg.norm(nearest, axis=-1, keepdims=True)
+    np.testing.assert_allclose(sample["volume_normals"], directions, atol=1e-6)
 
 
 @pytest.mark.parametrize(("count", "floor"), [(512, 0.995), (1024, 0.998), (3586, 0.9997)])
@@ -195,9 +184,6 @@ def test_integration_floor_of_the_lift_coefficient(count, floor):
     print(f"{count} points: R² {r2:.6f}, rms error {error.std():.5f}, largest {np.abs(error).max():.5f}")
     assert r2 > floor
     assert np.abs(error).max() < 1.2 / np.sqrt(count)
-
-
-# --- Files --------------------------------------------------------------------------------------------------
 
 
 def test_the_data_set_gives_tensors_that_share_the_map(folder):
@@ -229,12 +215,9 @@ def test_a_sample_that_is_not_there_is_an_index_error(folder, index):
 
 def test_two_workers_make_the_same_files_as_one(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ellipsoid, "POINTS_PER_WORKER", 1)  # else so small an order is not shared out
-    started = []
-    pool = shared_work.ProcessPoolExecutor
-    monkeypatch.setattr(
-        shared_work, "ProcessPoolExecutor", lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)
-    )
-    calls = []
+    started, calls, pool = [], [], shared_work.ProcessPoolExecutor
+    counted = lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)  # noqa: E731
+    monkeypatch.setattr(shared_work, "ProcessPoolExecutor", counted)
     ellipsoid.prepare(tmp_path, settings(), workers=2, progress=lambda done, total: calls.append((done, total)))
     assert started == [2]
     assert calls[-1] == (13, 13)
@@ -283,9 +266,8 @@ while not Path(go).exists():
     time.sleep(0.001)
 report = lambda done, total: print("made", done, flush=True)
 if __name__ == "__main__":
-    dataset = EllipsoidDatasetConfig(
-        train_shapes=int(train), test_shapes=3, surface_points=48, volume_points=33, seed=5
-    )
+    sizes = {"test_shapes": 3, "surface_points": 48, "volume_points": 33, "seed": 5}
+    dataset = EllipsoidDatasetConfig(train_shapes=int(train), **sizes)
     ellipsoid.prepare(Path(folder), dataset, workers=int(workers), progress=report)
 """
 
@@ -304,10 +286,8 @@ def test_two_processes_that_prepare_one_folder_share_the_work(folder, tmp_path):
     made = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(map(len, map(str.splitlines, made)))[0] == 0  # one of them made it all
-    assert {path.name for path in target.iterdir()} == {
-        ".lock",
-        *(f"{split}.safetensors{ending}" for split in ("train", "test") for ending in ("", ".sha256")),
-    }
+    files = {f"{split}.safetensors{ending}" for split in ("train", "test") for ending in ("", ".sha256")}
+    assert {path.name for path in target.iterdir()} == {".lock", *files}
     for split in ellipsoid.SPLITS:
         name = f"{split}.safetensors"
         assert (target / name).read_bytes() == (folder / name).read_bytes()
@@ -352,35 +332,30 @@ def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
     assert "XDG_CACHE_HOME" in error.value.fix
 
 
-@pytest.mark.parametrize(
-    ("variable", "parent"),
-    [("/big/cache", "/big/cache"), ("relative/cache", "/home/ada/.cache"), (None, "/home/ada/.cache")],
-    ids=["set", "relative-is-ignored", "unset"],
-)
-def test_cache_folder_follows_xdg(monkeypatch, variable, parent):
+@pytest.mark.parametrize("variable", ["/big/cache", "relative/is/ignored", None])
+def test_cache_folder_follows_xdg(monkeypatch, variable):
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if variable:
         monkeypatch.setenv("XDG_CACHE_HOME", variable)
+    parent = variable if variable == "/big/cache" else "/home/ada/.cache"
     name = "train10-test3-surface48-volume33-seed5-v1"
     assert ellipsoid.cache_folder(settings()) == Path(parent, "noether", "ellipsoid", name)
 
 
-def packed_again(folder, change):
+def packed_again(folder, **changed):
+    """Packs the test split without the distances, or with other arrays."""
     packed = open_packed(folder / "test.safetensors")
-    write_packed(packed.path, change({key: np.array(array) for key, array in packed.arrays.items()}))
+    kept = {key: np.array(array) for key, array in packed.arrays.items() if key != "volume_sdf"}
+    write_packed(packed.path, {**kept, **changed})
 
 
 DAMAGES = {
     "no such folder": shutil.rmtree,
     "no test.safetensors": lambda folder: (folder / "test.safetensors").unlink(),
     "bytes": lambda folder: os.truncate(path := folder / "test.safetensors", path.stat().st_size - 1),
-    "no volume_sdf": lambda folder: packed_again(
-        folder, lambda own: {key: own[key] for key in {*own} - {"volume_sdf"}}
-    ),
-    r"volume_sdf float64 \(3, 33\)": lambda folder: packed_again(
-        folder, lambda own: {**own, "volume_sdf": np.zeros((3, 33))}
-    ),
+    "no volume_sdf": lambda folder: packed_again(folder),
+    r"volume_sdf float64 \(3, 33\)": lambda folder: packed_again(folder, volume_sdf=np.zeros((3, 33))),
 }
 
 
@@ -395,3 +370,120 @@ def test_a_dataset_root_that_lacks_the_data_is_refused(folder, tmp_path, damage,
     assert str(copy) in error.value.summary
     assert error.value.expected
     assert error.value.fix
+
+
+SHAPES = [
+    pytest.param((1.0, 1.0, 1.0), id="sphere"),
+    pytest.param((0.7, 1.6, 2.6), id="tall-and-long"),
+    pytest.param((1.1, 0.55, 2.6), id="flat-and-long"),
+    pytest.param((2.0, 2.0, 0.3), id="disc"),
+    pytest.param((0.3, 0.3, 3.0), id="needle"),
+]
+OBLIQUE = np.array([3.0, -5.0, 20.0])
+
+
+def sphere_directions(count, seed=0):
+    directions = np.random.default_rng(seed).normal(size=(count, 3))
+    return directions / np.linalg.norm(directions, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("decades", [1, 4, 8])
+def test_the_elliptic_integral_is_that_of_scipy(decades):
+    x, y, z = 10 ** np.random.default_rng(0).uniform(-decades, decades, (3, 20_000))
+    assert np.abs(flow.carlson_rd(x, y, z) / elliprd(x, y, z) - 1).max() < 1.5e-15
+
+
+def test_sphere_has_cp_one_minus_nine_quarters_sine_squared():
+    points = sphere_directions(2000)
+    stream = np.array([0.0, 0.0, 20.0])
+    cp = flow.pressure_coefficient(stream, flow.surface_velocity((1, 1, 1), stream, points))
+    assert np.abs(cp - (1 - 9 / 4 * (1 - points[:, 2] ** 2))).max() < 5e-15
+
+
+@pytest.mark.parametrize("half_length", [1.1, 2.0, 5.0])
+def test_prolate_spheroid_has_its_closed_form(half_length):
+    # Lamb, article 114, equation 6 in the eccentricity e; the equator's radius is 1.
+    e = np.sqrt(1 - 1 / half_length**2)
+    log = np.log((1 + e) / (1 - e))
+    along = 2 * (1 - e**2) / e**3 * (log / 2 - e)
+    across = 1 / e**2 - (1 - e**2) / (2 * e**3) * log
+    assert np.abs(flow.alpha((1, 1, half_length)) - [across, across, along]).max() < 2e-14
+
+
+@pytest.mark.parametrize("axes", SHAPES)
+def test_volume_velocity_reaches_the_surface_velocity(axes):
+    points = np.array(axes) * sphere_directions(500)
+    on_surface = flow.surface_velocity(axes, OBLIQUE, points)
+
+    def difference(offset):
+        outside = flow.volume_velocity(axes, OBLIQUE, points * (1 + offset))
+        return np.abs(outside - on_surface).max() / np.linalg.norm(OBLIQUE)
+
+    assert difference(0) < 2e-11
+    assert difference(1e-8) == pytest.approx(1e-2 * difference(1e-6), rel=1e-2)  # linear in the distance
+
+
+@pytest.mark.parametrize("axes", SHAPES[:3])
+def test_divergence_and_curl_vanish(axes):
+    points = np.array(axes) * sphere_directions(200) * np.linspace(1.2, 4, 200)[:, None]
+    stream = OBLIQUE / np.linalg.norm(OBLIQUE)
+    h = 4e-3
+    jacobian = np.zeros((200, 3, 3))  # [:, j, i] = ∂_j u_i, eighth-order central differences
+    for j, step in enumerate(h * np.eye(3)):
+        for n, weight in enumerate((4 / 5, -1 / 5, 4 / 105, -1 / 280), start=1):
+            ahead, behind = (flow.volume_velocity(axes, stream, points + s * n * step) for s in (1, -1))
+            jacobian[:, j] += weight * (ahead - behind) / h
+    assert np.abs(jacobian).max() > 0.1  # there is something to cancel
+    assert np.abs(np.trace(jacobian, axis1=1, axis2=2)).max() < 1e-9
+    assert np.abs(jacobian - jacobian.transpose(0, 2, 1)).max() < 1e-9
+
+
+def test_hemisphere_on_the_ground_has_lift_eleven_sixteenths():
+    assert flow.half_force_coefficients((1.7, 1.7, 1.7), (0, 0, 20))[1] == pytest.approx(11 / 16, abs=1e-14)
+
+
+@pytest.mark.parametrize("axes", SHAPES)
+def test_half_ellipsoid_has_no_drag_and_no_side_force(axes):
+    force = flow.half_force_coefficients(axes, (20 * np.sin(0.25), 0.0, 20 * np.cos(0.25)))
+    assert np.abs(force[[0, 2]]).max() < 1e-14
+    assert abs(force[1]) > 0.01
+
+
+@pytest.mark.parametrize("axes", SHAPES)
+def test_yawing_moment_is_the_quadrature_of_the_pressure_and_the_others_vanish(axes):
+    stream = np.array([20 * np.sin(0.25), 0.0, 20 * np.cos(0.25)])
+    axes = np.asarray(axes)
+    directions, weights = flow.hemisphere_rule(160, 320)
+    points = axes * directions
+    cp = flow.pressure_coefficient(stream, flow.surface_velocity(axes, stream, points))
+    moment = -(cp * weights) @ np.cross(points, axes.prod() * directions / axes)
+    assert np.abs(moment - [0, flow.half_yawing_moment(axes, stream), 0]).max() < 1e-12
+
+
+@pytest.mark.parametrize("axes", SHAPES)
+def test_half_area_is_the_quadrature_of_the_area_element(axes):
+    directions, weights = flow.hemisphere_rule(160, 320)
+    area = np.prod(axes) * np.linalg.norm(directions / axes, axis=-1) @ weights
+    assert flow.half_area(axes) == pytest.approx(area, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param((0.0, 0.5499, 0.0), id="just-under-the-roof"), pytest.param((np.nan, 3.0, 0.0), id="not-a-number")],
+)
+def test_interior_points_are_refused(point):
+    with pytest.raises(ValueError, match="1 of 2 points lie inside"):
+        flow.volume_velocity((1.1, 0.55, 2.6), OBLIQUE, [point, (5.0, 5.0, 5.0)])
+
+
+@pytest.mark.parametrize("axes", [(1, 1), (1, 0, 1), (1, -2, 1), (1, np.nan, 1)])
+def test_impossible_axes_are_refused(axes):
+    with pytest.raises(ValueError, match="semi-axes must be three positive finite numbers"):
+        flow.alpha(axes)
+
+
+def test_stream_through_the_ground_is_refused():
+    with pytest.raises(ValueError, match="run along the ground"):
+        flow.half_force_coefficients((1, 1, 1), (0, 1, 20))
+    with pytest.raises(ValueError, match="along the ground"):
+        flow.half_yawing_moment((1, 1, 1), (0, 1, 20))

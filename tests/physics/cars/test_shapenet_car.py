@@ -1,4 +1,4 @@
-"""ShapeNet-Car: prepared from raw and published files, kept, split, and refused by name where a car is broken."""
+"""ShapeNet-Car: prepared from raw and published files, kept, split, refused by name, and trained on."""
 
 import json
 import shutil
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pyvista
 import torch
 from conftest import REPOSITORY, TINY
 from shapenet_car_files import FIRST, UNUSED, prepare_cars, surface_mesh, volume_mesh, write_car, write_grid
@@ -22,33 +23,21 @@ from noether.physics.cars.shapenet_car import (
     split_indices,
 )
 
-pytest_plugins = ("shapenet_car_fixtures",)
+pytest_plugins = ("shapenet_car_runs",)
+PLAN = ("plan", "--hp", "{configs}/train_shapenet.yaml")
+PREPARE = ("data", "prepare", "shapenet_car")
 MISTAKES = {
-    "unknown-command": (["data", "prepair"], 2, "did you mean 'data prepare'?"),
-    "unknown-kind": (["data", "prepare", "shapenet-car", "x", "y"], 2, "prepare x y --map shapenet_car"),
-    "too-few-words": (["data", "prepare", "shapenet_car"], 2, "noether data prepare shapenet_car SOURCE OUT"),
-    "no-source": (["data", "prepare", "shapenet_car", "/nowhere", "y"], 2, "/nowhere holds no ShapeNet-Car data"),
-    "workers-superscript": (
-        ["data", "prepare", "shapenet_car", "x", "y", "--workers", "²"],
-        2,
-        "--workers takes a whole number",
-    ),
-    "more-supernodes-than-points": (
-        ["plan", "--hp", "{configs}/train_shapenet.yaml", "model.supernodes=4000"],
-        2,
-        "model.supernodes=3586",
-    ),
-    "more-points-than-a-car-has": (
-        ["plan", "--hp", "{configs}/train_shapenet.yaml", "dataset.points_per_update={{surface: 4000}}"],
-        2,
-        "more than the 3586 surface points",
-    ),
+    "unknown-command": (("data", "prepair"), "did you mean 'data prepare'?"),
+    "unknown-kind": (("data", "prepare", "shapenet-car", "x", "y"), "prepare x y --map shapenet_car"),
+    "too-few-words": (PREPARE, "noether data prepare shapenet_car SOURCE OUT"),
+    "no-source": ((*PREPARE, "/nowhere", "y"), "/nowhere holds no ShapeNet-Car data"),
+    "workers-superscript": ((*PREPARE, "x", "y", "--workers", "²"), "--workers takes a whole number"),
+    "more-supernodes-than-points": ((*PLAN, "model.supernodes=4000"), "model.supernodes=3586"),
+    "more-points": ((*PLAN, "dataset.points_per_update={{surface: 4000}}"), "more than the 3586 surface points"),
 }
 FITTING = {
     "fewer-digits": lambda p: {"point_scalars": np.round(p)},
-    "anything-at-unused-points": lambda p: {
-        "point_scalars": np.where((np.arange(3682) >= 16) & (np.arange(3682) < 112), 1e6, p)
-    },
+    "anything-at-unused-points": lambda p: {"point_scalars": np.r_[p[:16], np.full(96, 1e6), p[112:]]},
     "other-arrays-beside": lambda p: {"ids": np.arange(3682.0), "pressure": p, "zeros": 0 * p},
     "no-pressure-in-the-mesh": lambda p: {},
 }
@@ -60,10 +49,6 @@ def source(published: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(published, tmp_path / "source"))
 
 
-def a_car(root: Path) -> Path:
-    return sorted((root / "preprocessed" / "param1").iterdir())[1]
-
-
 def test_a_sample_is_what_the_files_say(raw_archive: Path, prepared: Path) -> None:
     train, test = open_shapenet_car(prepared, "param0")
     assert (len(train), len(test)) == (4, 2)
@@ -72,10 +57,8 @@ def test_a_sample_is_what_the_files_say(raw_archive: Path, prepared: Path) -> No
     sample, wanted = {key: value.numpy() for key, value in train[1].items()}, make_car(car)
     quads = wanted.pop("surface_quads")
     assert sample.keys() == wanted.keys()
-    rows = {
-        name: (np.lexsort(sample[f"{name}_points"].T), np.lexsort(wanted[f"{name}_points"].T))
-        for name in ("surface", "volume")
-    }
+    sets = ("surface", "volume")
+    rows = {name: [np.lexsort(own[f"{name}_points"].T) for own in (sample, wanted)] for name in sets}
     for key, array in wanted.items():
         kept, own = rows.get(key.partition("_")[0], (slice(None), slice(None)))
         assert np.array_equal(sample[key][kept], array[own]), key
@@ -94,33 +77,25 @@ def test_the_published_folder_trains_without_forces(published: Path, prepared: P
 
 
 @pytest.mark.parametrize("old", ["published", "packed"])
-def test_what_was_not_prepared_is_refused_with_the_line_that_does(
-    old: str, published: Path, tmp_path: Path, noether
-) -> None:
-    root = published
-    if old == "packed":
-        (tmp_path / "shapenet_car.safetensors").write_bytes(b"")
-        root = tmp_path
+def test_what_was_not_prepared_is_refused_with_the_line_that_does(old, published, tmp_path: Path, noether) -> None:
+    (tmp_path / "shapenet_car.safetensors").write_bytes(b"")
+    root = published if old == "published" else tmp_path
     done = noether("plan", "dataset=shapenet_car", f"dataset_root={root}")
     assert done.code == 2
     assert f"noether data prepare shapenet_car {root if old == 'published' else 'ARCHIVE'} FOLDER" in done.err
 
 
-def save(path: Path, tensor: torch.Tensor) -> None:
-    torch.save(tensor, path)
-
-
 BROKEN = {
     "torn": ("volume_points.pt", lambda path: path.write_bytes(path.read_bytes()[:-200]), ""),
     "not-a-tensor": ("volume_sdf.pt", lambda path: torch.save({"a": 1}, path), "dict"),
-    "96-points-too-many": ("surface_pressure.pt", lambda path: save(path, torch.zeros(3682)), "shape (3682,)"),
-    "nan": ("volume_velocity.pt", lambda path: save(path, torch.full((125, 3), torch.nan)), "375 values"),
+    "96-points-too-many": ("surface_pressure.pt", lambda path: torch.save(torch.zeros(3682), path), "shape (3682,)"),
+    "nan": ("volume_velocity.pt", lambda path: torch.save(torch.full((125, 3), torch.nan), path), "375 values"),
 }
 
 
 @pytest.mark.parametrize(("file", "harm", "seen"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_car_is_named(file, harm, seen, source: Path, tmp_path: Path) -> None:
-    path = a_car(source) / file
+    path = sorted((source / "preprocessed" / "param1").iterdir())[1] / file
     harm(path)
     with pytest.raises(RequestError) as refused:
         prepare_cars(source, tmp_path / "out")
@@ -154,13 +129,11 @@ def test_the_split_randperm189_is_the_published_one() -> None:
     assert (len(train), test) == (789, list(range(100)))
 
 
-@pytest.mark.parametrize(
-    ("split", "params", "words"),
-    [("randperm189", ["param0"] * 5, "needs all cars"), ("param0", ["param1"] * 5, "needs cars in param0")],
-)
-def test_a_split_that_the_cars_do_not_have_is_refused(split, params, words) -> None:
-    with pytest.raises(RequestError, match=words):
-        split_indices(params, split)
+def test_a_split_that_the_cars_do_not_have_is_refused() -> None:
+    wanted = {"randperm189": ("param0", "needs all cars"), "param0": ("param1", "needs cars in param0")}
+    for split, (param, words) in wanted.items():
+        with pytest.raises(RequestError, match=words):
+            split_indices([param] * 5, split)
 
 
 def test_statistics_are_held_against_the_published_ones() -> None:
@@ -203,11 +176,11 @@ def test_the_embedded_data_set_is_described_too(noether) -> None:
     assert about["notes"] == []
 
 
-@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistakes_are_answered_in_words_and_write_nothing(words, code, message, noether, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_answered_in_words_and_write_nothing(words, message, noether, tmp_path: Path) -> None:
     words = [word.format(configs=REPOSITORY / "configs") for word in words]
     done = noether(*words, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
-    assert done.code == code, done.out + done.err
+    assert done.code == 2, done.out + done.err
     assert message in done.out + done.err
     assert "Traceback" not in done.err
     assert list(tmp_path.iterdir()) == []
@@ -239,59 +212,46 @@ def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
     assert away == pytest.approx(arrays["volume_points"], abs=1e-5)
     centre = points[used].mean(axis=0)
     assert (np.einsum("ij,ij->i", arrays["surface_normals"], points[used] - centre) > 0).all()
-    assert {key: value.dtype for key, value in arrays.items()} == {
-        key: np.dtype(np.int32 if key == "surface_quads" else np.float32) for key in arrays
-    }
+    for key, value in arrays.items():
+        assert value.dtype == np.dtype(np.int32 if key == "surface_quads" else np.float32), key
 
 
-def rewrite_surface(car: Path, change) -> None:
-    points, quads, pressure = surface_mesh(7)
-    points, quads, pressure = change(points, quads, pressure)
-    write_grid(car / "quadpress_smpl.vtk", points, quads, {"point_scalars": pressure})
+def rewritten(change):
+    """What writes the surface anew, with other points, quads and pressures."""
+
+    def harm(car: Path) -> None:
+        points, quads, pressure = change(*surface_mesh(7))
+        write_grid(car / "quadpress_smpl.vtk", points, quads, {"point_scalars": pressure})
+
+    return harm
 
 
-def rewrite_scalars(car: Path, **arrays) -> None:
-    points, quads, _ = surface_mesh(7)
-    write_grid(car / "quadpress_smpl.vtk", points, quads, arrays)
+def pressed(change):
+    """What writes other pressures beside the surface."""
+    return lambda car: np.save(car / "press.npy", change(np.load(car / "press.npy")))
 
 
-def cut(path: Path) -> None:
+def cut(car: Path) -> None:
+    path = car / "hexvelo_smpl.vtk"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def of_another_car(car: Path) -> None:
+    write_car(car.parent / "other", seed=8)
+    shutil.move(car.parent / "other" / "hexvelo_smpl.vtk", car / "hexvelo_smpl.vtk")
+    shutil.rmtree(car.parent / "other")
+
+
+SURFACE, VOLUME = "quadpress_smpl.vtk", "hexvelo_smpl.vtk"
 BROKEN_RAW = {
-    "surface-missing": ("quadpress_smpl.vtk", lambda car: (car / "quadpress_smpl.vtk").unlink(), "no such file"),
-    "volume-torn": ("hexvelo_smpl.vtk", lambda car: cut(car / "hexvelo_smpl.vtk"), ""),
-    "pressure-already-without-the-unused": (
-        "press.npy",
-        lambda car: np.save(car / "press.npy", np.zeros(3586, np.float32)),
-        "shape (3586,)",
-    ),
-    "pressure-shifted": (
-        "press.npy",
-        lambda car: np.save(car / "press.npy", np.roll(np.load(car / "press.npy"), 96)),
-        "of the spread",
-    ),
-    "pressure-nan": ("press.npy", lambda car: np.save(car / "press.npy", np.full(3682, np.nan)), "not finite"),
-    "surface-short-of-points": (
-        "quadpress_smpl.vtk",
-        lambda car: rewrite_surface(car, lambda p, q, s: (p[:-1], q[(q < 3681).all(axis=1)], s[:-1])),
-        "3681 points",
-    ),
-    "another-number-unused": (
-        "quadpress_smpl.vtk",
-        lambda car: rewrite_surface(car, lambda p, q, s: (p, q[100:], s)),
-        "points that some quad uses",
-    ),
-    "volume-of-another-car": (
-        "hexvelo_smpl.vtk",
-        lambda car: (
-            write_car(car.parent / "other", seed=8),
-            shutil.move(car.parent / "other" / "hexvelo_smpl.vtk", car / "hexvelo_smpl.vtk"),
-            shutil.rmtree(car.parent / "other"),
-        ),
-        "of them points of the surface",
-    ),
+    "surface-missing": (SURFACE, lambda car: (car / SURFACE).unlink(), "no such file"),
+    "volume-torn": (VOLUME, cut, ""),
+    "pressure-already-without-the-unused": ("press.npy", pressed(lambda p: p[96:]), "shape (3586,)"),
+    "pressure-shifted": ("press.npy", pressed(lambda p: np.roll(p, 96)), "of the spread"),
+    "pressure-nan": ("press.npy", pressed(lambda p: np.full(3682, np.nan)), "not finite"),
+    "short-of-points": (SURFACE, rewritten(lambda p, q, s: (p[:-1], q[q.max(axis=1) < 3681], s[:-1])), "3681 points"),
+    "another-number-unused": (SURFACE, rewritten(lambda p, q, s: (p, q[100:], s)), "points that some quad uses"),
+    "volume-of-another-car": (VOLUME, of_another_car, "of them points of the surface"),
 }
 
 
@@ -307,6 +267,63 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, 
 @pytest.mark.parametrize("arrays", FITTING.values(), ids=FITTING.keys())
 def test_pressures_in_the_same_order_fit(arrays, one: Path, tmp_path: Path) -> None:
     pressure = np.load(one / "press.npy")
-    rewrite_scalars(one, **arrays(pressure))
+    points, quads, _ = surface_mesh(7)
+    write_grid(one / SURFACE, points, quads, arrays(pressure))
     made = make_car(one)
     assert np.array_equal(made["surface_pressure"], np.delete(pressure, np.s_[16:112]))
+
+
+@pytest.mark.slow
+def test_the_documented_command_trains_and_reports_both_fields(shapenet_run) -> None:
+    result = json.loads((shapenet_run.folder / "result.json").read_text())
+    assert set(result["fields"]) == {"surface_pressure", "volume_velocity"}
+    metrics, velocity = result["metrics"], "volume_velocity"
+    assert 0 < metrics["surface_pressure/pooled_relative_l2"] < 1.5
+    mse = np.mean([metrics[f"{velocity}/{component}/mse"] for component in "xyz"])
+    assert metrics[f"{velocity}/mse"] == pytest.approx(mse, rel=1e-6)
+    assert metrics[f"{velocity}/max"] == pytest.approx(max(metrics[f"{velocity}/{one}/max"] for one in "xyz"))
+    assert set(result["baselines"]) == {"mean_field", "nearest_shape"}
+    drag = result["scalars"]["drag_coefficient"]
+    assert drag["dynamic_pressure"] == 245.0
+    assert drag["density"] == 1.225
+    assert drag["speed"] == pytest.approx(20.0)
+    assert "(first: 1.72 m²)" in drag["reference_area"]
+    assert 0 < metrics["drag_coefficient/floor_mae"] < 1e-3  # the sum over points against the integral over the faces
+    assert "pitching_moment_coefficient" in result["scalars"]
+    assert "the true field integrated on these points" in shapenet_run.out
+    assert (shapenet_run.folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_split_is_evaluated_again_with_files_for_paraview(shapenet_run, noether) -> None:
+    done = noether("evaluate", str(shapenet_run.folder), "--split", "train", "--vtk", "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    for path in map(Path, result["files"]):
+        mesh = pyvista.read(path)
+        field = "surface_pressure" if "_surface" in path.name else "volume_velocity"
+        assert {field, f"{field}_prediction", f"{field}_error"} == set(mesh.point_data.keys())
+        error = mesh.point_data[f"{field}_prediction"] - mesh.point_data[field]
+        assert np.allclose(error, mesh.point_data[f"{field}_error"], atol=1e-5)
+        assert set(mesh.celltypes) == {pyvista.CellType.QUAD if "_surface" in path.name else pyvista.CellType.VERTEX}
+    worst = next(path for path in result["files"] if Path(path).name.startswith("worst") and "_surface" in path)
+    mesh = pyvista.read(worst)
+    error, truth = (np.linalg.norm(mesh.point_data[f"surface_pressure{part}"]) for part in ("_error", ""))
+    assert error / truth >= result["metrics"]["surface_pressure/relative_l2"] - 1e-6
+
+
+@pytest.mark.slow
+def test_forces_not_to_be_had_and_a_damaged_car_are_said(shapenet_run, prepared, published, noether, tmp_path) -> None:
+    root = tmp_path / "published"
+    prepare_cars(published, root)
+    config = tmp_path / "run" / "config.yaml"
+    shutil.copytree(shapenet_run.folder, tmp_path / "run")
+    config.write_text(config.read_text().replace(str(prepared), str(root)))
+    done = noether("evaluate", str(tmp_path / "run"))
+    assert done.code == 0, done.err
+    assert "drag coefficient: it cannot be integrated: the samples hold no surface_area" in done.out
+    broken = next((root / "cases").glob("param1-*")) / "volume.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-4] + b"xxxx")
+    done = noether("train", "--hp", str(config), f"output_path={tmp_path}/runs")
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert str(broken) in done.err

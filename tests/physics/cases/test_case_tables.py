@@ -62,10 +62,8 @@ def write_book(path: Path, *rows: list[object]) -> None:
 
 def test_a_workbook_is_read(tmp_path: Path) -> None:
     write_book(tmp_path / "t.xlsx", [], ["id", "speed [m/s]", "Cd", None], [1.0, 20.5, 0.31], [2, -21, None])
-    assert [{name: row[name] for name in ROWS[0]} for row in read_table(tmp_path / "t.xlsx")] == [
-        {**ROWS[0], "Cd": "0.31"},
-        ROWS[1],
-    ]
+    read = [{name: row[name] for name in ROWS[0]} for row in read_table(tmp_path / "t.xlsx")]
+    assert read == [{**ROWS[0], "Cd": "0.31"}, ROWS[1]]
 
 
 UNREADABLE = {
@@ -111,30 +109,22 @@ def csv(text: str) -> Callable[[Path], None]:
     return lambda root: (root / "all.csv").write_text(text) and None
 
 
-def numbers_of_the_others(root: Path) -> None:
-    for index in range(1, 4):
-        (root / f"car{index}.json").write_text('{"v": 1}')
+def with_car2(*rows: str) -> Callable[[Path], None]:
+    return csv("\n".join(["name;Cd", "car0;0,3", "car1;0,31", *rows, "car3;0,33", ""]))
+
+
+def one_unreadable(root: Path) -> None:
+    for index in range(4):
+        (root / f"car{index}.json").write_text('{"v": 1}' if index else "{")
 
 
 ODD = {
-    "no row": (csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar3;0,33\n"), "case car2 without a row in all.csv (column name)"),
-    "two rows": (
-        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;0,3\ncar2;0,4\ncar3;0,33\n"),
-        "case car2 with several rows in all.csv (column name)",
-    ),
-    "no number": (
-        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;failed\ncar3;0,33\n"),
-        "case car2 without a number for Cd in all.csv",
-    ),
-    "not a number": (
-        csv("name;Cd\ncar0;0,3\ncar1;0,31\ncar2;nan\ncar3;0,33\n"),
-        "case car2 without a number for Cd in all.csv",
-    ),
+    "no row": (with_car2(), "case car2 without a row in all.csv (column name)"),
+    "two rows": (with_car2("car2;0,3", "car2;0,4"), "case car2 with several rows in all.csv (column name)"),
+    "no number": (with_car2("car2;failed"), "case car2 without a number for Cd in all.csv"),
+    "not a number": (with_car2("car2;nan"), "case car2 without a number for Cd in all.csv"),
     "no names": (csv("key;Cd\na;0,3\nb;0,31\n"), "all.csv is not used: no column has the names of the cases"),
-    "unreadable": (
-        lambda root: (root / "car0.json").write_text("{") and numbers_of_the_others(root),
-        "case car0: no {case}.json",
-    ),
+    "unreadable": (one_unreadable, "case car0: no {case}.json"),
     "another sheet": (
         lambda root: write_book(root / "all.xlsx", ["n", "v"], *([f"car{i}", i] for i in range(4))),
         "all.xlsx: only the first sheet is read, and not notes",
@@ -217,10 +207,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_table_without_numbers_of_its_rows_is_taken_in_its_own_order(tmp_path: Path) -> None:
     table = tmp_path / "values.csv"
     table.write_text("T,q:0,q:1,q:2\n3,1,2,3\n1,4,5,6\n1,7,8,9\n")
-    found = read_values(table)
-    assert {name: own.tolist() for name, own in found.items()} == {
-        "T": [3, 1, 1], "q": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
-    }  # fmt: skip
+    found = {name: own.tolist() for name, own in read_values(table).items()}
+    assert found == {"T": [3, 1, 1], "q": [[1, 2, 3], [4, 5, 6], [7, 8, 9]]}
 
 
 def test_rows_that_are_numbered_from_any_number_on_are_put_in_order(tmp_path: Path) -> None:

@@ -6,7 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
-from simulated_cases import body, drafted, prepare, torn, with_nan, with_two_components, without_array, write_cases
+from simulated_cases import (
+    LAYOUTS,
+    body,
+    drafted,
+    prepare,
+    torn,
+    with_nan,
+    with_two_components,
+    without_array,
+    write_cases,
+)
 
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases, read_metadata
@@ -107,8 +117,7 @@ def test_a_name_may_hold_a_digit_that_is_no_decimal(tmp_path: Path) -> None:
 
 
 def test_a_wind_along_another_axis_is_found(tmp_path: Path) -> None:
-    turn = np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])
-    _, about = drafted(write_cases(tmp_path / "source", 3, turn=turn))
+    _, about = drafted(write_cases(tmp_path / "source", 3, turn=LAYOUTS["-y+z"]))
     assert about.axes is not None
     assert about.axes.wind == "-y"
 
@@ -194,9 +203,8 @@ def clouds(root: Path, count: int, change: dict[int, float]) -> Path:
         lines = [",".join(f"{value:.6g}" for value in row) for row in zip(*places, x, -y, p, strict=True)]
         folder = root / f"cas é {index}"
         folder.mkdir(parents=True)
-        (folder / "champs.csv").write_text(
-            "\n".join(["x [mm],y [mm],velocity_x [m/s],velocity_y [m/s],p [Pa]", *lines])
-        )
+        names = "x [mm],y [mm],velocity_x [m/s],velocity_y [m/s],p [Pa]"
+        (folder / "champs.csv").write_text("\n".join([names, *lines]))
         (folder / "entrée.json").write_text(f'{{"U [m/s]": {index + 1}}}')
     return root
 
@@ -248,9 +256,8 @@ def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Pat
         for step in range(4):
             body(1.0, 2).save(folder / f"out_{step:03d}.vtp")
             entries.append(f'<DataSet timestep="{step / 10}" file="out_{step:03d}.vtp"/>')
-        (folder / "all.pvd").write_text(
-            f'<VTKFile type="Collection" version="0.1"><Collection>{"".join(entries)}</Collection></VTKFile>'
-        )
+        listed = f"<Collection>{''.join(entries)}</Collection>"
+        (folder / "all.pvd").write_text(f'<VTKFile type="Collection" version="0.1">{listed}</VTKFile>')
     survey = survey_folder(tmp_path)
     assert [template for template, _ in survey.blocks] == ["{case}/all.pvd"]
     assert survey.steps["{case}/all.pvd"]["run_0"] == pytest.approx([0, 0.1, 0.2, 0.3])
@@ -292,8 +299,3 @@ def test_the_draft_says_which_fields_span_decades(tmp_path: Path) -> None:
     fields = parse_map(text, "m").sets["points"].fields
     assert {name: own.scaling for name, own in fields.items()} == {"heat_flux": "symmetric_log", "temperature": None}
     assert "spans decades in 5 of 5 cases" in text
-
-
-def test_a_map_that_predicts_nothing_is_refused() -> None:
-    with refusal("map-does-not-fit"):
-        parse_map('sets: {body: {file: "{case}.stl", kind: surface}}', "m")

@@ -1,4 +1,4 @@
-"""Cases really solved by OpenFOAM: the forces of the prepared fields are those of the solver."""
+"""Cases really solved by OpenFOAM and CalculiX: forces and tensors of what is prepared are those of the solver."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from processes import find_program
-from simulated_cases import drafted
+from simulated_cases import drafted, prepare
 
 from noether.physics.cases.case_map import map_text
 from noether.physics.cases.dataset import open_cases
@@ -20,6 +20,7 @@ from noether.physics.cases.mesh_blocks import read_blocks, read_times
 from noether.physics.cases.prepare import prepare_cases
 from noether.physics.cases.tables import read_numbers
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 CASES, ITERATIONS = 4, 150
 EXAMPLE = REPOSITORY / "examples" / "openfoam" / "make_cases.py"
 WORDS = ["--cases", str(CASES), "--mesh", "tiny", "--iterations", str(ITERATIONS), "--spread", "1"]
@@ -42,13 +43,9 @@ def prepared(solved: Path, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_the_map_of_the_page_prepares_them(solved: Path, tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "own-data.md").read_text()
-    shown = next(
-        text for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "sets:" in text
-    )
+    shown = next(text for text in re.findall(r"(?ms)^```yaml\n(.*?)^```$", page) if "sets:" in text)
     text = shown.replace("split: {test: 0.15", "split: {test: 0.25")
     assert prepare_cases(solved, tmp_path, text, "docs/own-data.md", workers=1, skip_broken=False).made == CASES
     assert {"surface_wall_shear", "wind_speed", "drag_coefficient", "friction_force"} <= set(open_cases(tmp_path)[0][0])
@@ -60,8 +57,6 @@ def force_of(path: Path) -> np.ndarray:
     return np.array(row[1:], float).reshape(3, 3)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -> None:
     """To 0.5 %, pressure and friction apart, and so do drag and lift with coefficient.dat."""
     train, test, _ = open_cases(prepared)
@@ -84,8 +79,6 @@ def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -
         assert shear == pytest.approx(sample["friction_force"], rel=1e-3, abs=1e-3 * np.linalg.norm(shear))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_the_air_around_the_body_is_all_there(prepared: Path) -> None:
     sample = open_cases(prepared)[0][0]
     # Half of a tunnel of 6 × 2 × 1.2 m, less half of the body.
@@ -94,8 +87,6 @@ def test_the_air_around_the_body_is_all_there(prepared: Path) -> None:
     assert float(sample["volume_velocity"][:, 2].mean()) > 0.7 * float(sample["wind_speed"])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
     _, about = drafted(solved)
     assert about.sets["surface"].patches == ["body"]
@@ -107,7 +98,6 @@ def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1000)
 def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved: Path, tmp_path: Path) -> None:
     case = Path(shutil.copytree(solved / "case_0000", tmp_path / "case"))
     half = shutil.copytree(case / str(ITERATIONS), case / str(ITERATIONS // 2))
@@ -123,8 +113,6 @@ def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved:
         assert (set(first), len(set(last)) > 100) == ({7}, True), name
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
     words = [sys.executable, str(EXAMPLE), str(solved), *WORDS]
     again = subprocess.run(words, timeout=900, capture_output=True, text=True)
@@ -132,7 +120,6 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1000)
 def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
     """One update of one model: the figures, the table and the pictures are there; a second start makes nothing."""
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
@@ -156,3 +143,43 @@ def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp
     again = subprocess.run(words, timeout=900, capture_output=True, text=True)
     assert (again.returncode, "1 of 1 runs are finished" in again.stdout) == (0, True)
     assert json.loads((tmp_path / "figures.json").read_text())["runs"] == figures["runs"]
+
+
+PLATES = REPOSITORY / "examples" / "plates" / "make_cases.py"
+
+
+@pytest.fixture(scope="module")
+def plates(tmp_path_factory) -> Path:
+    find_program("gmsh", "gmsh")
+    find_program("ccx", "calculix-ccx")
+    pytest.importorskip("ccx2paraview")
+    out = tmp_path_factory.mktemp("plates") / "cases"
+    make_plates(out)
+    return out
+
+
+def make_plates(out: Path) -> str:
+    words = [sys.executable, str(PLATES), str(out), "--cases", "4", "--size", "16"]
+    return subprocess.run(words, timeout=300, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def test_the_draft_of_solved_plates_is_prepared_as_it_is(plates: Path, tmp_path: Path) -> None:
+    text, about = drafted(plates)
+    assert (about.axes, about.length, about.constants) == (None, "mm", {})
+    assert set(about.outputs) == {"reaction_x", "reaction_y"}, "plates are pulled in their plane"
+    assert set(about.parameters) == {"length", "width", "thickness", "hole_x", "hole_y", "hole_radius", "stretch",
+                                     "shear"}  # fmt: skip
+    fields = about.sets["volume"].fields
+    assert (fields["displacement"].unit, fields["stress"].unit, fields["stress"].tensor) == ("mm", "MPa", "vtk")
+    own = '      own_mises: {array: "S", tensor: vtk, take: von_mises}\n'
+    done = prepare(plates, tmp_path, text.replace("      displacement:", own + "      displacement:"))
+    assert done.made == 4
+    sample = open_cases(tmp_path)[0][0]
+    theirs = sample["volume_von_mises"]
+    assert float((sample["volume_own_mises"] - theirs).abs().max() / theirs.max()) < 1e-3
+
+
+def test_cases_that_are_there_are_not_made_again(plates: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in plates.rglob("*.vtu")}
+    assert "4 cases are there, 0 to make" in make_plates(plates)
+    assert {path: path.stat().st_mtime_ns for path in plates.rglob("*.vtu")} == before

@@ -1,4 +1,4 @@
-"""Cases become samples in SI units and the house's axes, whole or not there; what is broken is named."""
+"""Cases become samples in SI units and the house's axes, whole or not there, by any number of processes."""
 
 import json
 import os
@@ -6,11 +6,15 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pyvista
+from processes import wait_for
 from simulated_cases import (
     LAYOUTS,
     MAP,
@@ -24,11 +28,14 @@ from simulated_cases import (
 )
 
 from noether.common.errors import RequestError
+from noether.common.processes import this_process
+from noether.core.data.packed import digest_of
 from noether.core.data.shared_work import surviving_map
+from noether.physics.cases import prepare as claims_module
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import CasesDataset, check_cases, open_cases
 from noether.physics.cases.mesh_blocks import read_blocks
-from noether.physics.cases.prepare import plan_cases
+from noether.physics.cases.prepare import FOLDER, Claims, plan_cases, prepare_cases
 from tests.refusal import refusal
 
 
@@ -122,6 +129,10 @@ def no_cells(folder: Path) -> None:
     pyvista.UnstructuredGrid(np.empty(0, int), np.empty(0, np.uint8), points).save(folder / "volume.vtu")
 
 
+def with_numbers(text: str):
+    return lambda folder: (folder / "numbers.json").write_text(text)
+
+
 BROKEN = {
     "no-file": (lambda folder: (folder / "volume.vtu").unlink(), "no file for the set volume"),
     "no-array": (without_array, "no array 'p'"),
@@ -130,11 +141,8 @@ BROKEN = {
     "torn": (torn, "volume.vtu cannot be read"),
     "no-cells": (no_cells, "volume.vtu has no"),
     "components": (with_two_components, "2 components"),
-    "no-number": (lambda folder: (folder / "numbers.json").write_text('{"drag": 1}'), "inlet.wind_speed"),
-    "number-not-finite": (
-        lambda folder: (folder / "numbers.json").write_text('{"drag": NaN, "inlet": {"wind_speed": 1}}'),
-        "not finite",
-    ),
+    "no-number": (with_numbers('{"drag": 1}'), "inlet.wind_speed"),
+    "number-not-finite": (with_numbers('{"drag": NaN, "inlet": {"wind_speed": 1}}'), "not finite"),
     "empty-mesh": (lambda folder: pyvista.PolyData().save(folder / "surface.vtp"), "surface.vtp"),
 }  # fmt: skip
 
@@ -182,9 +190,7 @@ REMADE = {
 
 
 @pytest.mark.parametrize(("old", "new", "count"), REMADE.values(), ids=REMADE)
-def test_a_changed_map_prepares_only_what_it_changes(
-    old: str, new: str, count: int, source: Path, prepared: Path
-) -> None:
+def test_a_changed_map_prepares_only_what_it_changes(old, new, count: int, source: Path, prepared: Path) -> None:
     assert old in MAP
     assert len(plan_cases(source, prepared, parse_map(MAP.replace(old, new), "m"))[0]) == count
 
@@ -292,17 +298,90 @@ def test_implausible_cases_differ_in_components(tmp_path: Path) -> None:
     root = write_cases(tmp_path / "source", 4)
     with_two_components(root / "run_2")
     with refusal("case-components-differ"):
-        prepare(
-            root, tmp_path / "out", MAP.replace("forces: {set: surface, pressure: pressure, shear: wall_shear}", "")
-        )
+        prepare(root, tmp_path / "out", re.sub("(?m)^forces:.*$", "", MAP))
 
 
 def test_cases_in_folders_of_folders(tmp_path: Path) -> None:
     for index in range(4):
         write_case(tmp_path / "source" / f"set_{index % 2}" / f"run_{index}", index)
-    text = MAP.replace('"{case}/surface.vtp"', '"**/{case}/surface.vtp"').replace(
-        '"{case}/volume.vtu"', '"**/{case}/volume.vtu"'
-    )
-    text = text.replace('"{case}/numbers.json"', '"*/{case}/numbers.json"')
+    text = re.sub('"({case}/[a-z]+.vt)', r'"**/\1', MAP).replace('"{case}/numbers', '"*/{case}/numbers')
     assert prepare(tmp_path / "source", tmp_path / "out", text).made == 4
     assert isinstance(open_cases(tmp_path / "out")[0], CasesDataset)
+
+
+CASES = 6
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from noether.physics.cases.prepare import prepare_cases
+done = prepare_cases(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], "map", workers=1, skip_broken=True)
+print(json.dumps({"made": done.made, "others": done.others, "broken": sorted(done.broken)}))
+"""
+
+
+def start(lacking_one: Path, out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, lacking_one, out, MAP], stdout=subprocess.PIPE, text=True)
+
+
+def content(out: Path) -> dict[str, str]:
+    files = [path for path in out.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(out)): digest_of(path) for path in files}
+
+
+@pytest.fixture(scope="module")
+def lacking_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = write_cases(tmp_path_factory.mktemp("source"), CASES)
+    (root / "run_4" / "volume.vtu").unlink()
+    return root
+
+
+@pytest.fixture(scope="module")
+def alone(lacking_one: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("alone")
+    prepare_cases(lacking_one, out, MAP, "map", workers=1, skip_broken=True)
+    return content(out)
+
+
+def test_two_processes_make_each_case_once_and_what_one_would_have_made(lacking_one, alone, tmp_path: Path) -> None:
+    found = [json.loads(one.communicate(timeout=240)[0]) for one in [start(lacking_one, tmp_path) for _ in range(2)]]
+    assert sum(one["made"] for one in found) == CASES - 1
+    for one in found:
+        assert (one["made"] + one["others"], one["broken"]) == (CASES - 1, ["run_4"])
+    assert content(tmp_path) == alone
+
+
+def test_the_cases_of_a_killed_process_are_taken_over(lacking_one, alone, tmp_path: Path) -> None:
+    killed = start(lacking_one, tmp_path)
+    wait_for("a claim", lambda: list((tmp_path / FOLDER).glob("*")), 120)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+    assert list((tmp_path / FOLDER).glob("*"))
+    prepare_cases(lacking_one, tmp_path, MAP, "map", workers=1, skip_broken=True)
+    assert content(tmp_path) == alone
+
+
+def elsewhere(out: Path, **other: str) -> Path:
+    (out / FOLDER).mkdir(exist_ok=True)
+    claim = out / FOLDER / "run_1-1"
+    claim.write_text(json.dumps({"map": "m", **this_process(), "host": "another-host", **other}))
+    return claim
+
+
+def test_a_claim_of_another_host_holds_while_its_time_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "EXPIRED", 0.05)
+    claim = elsewhere(tmp_path)
+    with Claims(tmp_path, "m") as own:
+        for beat in range(4):
+            os.utime(claim, (beat, beat))
+            assert not own.take("run_1")
+            time.sleep(0.06)
+        assert own.take("run_1")
+        with Claims(tmp_path, "m") as late:
+            assert not late.take("run_1")
+    assert not list((tmp_path / FOLDER).iterdir())
+
+
+def test_two_maps_do_not_share_a_folder(tmp_path: Path) -> None:
+    elsewhere(tmp_path, map="another")
+    with Claims(tmp_path, "m") as own, refusal("store-prepared-by-another-map"):
+        own.take("run_1")

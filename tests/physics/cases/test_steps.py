@@ -115,9 +115,8 @@ def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None
 
 def test_the_points_of_exodus_are_those_of_the_body_before_it_is_deformed(tmp_path: Path) -> None:
     by_vtk(tmp_path / "case.exo")
-    assert np.sort(read_set(tmp_path / "case.exo", ABOUT).points, axis=0) == pytest.approx(
-        np.sort(block(0).points, axis=0)
-    )
+    found = read_set(tmp_path / "case.exo", ABOUT).points
+    assert np.sort(found, axis=0) == pytest.approx(np.sort(block(0).points, axis=0))
 
 
 def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path: Path, monkeypatch, capfd) -> None:

@@ -42,10 +42,8 @@ class Changing(VTKPythonAlgorithmBase):
 
 def main() -> None:
     path, *times = sys.argv[1:]
-    source, writer = (
-        Changing([float(time) for time in times]),
-        vtkExodusIIWriter() if path.endswith(".exo") else vtkHDFWriter(),
-    )
+    source = Changing([float(time) for time in times])
+    writer = vtkExodusIIWriter() if path.endswith(".exo") else vtkHDFWriter()
     writer.SetInputConnection(source.GetOutputPort())
     writer.SetFileName(path)
     writer.SetWriteAllTimeSteps(True)

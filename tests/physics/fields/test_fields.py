@@ -1,6 +1,7 @@
-"""Fields are standardised for the model and scored in physical units."""
+"""Fields and scalars are standardised for the model and scored in physical units."""
 
 import json
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -16,6 +17,10 @@ from noether.physics.fields.field_errors import field_errors
 from noether.physics.fields.field_statistics import Scaling
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.fields.forces import force_coefficient
+from noether.physics.fields.scalars import measure_scalar, r_squared, spearman
+from noether.physics.settings import ParameterConfig
+from noether.runs.metrics import Metric, Metrics
+from noether.runs.report.tables import choose_cases
 from tests.refusal import refusal
 
 FIELDS = {
@@ -88,14 +93,14 @@ def test_positions_are_scaled_isotropically_to_a_thousand() -> None:
     assert make_task().prepare(batch)[GEOMETRY].flatten().tolist() == pytest.approx([0.0, 1000.0, 500.0])
 
 
-@pytest.mark.parametrize(
-    ("values", "std"),
-    [
-        pytest.param(torch.full((11,), 5.0), 0.0, id="constant"),
-        pytest.param(101325 + 1e-3 * torch.arange(11) / 11, 0.0, id="rounding-of-float32"),
-        pytest.param(1e-14 * torch.arange(11.0), 1e-14 * 10**0.5, id="small-numbers-of-SI-units-vary"),
-    ],
-)
+VARYING = {
+    "constant": (torch.full((11,), 5.0), 0.0),
+    "rounding-of-float32": (101325 + 1e-3 * torch.arange(11) / 11, 0.0),
+    "small-numbers-of-SI-units-vary": (1e-14 * torch.arange(11.0), 1e-14 * 10**0.5),
+}
+
+
+@pytest.mark.parametrize(("values", "std"), VARYING.values(), ids=VARYING)
 def test_what_varies_is_told_without_an_absolute_limit(values: torch.Tensor, std: float) -> None:
     task = FieldsTask(FIELDS, domain_low=0, domain_length=1)
     task.fit([{**sample, "surface_pressure": values} for sample in make_samples()])
@@ -137,26 +142,19 @@ NAMED = {
     "fields": {
         "surface_pressure": {"points": "surface_points", "unit": "Pa", "scaling": "symmetric_log"},
         "volume_velocity": {"points": "volume_points", "unit": "m/s", "scaling": None, "weight": 0.5},
-    },
+    }
 }
+ALONE, VELOCITY = {"points": "surface_points", "weight": 2.0}, {"volume_velocity": ("m/s", "standardised", 0.5)}
 GIVEN = {
-    "nothing": (
-        None,
-        {"surface_pressure": ("Pa", "symmetric_log", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
-    ),
-    "a-change-of-one": (
-        {"surface_pressure": {"scaling": "standardised"}},
-        {"surface_pressure": ("Pa", "standardised", 1.0), "volume_velocity": ("m/s", "standardised", 0.5)},
-    ),
-    "one-with-points": (
-        {"surface_pressure": {"points": "surface_points", "weight": 2.0}},
-        {"surface_pressure": ("Pa", "symmetric_log", 2.0)},
-    ),
+    "nothing": (None, ("Pa", "symmetric_log", 1.0), VELOCITY),
+    "a-change-of-one": ({"surface_pressure": {"scaling": "standardised"}}, ("Pa", "standardised", 1.0), VELOCITY),
+    "one-with-points": ({"surface_pressure": ALONE}, ("Pa", "symmetric_log", 2.0), {}),
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
-def test_what_the_configuration_leaves_open_is_as_the_data_set_says(given, expected) -> None:
+@pytest.mark.parametrize(("given", "pressure", "more"), GIVEN.values(), ids=GIVEN)
+def test_what_the_configuration_leaves_open_is_as_the_data_set_says(given, pressure, more) -> None:
+    expected = {"surface_pressure": pressure, **more}
     every = None if given is None else {name: FieldConfig(**own).model_dump() for name, own in given.items()}
     task = FieldsTask(every)
     task.examine(make_samples()[0], NAMED)
@@ -215,10 +213,7 @@ LIFT = {"lift": {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": 245.0, "refer
 def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split() -> None:
     rng = torch.Generator().manual_seed(1)
     more = {"surface_area": torch.rand(11, generator=rng), "area": torch.ones(1)}
-    samples = [
-        {**sample, **more, "surface_normals": torch.nn.functional.normalize(torch.randn(11, 3, generator=rng), dim=-1)}
-        for sample in make_samples()
-    ]
+    samples = [{**sample, **more, "surface_normals": torch.randn(11, 3, generator=rng)} for sample in make_samples()]
     tasks = [FieldsTask(FIELDS, scalars=LIFT, force_weight=weight) for weight in (0.0, 0.3)]
     for task in tasks:
         task.examine(samples[0], {})
@@ -277,11 +272,8 @@ def test_lift_of_a_hemisphere_on_the_ground() -> None:
     normals = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], -1).reshape(1, -1, 3)
     areas = (np.sin(theta) * (np.pi / 400) ** 2).reshape(1, -1)
     pressure = 245.0 * (1 - 9 / 4 * np.sin(theta) ** 2).reshape(1, -1, 1)
-    batch = {
-        "surface_normals": torch.from_numpy(normals),
-        "surface_area": torch.from_numpy(areas),
-        "area": torch.tensor([np.pi]),
-    }
+    batch = {"surface_normals": torch.from_numpy(normals), "surface_area": torch.from_numpy(areas)}
+    batch["area"] = torch.tensor([np.pi])
     lift = force_coefficient(torch.from_numpy(pressure), batch, task.scalars["lift"])
     assert float(lift) == pytest.approx(11 / 16, rel=1e-4)
 
@@ -320,3 +312,80 @@ def test_padding_counts_nothing_in_loss_and_metrics() -> None:
             assert float(together[name][i]) == pytest.approx(float(value), rel=1e-6), name
         losses.append(float(task.loss(own, task.prepare(alone))))
     assert float(loss) == pytest.approx(sum(losses) / 2, rel=1e-6)
+
+
+TRUTH = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def test_the_truth_scores_one() -> None:
+    found, note = measure_scalar(TRUTH, TRUTH, TRUTH)
+    assert (found["r2"], found["spearman"], found["max"], found["floor_r2"]) == (1.0, pytest.approx(1.0), 0.0, 1.0)
+    assert note == ""
+
+
+def test_the_mean_scores_zero_and_worse_than_the_mean_is_negative() -> None:
+    assert r_squared(np.full(4, 2.5), TRUTH) == pytest.approx(0.0)
+    assert r_squared(TRUTH[::-1], TRUTH) == pytest.approx(-3.0)
+
+
+def test_equal_values_share_their_rank_as_in_scipy() -> None:
+    from scipy.stats import spearmanr
+
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        one, other = generator.integers(0, 6, (2, 30)).astype(float)
+        assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
+
+
+ALL = {"r2", "spearman", "mae", "max"}
+OFF = np.array([1e-9, 0, 0, 0])
+UNDEFINED = {
+    "zero": (OFF, np.zeros(4), {"r2", "spearman", "floor_r2"}, "true value is the same"),
+    "constant": (np.full(4, 1e6) + OFF, np.full(4, 1e6), {"r2", "spearman", "floor_r2"}, "true value is the same"),
+    "rounding": (1 + OFF, 1 + 1e-11 * TRUTH, {"r2", "spearman", "floor_r2"}, "true value is the same"),
+    "noise-beside-the-errors": (np.array([0.1, -0.2, 0.15, 0.05]), 1e-9 * TRUTH, {"r2", "spearman"}, "is the same"),
+    "nan": (np.array([1.0, nan, 3.0, nan]), TRUTH, ALL, "not a number for 2 of 4 samples"),
+    "infinite": (np.array([1.0, inf, 3.0, inf]), TRUTH, ALL, "not a number for 2 of 4 samples"),
+    "constant-prediction": (np.full(4, 2.0), TRUTH, {"spearman"}, "Spearman is undefined"),
+    "one-sample": (TRUTH[:1], TRUTH[:1], {"r2", "spearman", "floor_r2"}, "one sample"),
+}
+
+
+@pytest.mark.parametrize(("prediction", "truth", "undefined", "words"), UNDEFINED.values(), ids=UNDEFINED)
+def test_scores_that_are_undefined_are_said_in_words(prediction, truth, undefined, words) -> None:
+    """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
+    found, note = measure_scalar(prediction, truth, truth)
+    assert {name for name, value in found.items() if value is None} == undefined
+    assert words in note
+
+
+@pytest.mark.parametrize(
+    ("errors", "cases"),
+    [
+        ([0.3, 0.1, 0.2, 0.5, 0.4], ["best 1: 1", "median 1: 0", "worst 1: 3", "worst 2: 4"]),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], ["best 1: 0", "median 1: 3", "worst 1: 5", "worst 2: 4"]),
+        (list(range(9)), ["best 1: 0", "median 1: 4", "worst 1: 8", "worst 2: 7", "worst 3: 6"]),
+        ([0.5], ["best 1: 0"]),
+        ([nan, 0.1, 0.4, 0.2, inf], ["best 1: 1", "median 1: 3", "unscored 1: 4", "unscored 2: 0", "worst 1: 2"]),
+        ([nan, nan], ["unscored 1: 0", "unscored 2: 1"]),
+    ],
+    ids=["five", "six", "nine", "one", "not-finite-is-not-the-worst", "none-finite"],
+)
+def test_telling_cases_without_repeats(errors, cases) -> None:
+    assert [f"{label} {place}: {index}" for label, place, index in choose_cases(np.array(errors))] == cases
+
+
+def test_a_field_in_per_cent_is_not_a_share_of_1() -> None:
+    assert FieldConfig(points="case", unit="%").unit == "percent"
+    known = Metrics.of(Metric("humidity/mae", "percent", of="humidity", headline=True),
+                       Metric("drag/r2", label="R²", of="drag", headline=True, score=True))  # fmt: skip
+    shown = known.headlines({"humidity/mae": 3.2, "drag/r2": 0.98})
+    assert shown == [("humidity", "3.200 percent"), ("drag R²", "0.9800")]
+    texts = [known["drag/r2"].bare_text(value) for value in (0.99994, 0.99996, 0.99999999, 1.0)]
+    assert texts == ["0.9999", "0.999960", "0.999999", "1.000"]
+
+
+def test_a_unit_of_an_inverse_is_kept_whole_and_that_of_a_ratio_is_none() -> None:
+    units = {unit: FieldConfig(unit=unit).unit for unit in ("s^-1", "1", "%")}
+    assert units == {"s^-1": "s^-1", "1": "", "%": "percent"}
+    assert ParameterConfig(unit="1").unit == ""

@@ -35,13 +35,7 @@ def phases(point, width):
     return [[x * 10000 ** (-2 * k / m) for k in range(m // 2)] for x in point]
 
 
-# positions
-
-
-@pytest.mark.parametrize(
-    ("dim", "axes", "padding"),
-    [(192, 3, 0), (96, 3, 0), (64, 3, 4), (20, 3, 2), (6, 3, 0), (7, 3, 1), (10, 2, 2)],
-)
+@pytest.mark.parametrize(("dim", "axes", "padding"), [(192, 3, 0), (64, 3, 4), (20, 3, 2), (7, 3, 1), (10, 2, 2)])
 def test_sincos_embedding_is_sine_then_cosine_per_axis_then_zeros(dim, axes, padding):
     points = random(5, axes, scale=1000)
     for point, embedded in zip(points.tolist(), sincos_embedding(points, dim), strict=True):
@@ -63,9 +57,7 @@ def test_positions_are_never_computed_in_half_precision(make, given):
     assert torch.equal(outside, inside)
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "angles", "zeros"), [(64, 30, 2), (32, 15, 1), (24, 12, 0), (6, 3, 0), (10, 3, 2)]
-)
+@pytest.mark.parametrize(("head_dim", "angles", "zeros"), [(64, 30, 2), (32, 15, 1), (24, 12, 0), (10, 3, 2)])
 def test_rotary_table_has_one_group_of_angles_per_axis_then_zero_angles(head_dim, angles, zeros):
     points = random(4, 3, scale=1000)
     for point, table in zip(points.tolist(), rotary_table(points, head_dim), strict=True):
@@ -75,17 +67,10 @@ def test_rotary_table_has_one_group_of_angles_per_axis_then_zero_angles(head_dim
         torch.testing.assert_close(table, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("make", "width", "says"),
-    [
-        (sincos_embedding, 5, "no room for 3 axes"),
-        (rotary_table, 4, "no room for 3 axes"),
-        (rotary_table, 21, "must be even, not 21"),
-    ],
-)
-def test_widths_without_room_are_refused(make, width, says):
-    with pytest.raises(ValueError, match=says):
-        make(random(2, 3), width)
+def test_widths_without_room_are_refused():
+    for make, width in ((sincos_embedding, 5), (rotary_table, 4), (rotary_table, 21)):
+        with pytest.raises(ValueError, match="must be even, not 21" if width == 21 else "no room for 3 axes"):
+            make(random(2, 3), width)
 
 
 @pytest.mark.parametrize("form", [rotate, positions._rotate_real, positions._rotate_complex])
@@ -112,9 +97,6 @@ def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
     assert all(torch.equal(one, other) for one, other in zip(parts, expected, strict=True))
     ours, theirs = (torch.autograd.grad(sum(o.sin().sum() for o in p), fused)[0] for p in (parts, expected))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
-
-
-# attention
 
 
 def torch_attention(dim, heads):
@@ -159,9 +141,6 @@ def test_attention_rotates_queries_and_keys_but_not_values():
     torch.testing.assert_close(attention(x, table), attention.output(expected), rtol=0, atol=1e-12)
 
 
-# blocks
-
-
 def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():
     block = PerceiverBlock(24, 3).double()
     for norm in (block.attention_norm, block.context_norm, block.mlp_norm):
@@ -180,9 +159,6 @@ def test_initial_weights_are_a_truncated_normal_and_biases_zero():
     for layer in (module for module in block.modules() if isinstance(module, nn.Linear)):
         assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
         assert not layer.bias.any()
-
-
-# supernodes
 
 
 def brute_force(points, centres, radius, max_neighbours):
@@ -257,9 +233,6 @@ def test_pooling_is_the_mean_of_messages_edge_by_edge(count, max_neighbours):
             mean = torch.stack(messages).mean(dim=0)
             expected = pooling.combine(torch.cat((mean, embedding[b, m])))
             torch.testing.assert_close(pooled[b, m], expected, rtol=0, atol=1e-12)
-
-
-# edges
 
 
 def edges(count=9, slots=6, dim=4, points=20, least=0):

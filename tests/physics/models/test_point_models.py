@@ -1,23 +1,113 @@
-"""What every model promises: its size, its symmetries, its precisions, and that it learns."""
+"""What every model promises (its size, symmetries and precisions, that it learns), and what is a model's own."""
+
+import math
 
 import pytest
 import torch
-from point_models import (
-    SMALL,
-    DtypesMade,
-    assert_same,
-    backward,
-    exact_flow,
-    make_batch,
-    permuted,
-    points,
-    relative_l2,
-    small_model,
-)
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from noether.common.errors import RequestError
 from noether.core.data.loader import stack_samples
-from noether.core.models.build import build_model, count_parameters
+from noether.core.models.build import Recomputable, build_model, count_parameters, recompute_blocks, recomputed
+from noether.physics.cars.ellipsoid import EllipsoidCar, make_sample
+from noether.physics.fields.fields import FieldsTask
+from noether.physics.models.layers.blocks import TransformerBlock, publish_norms
+from noether.physics.models.layers.positions import rotary_table, sincos_embedding
+from noether.physics.models.transolver import SliceAttention
+
+ATTENTION = {"dim": 24, "heads": 2}
+POOLING = {"radius": 150.0, "max_neighbours": 6}
+SMALL = {
+    "upt": {**ATTENTION, **POOLING, "encoder_depth": 2, "decoder_depth": 2},
+    "ab_upt": {**ATTENTION, **POOLING, "geometry_depth": 1, "physics_depth": 1, "branch_depth": 1},
+    "transformer": {**ATTENTION, "depth": 2},
+    "transolver": {"dim": 24, "heads": 2, "depth": 2, "slices": 5},
+    "mlp": {"dim": 24, "depth": 2},
+}
+
+
+def small_model(kind, **options):
+    """A small model in float64 whose weights are large enough for every part to show in the output."""
+    torch.manual_seed(0)
+    model = build_model(kind, **{**SMALL[kind], **options}).double()
+    for name, parameter in model.named_parameters():
+        if name.endswith("temperature"):
+            torch.nn.init.uniform_(parameter, 0.4, 0.8)
+        else:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def draw(count, width, seed, batch=2):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(batch, count, width, generator=generator, dtype=torch.float64)
+
+
+def points(count, seed, batch=2):
+    return 1000 * draw(count, 3, seed, batch)
+
+
+def query_set(prefix, count, seed):
+    """A set's points and what else is known of them."""
+    entries = {f"{prefix}_points": points(count, seed), f"{prefix}_normals": draw(count, 3, seed + 100) - 0.5}
+    return entries | ({"volume_sdf": draw(count, 1, seed + 200).squeeze(-1)} if prefix == "volume" else {})
+
+
+def make_batch(geometry=40, surface=23, volume=31, anchors=None):
+    """A batch of two; with `anchors` so many of each set, at other places than the queries."""
+    batch = {"geometry_points": points(geometry, 1)} | query_set("surface", surface, 2) | query_set("volume", volume, 3)
+    if anchors:
+        known = query_set("surface", anchors, 4) | query_set("volume", anchors + 2, 5)
+        batch |= {f"anchor_{key}": value for key, value in known.items()}
+    return batch
+
+
+def permuted(batch, prefix, order):
+    """The batch with the points of one set in another order."""
+    return {key: value[:, order] if key.startswith(f"{prefix}_") else value for key, value in batch.items()}
+
+
+def assert_same(found, expected, atol=1e-10):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=atol)
+
+
+def backward(model, batch):
+    sum(prediction.square().mean() for prediction in model(batch).values()).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+class DtypesMade(TorchDispatchMode):
+    """Collects the floating-point types of every intermediate result, forward and backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.floating = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.floating |= {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        return result
+
+
+def exact_flow(count):
+    """The built-in flow about a car as a prepared batch of one, and its standardised fields."""
+    sample = make_sample(EllipsoidCar(2.0, 1.2, 0.9), count, count, 0)
+    points = {"surface_pressure": "surface_points", "volume_velocity": "volume_points"}
+    task = FieldsTask({name: {"points": own} for name, own in points.items()})
+    sample = {key: torch.from_numpy(value).float() for key, value in sample.items()}
+    task.fit([sample])
+    batch = task.prepare({"geometry_points": sample["surface_points"][None], **{k: v[None] for k, v in sample.items()}})
+    return batch, {name: batch.pop(name) for name in task.fields}
+
+
+def relative_l2(prediction, target):
+    return ((prediction.detach() - target).norm() / target.norm()).item()
+
 
 PARAMETERS = {"mlp": 170_500, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 SHALLOW = {"upt": {"encoder_depth": 1, "decoder_depth": 1}, "transformer": {"depth": 1}, "transolver": {"depth": 1}}
@@ -77,10 +167,7 @@ def test_query_chunk_size_changes_nothing(kind, anchors, chunk_size):
 @KINDS
 def test_the_shape_is_seen(kind):
     model, batch = small_model(kind), make_batch(anchors=13)
-    moved = {
-        key: value + 20.0 if key in ("geometry_points", "anchor_surface_points") else value
-        for key, value in batch.items()
-    }
+    moved = {**batch, **{key: batch[key] + 20.0 for key in ("geometry_points", "anchor_surface_points")}}
     assert (model(moved)["volume_velocity"] - model(batch)["volume_velocity"]).abs().max() > 1e-4
 
 
@@ -154,9 +241,7 @@ def test_exports_with_free_batch_and_query_sizes(kind):
     model, batch = small_model(kind, **SHALLOW.get(kind, {})), make_batch(anchors=13)
     sizes = {"surface": torch.export.Dim("surface"), "volume": torch.export.Dim("volume")}
     samples = torch.export.Dim("samples", max=64)
-    free = {
-        key: {0: samples, 1: sizes[prefix]} if (prefix := key.split("_")[0]) in sizes else {0: samples} for key in batch
-    }
+    free = {key: {0: samples, **({1: own} if (own := sizes.get(key.split("_")[0])) else {})} for key in batch}
     exported = torch.export.export(model, (batch,), dynamic_shapes=(free,)).module()
     other = make_batch(surface=5, volume=9, anchors=13)
     other = {name: torch.cat((value, value[:1] + 1.0)) for name, value in other.items()}
@@ -219,3 +304,203 @@ def test_overfits_one_sample_to_below_one_percent(kind):
         optimiser.step()
         schedule.step()
     assert max(errors.values()) < 0.01, errors
+
+
+def gradients(model, batch):
+    """Of every parameter, and the bytes that autograd kept."""
+    kept = set()
+
+    def note(tensor):
+        kept.add((tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()))
+        return tensor
+
+    model.zero_grad()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = sum(field.square().mean() for field in model(batch).values())
+        bytes_kept = sum(size for _, size in kept)
+    loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}, bytes_kept
+
+
+@pytest.mark.parametrize("anchors", [None, 7], ids=["all-are-context", "anchors"])
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind != "mlp"])  # it has no blocks
+def test_gradients_are_the_same_bit_for_bit_and_less_is_kept(kind, anchors):
+    model, batch = small_model(kind).train(), make_batch(anchors=anchors)
+    before, kept = gradients(model, batch)
+    assert recompute_blocks(model) > 1
+    after, kept_by_blocks = gradients(model, batch)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert kept_by_blocks < 0.8 * kept
+
+
+class Dropping(Recomputable):
+    """A block that draws random numbers."""
+
+    @recomputed
+    def forward(self, x):
+        return nn.functional.dropout(x.sin(), 0.5).exp()
+
+
+def test_random_numbers_are_those_of_the_first_pass():
+    blocks, x = nn.Sequential(Dropping(), Dropping()), torch.randn(50, dtype=torch.float64, requires_grad=True)
+    found = []
+    for again in (False, True):
+        if again:
+            assert recompute_blocks(blocks) == 2
+        torch.manual_seed(1)
+        (gradient,) = torch.autograd.grad(blocks(x).sum(), x)
+        found.append((gradient, torch.rand(3)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1]), "what is drawn afterwards is the same too"
+
+
+def test_a_model_without_blocks_is_refused():
+    with pytest.raises(RequestError) as refused:
+        recompute_blocks(nn.Linear(2, 2))
+    assert "trainer.recompute=true" in refused.value.seen
+    assert refused.value.fix == "trainer.recompute=false"
+
+
+@pytest.mark.parametrize("kind", ["upt", "ab_upt"])
+def test_fewer_geometry_points_than_supernodes_is_refused_with_both_numbers_and_keys(kind):
+    with pytest.raises(ValueError, match=r"64 supernodes .* 40 geometry points") as error:
+        small_model(kind, supernodes=64)(make_batch(geometry=40))
+    assert "model.supernodes" in str(error.value)
+    assert "dataset.geometry_points" in str(error.value)
+
+
+def test_supernodes_are_the_first_points_and_gather_from_all_of_them():
+    model, batch = small_model("upt", supernodes=10), make_batch()
+    rest = 10 + torch.randperm(30)
+    order = torch.cat((torch.arange(10), rest))
+    assert_same(model({**batch, "geometry_points": batch["geometry_points"][:, order]}), model(batch))
+
+    moved = batch["geometry_points"].clone()
+    moved[:, 39] = moved[:, 0] + 1.0  # beside the first supernode
+    without_the_rest = {**batch, "geometry_points": moved[:, :39]}
+    difference = model({**batch, "geometry_points": moved})["volume_velocity"]
+    difference = difference - model(without_the_rest)["volume_velocity"]
+    assert difference.abs().max() > 1e-6
+
+
+def test_ab_upt_is_its_parts_written_out():
+    """Blocks one after the other: to the geometry, (self, cross), self, then each branch; no norm before the heads."""
+    model, batch = small_model("ab_upt"), make_batch(anchors=13)
+    at = {name: rotary_table(value, 12) for name, value in batch.items() if name.endswith("_points")}
+    geometry = model.pooling(batch["geometry_points"], sincos_embedding(batch["geometry_points"], 24), 40)
+    for block in model.geometry:
+        geometry = block(geometry, at["geometry_points"])
+    geometry = model.read_geometry.keys_values(geometry, at["geometry_points"])
+
+    surface, volume = "surface_points", "volume_points"
+    names = (surface, volume, f"anchor_{surface}", f"anchor_{volume}")
+    x = {}
+    for name in names:
+        mlp = model.point_mlp[name.removeprefix("anchor_")]
+        x[name] = model.read_geometry(mlp(sincos_embedding(batch[name], 24)), geometry, at[name])
+
+    def step(block, sources):
+        made = {name: block.keys_values(x[name], at[name]) for name in names[2:]}
+        x.update({name: block.read(x[name], made[source], at[name]) for name, source in sources.items()})
+
+    own = dict(zip(names, (names[2], names[3], names[2], names[3]), strict=True))
+    other = dict(zip(names, (names[3], names[2], names[3], names[2]), strict=True))
+    assert len(model.physics) == 3
+    for block, sources in zip(model.physics, (own, other, own), strict=True):
+        step(block, sources)
+    for points in (surface, volume):
+        for block in model.branch[points]:
+            step(block, {points: f"anchor_{points}", f"anchor_{points}": f"anchor_{points}"})
+    expected = {"surface_pressure": model.head[surface](x[surface]), "volume_velocity": model.head[volume](x[volume])}
+    assert_same(model(batch), expected)
+
+
+def test_a_query_at_an_anchor_s_place_is_predicted_as_the_anchor():
+    model, batch = small_model("ab_upt"), make_batch()
+    anchored = {**batch, **{f"anchor_{key}": value for key, value in batch.items() if key[:3] in ("sur", "vol")}}
+    assert_same(model(anchored), model(batch))
+
+
+READ = {
+    "ab_upt": ("geometry_points", "surface_points", "volume_points"),
+    "transolver": ("surface_normals", "volume_normals", "volume_sdf"),
+}
+
+
+@pytest.mark.parametrize(("kind", "absent"), [(kind, absent) for kind, read in READ.items() for absent in read])
+def test_what_anchors_attend_to_and_a_point_shows_must_be_there(kind, absent):
+    batch = {key: value for key, value in make_batch().items() if key != absent}
+    with pytest.raises(ValueError, match=f"no {absent}"):
+        small_model(kind)(batch)
+
+
+def random_attention(dim=12, heads=3, slices=5):
+    torch.manual_seed(0)
+    attention = SliceAttention(dim, heads, slices).double()
+    for parameter in attention.parameters():
+        torch.nn.init.uniform_(parameter, 0.1, 0.9)
+    return attention
+
+
+@pytest.mark.parametrize("slices", [5, 3], ids=["head-by-head", "joined"])
+def test_slice_attention_is_the_paper_s_formula_point_by_point(slices):
+    """w = softmax(W x / τ); token = Σ w f / (Σ w + 1e-5); softmax(q·k / √4) v; Σ w · token."""
+    attention, x = random_attention(slices=slices), draw(7, 12, 1)
+    weights = attention.slice_weights(x)
+    found = attention.scatter(weights, attention.slice_tokens(x, weights))
+    for b in range(2):
+        heads = []
+        for h in range(3):
+            channels = slice(4 * h, 4 * h + 4)
+            w, tokens = [], []
+            for n in range(7):
+                logits = attention.slice(attention.assigned(x[b, n])[channels]) / attention.temperature[h]
+                w.append([math.exp(logit) for logit in logits.tolist()])
+                w[n] = [value / sum(w[n]) for value in w[n]]
+            for g in range(slices):
+                total = sum(w[n][g] for n in range(7)) + 1e-5
+                tokens.append(sum(w[n][g] * attention.features(x[b, n])[channels] for n in range(7)) / total)
+            tokens = torch.stack(tokens)
+            scores = attention.query(tokens) @ attention.key(tokens).T / 4**0.5
+            attended = scores.softmax(dim=-1) @ attention.value(tokens)
+            heads.append(torch.stack([sum(w[n][g] * attended[g] for g in range(slices)) for n in range(7)]))
+        expected = attention.output(torch.cat(heads, dim=-1))
+        torch.testing.assert_close(found[b], expected, rtol=0, atol=1e-12)
+
+
+def test_first_temperature_is_a_half_for_every_head_and_does_not_decay():
+    temperature = SliceAttention(12, 3, 5).temperature
+    assert temperature.tolist() == [0.5, 0.5, 0.5]
+    assert temperature.ndim == 1, "parameters of two axes or more decay"
+
+
+def test_the_seven_inputs_are_standardised_over_all_points_of_the_training_samples():
+    model, batch = small_model("transolver"), make_batch()
+    samples = [{key: value[one : one + 1] for key, value in batch.items()} for one in range(2)]
+    model.fit_inputs(samples)
+    inputs = torch.cat([model._point_inputs(batch, name).flatten(0, 1) for name in model.layout.outputs])
+    torch.testing.assert_close(inputs.mean(dim=0), torch.zeros(7, dtype=inputs.dtype), rtol=0, atol=1e-9)
+    torch.testing.assert_close(inputs.std(dim=0, correction=0), torch.ones(7, dtype=inputs.dtype), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["upt", "ab_upt", "transformer", "transolver"])
+def test_layer_norms_have_the_published_eps(kind):
+    norms = [module for module in build_model(kind, **SMALL[kind]).modules() if isinstance(module, nn.LayerNorm)]
+    assert {norm.eps for norm in norms} == {1e-5 if kind == "transolver" else 1e-6}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["as-usual", "where-eps-matters"])
+def test_a_block_is_torch_s_own_encoder_layer(scale):
+    torch.manual_seed(0)
+    how = {"layer_norm_eps": 1e-6, "batch_first": True, "norm_first": True, "dtype": torch.float64}
+    reference = nn.TransformerEncoderLayer(24, 3, 96, 0.0, "gelu", **how)
+    block = TransformerBlock(24, 3).double()
+    publish_norms(block)
+    attention = reference.self_attn
+    own = {"weight": attention.in_proj_weight, "bias": attention.in_proj_bias}
+    block.attention.query_key_value.load_state_dict(own)
+    block.attention.output.load_state_dict(attention.out_proj.state_dict())
+    block.mlp.expand.load_state_dict(reference.linear1.state_dict())
+    block.mlp.contract.load_state_dict(reference.linear2.state_dict())
+    x = scale * torch.randn(2, 7, 24, dtype=torch.float64)
+    torch.testing.assert_close(block(x), reference(x), rtol=0, atol=1e-12)

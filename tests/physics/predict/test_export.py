@@ -110,10 +110,8 @@ def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path:
     shutil.copytree(RELEASED, tmp_path / "theirs")
     forged = io.BytesIO()
     torch.save(MakesFolder(str(tmp_path / "was-here")), forged)
-    with (
-        zipfile.ZipFile(RELEASED / "model.pt2") as sound,
-        zipfile.ZipFile(tmp_path / "theirs" / "model.pt2", "w") as archive,
-    ):
+    theirs = tmp_path / "theirs" / "model.pt2"
+    with zipfile.ZipFile(RELEASED / "model.pt2") as sound, zipfile.ZipFile(theirs, "w") as archive:
         for name in sound.namelist():
             archive.writestr(name, forged.getvalue() if "sample_inputs" in name else sound.read(name))
     with pytest.raises(RequestError) if program else nullcontext():

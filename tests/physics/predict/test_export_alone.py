@@ -62,9 +62,8 @@ def test_the_example_runs_with_torch_alone(export, tmp_path: Path) -> None:
     python = [sys.executable, "-S"]
     absent = subprocess.run([*python, "-c", "import noether"], env=environ, capture_output=True, cwd=tmp_path)
     assert absent.returncode == 1
-    done = subprocess.run(
-        [*python, str(export[1] / "example.py")], env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
+    words = [*python, str(export[1] / "example.py")]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "surface_pressure: shape (2, 1000, 1)" in done.stdout
     assert "volume_velocity: shape (2, 1000, 3)" in done.stdout

@@ -1,4 +1,4 @@
-"""A trained model on other people's meshes and points: `noether predict`."""
+"""A trained model on other people's meshes and points, in their axes and units: `noether predict`."""
 
 import json
 import re
@@ -13,18 +13,22 @@ import torch
 from scipy.spatial import ConvexHull
 from shapenet_car_files import surface_mesh, write_car
 
+from noether import load_run
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
 from noether.config.compose import load_config
 from noether.core.data.layout import CAR_SPACE, FRONTAL, FRONTAL_WITHOUT_YAW
 from noether.core.models.build import build_model
 from noether.core.precision import Precision
+from noether.core.tasks.angles import as_pair
 from noether.physics.cars.ellipsoid import EllipsoidCar
+from noether.physics.cases.case_map import AxesMap
 from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.mesh_source import FACES, ShapePart, read_part
 from noether.physics.cases.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.predict.shape_input import (
+    FileAxes,
     Shape,
     as_trained,
     check_range,
@@ -275,9 +279,7 @@ def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, 
 
 
 @pytest.mark.slow
-def test_the_test_split_predicted_from_its_own_files_has_the_metrics_of_evaluate(
-    shapenet_run, raw_archive, noether, tmp_path: Path
-) -> None:
+def test_the_test_split_has_the_metrics_of_evaluate_from_its_own_files(shapenet_run, raw_archive, noether, tmp_path):
     evaluated = json.loads((shapenet_run.folder / "result.json").read_text())
     found = []
     for car in sorted((raw_archive / "param0").iterdir()):
@@ -386,14 +388,10 @@ def test_a_cloud_is_read_by_the_coordinates_of_the_map(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pyvista.read(tmp_path / "out.vtp").points, shape.points)
 
 
-BLOCKS = {
-    "the-only-one-of-its-kind": (ShapePart("cells"), {"solid"}),
-    "all-faces": (FACES, {"floor", "lid"}),
-    "by-name": (ShapePart(patches=("l*",)), {"lid"}),
-}
+BLOCKS = [(ShapePart("cells"), {"solid"}), (FACES, {"floor", "lid"}), (ShapePart(patches=("l*",)), {"lid"})]
 
 
-@pytest.mark.parametrize(("part", "names"), BLOCKS.values(), ids=BLOCKS.keys())
+@pytest.mark.parametrize(("part", "names"), BLOCKS, ids=["the-only-one-of-its-kind", "all-faces", "by-name"])
 def test_of_several_blocks_those_are_read_and_written_that_the_map_means(part, names, tmp_path: Path) -> None:
     source, blocks = tmp_path / "all.vtm", pyvista.MultiBlock()
     blocks["solid"] = pyvista.ImageData(dimensions=(4, 3, 2)).cast_to_unstructured_grid()
@@ -407,11 +405,58 @@ def test_of_several_blocks_those_are_read_and_written_that_the_map_means(part, n
     write_on_shape(tmp_path / "out.vtu", source, shape, {"q": shape.points[:, 0]}, part)
     made = pyvista.read(tmp_path / "out.vtu")
     assert made.n_cells == sum(blocks[name].n_cells for name in names)
-    data = made.cell_data if part.at == "cells" else made.point_data
-    assert data["q"] == pytest.approx(
-        np.asarray(made.cell_centers().points if part.at == "cells" else made.points)[:, 0]
-    )
+    of_cells = part.at == "cells"
+    places = np.asarray(made.cell_centers().points if of_cells else made.points)
+    assert (made.cell_data if of_cells else made.point_data)["q"] == pytest.approx(places[:, 0])
     assert made.point_data["p"] == pytest.approx(np.asarray(made.points)[:, 0])
     with refusal("shape-of-several-blocks") as refused:
         read_shape(source, part=ShapePart("points", ("wing",)))
     assert refused.value.seen == "solid, floor, lid"
+
+
+ROTATION = AxesMap(wind="-y", up="+z").rotation()
+FILES = {"rotation": ROTATION.tolist(), "metres": 0.001, "words": "wind -y, up +z"}
+
+
+def test_fields_come_back_in_the_axes_of_the_shape() -> None:
+    files = FileAxes.of({"files": FILES}, "files", {"phase": (0.0, 360.0)})
+    rng = np.random.default_rng(0)
+    vectors, tensors = rng.normal(size=(5, 3)), rng.normal(size=(5, 9))
+    np.testing.assert_allclose(files.points(np.array([[0, -1.0, 0]])), [[0, 0, 1]], atol=1e-12)
+    angles = np.array([0.0, 1.0, 179.0, 181.0, 359.0])
+    given = {"phase": 0.7 * as_pair(angles, (-180, 180)), "v": files.points(vectors), "p": vectors[:, 0], "t": tensors}
+    back = files.back({**given, "force": ROTATION @ vectors[0]})
+    np.testing.assert_allclose(back["v"], vectors)
+    np.testing.assert_allclose(back["p"], vectors[:, 0])
+    np.testing.assert_allclose(back["phase"], angles, atol=1e-9)
+    np.testing.assert_allclose(back["force"], vectors[0])
+    np.testing.assert_allclose(back["t"].reshape(5, 3, 3), ROTATION.T @ tensors.reshape(5, 3, 3) @ ROTATION, atol=1e-12)
+
+
+@pytest.mark.parametrize(("space", "axes"), [({}, "files"), ({"files": FILES}, "model")])
+def test_without_them_nothing_is_turned(space, axes) -> None:
+    own = FileAxes.of(space, axes, {})
+    assert (own.metres, own.words) == (1.0, "")
+    np.testing.assert_array_equal(own.rotation, np.eye(3))
+
+
+def test_a_prediction_in_the_files_axes_is_that_in_the_models() -> None:
+    run = load_run(SMALL_RUN)
+    rng = np.random.default_rng(0)
+    points, air = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (64, 3)), rng.uniform([-1, 1.5, -3], [1, 3, 3], (50, 3))
+    expected = run.predict(points, volume=air)
+    run.trained.task.space["files"] = FILES
+    found = run.predict(points @ ROTATION, volume=air @ ROTATION)
+    np.testing.assert_allclose(found["surface_pressure"], expected["surface_pressure"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["volume_velocity"], expected["volume_velocity"] @ ROTATION, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found["points"], points @ ROTATION)
+    again = run.predict(points, volume=air, axes="model")
+    np.testing.assert_array_equal(again["volume_velocity"], expected["volume_velocity"])
+
+
+def test_prepared_cases_say_what_their_files_were() -> None:
+    rest = "sets: {s: {file: '{case}.vtp', kind: surface}}, outputs: {drag: {file: '{case}.csv', column: drag}}"
+    for text, expected in ((f"{{axes: {{wind: -y, up: +z}}, length: mm, {rest}}}", FILES), (f"{{{rest}}}", None)):
+        metadata = {"map": text, "axes": None, "parameters": {}, "outputs": {}, "fields": {}, "sets": {},
+                    "constants": {}}  # fmt: skip
+        assert CasesDataset(Path(), [], metadata).about()["space"].get("files") == expected

@@ -125,10 +125,8 @@ def test_a_coefficient_whose_reference_area_is_not_known_asks_for_it() -> None:
     with refusal("no-such-output") as refused:
         sensitivity(trained, shape, "lift_coefficient", {"wind_speed": 30.0}, 100)
     assert refused.value.fix == "--set reference_area=NUMBER"
-    one, two = (
-        sensitivity(trained, shape, "lift_coefficient", {"wind_speed": 30.0, "reference_area": area}, 100)
-        for area in (1.0, 2.0)
-    )
+    given = [{"wind_speed": 30.0, "reference_area": area} for area in (1.0, 2.0)]
+    one, two = (sensitivity(trained, shape, "lift_coefficient", own, 100) for own in given)
     assert one.value == pytest.approx(2 * two.value)
     assert set(one.parameters) == {"wind_speed"}
 
@@ -165,9 +163,8 @@ def test_areas_and_normals_are_those_of_the_mesh(faces: np.ndarray) -> None:
 
 def test_a_density_has_the_integral_of_its_values() -> None:
     cut = np.concatenate([QUADS[:, [0, 1, 2]], QUADS[:, [0, 2, 3]]])
-    areas = np.linalg.norm(
-        np.cross(POINTS[cut[:, 1]] - POINTS[cut[:, 0]], POINTS[cut[:, 2]] - POINTS[cut[:, 0]]), axis=1
-    )
+    a, b, c = POINTS[cut.T]
+    areas = np.linalg.norm(np.cross(b - a, c - a), axis=1)
     mass = np.bincount(cut.ravel(), np.repeat(areas / 6, 3), len(POINTS))
     np.testing.assert_allclose(spread_over_surface(POINTS, cut, mass, 0.3), 1)
     spot = np.zeros(len(POINTS))

@@ -1,22 +1,227 @@
-"""The whole page: every section is there, nothing is loaded from elsewhere, text from the run is escaped."""
+"""The whole page: every section is there, nothing is loaded, text is escaped, each gap in a run is said in words."""
 
+import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
-from report_runs import FIELDS, SECTIONS, Page, make_run, without_cases
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
 
+from noether.common.console import Console
+from noether.common.whole_file import write_json
 from noether.config.compose import load_config
+from noether.core.evaluate import ShownCase, point_errors, write_cases
+from noether.physics.cars.ellipsoid import DYNAMIC_PRESSURE, EllipsoidCar, draw_car, make_sample
+from noether.physics.fields.fields import FieldsTask
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
+from noether.runs.report.cases import field_cases
 from noether.runs.report.page import render_report, write_report
-from noether.runs.report.run import ReportedRun
+from noether.runs.report.run import ReportedRun, read_run
+from noether.runs.report.tables import choose_cases
+from noether.training.evaluation import report_run
 
-pytest_plugins = ("report_fixtures",)
+UNITS = {"surface_pressure": "Pa", "volume_velocity": "m/s"}
+FIELDS = {name: {"unit": unit, "points": f"{name.split('_')[0]}_points"} for name, unit in UNITS.items()}
+LIFT = {"direction": (0.0, 1.0, 0.0), "dynamic_pressure": DYNAMIC_PRESSURE, "truth": "lift_coefficient"}
+CONFIG = """\
+run_id: {run_id}
+seed: 0
+dataset: {{kind: ellipsoid, train_shapes: 600, test_shapes: 100, surface_points: 1024, volume_points: 1024}}
+task:
+  kind: fields
+  fields:
+    surface_pressure: {{unit: Pa, points: surface_points, weight: 1.0}}
+    volume_velocity: {{unit: m/s, points: volume_points, weight: 1.0}}
+trainer: {{effective_batch_size: 8, max_epochs: 60}}
+"""
+
+
+def smooth_noise(points: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
+    waves, phases = rng.normal(size=(6, 3)) * 1.5, rng.uniform(0, 2 * np.pi, 6)
+    return scale * np.sin(points @ waves.T + phases).mean(axis=1) * 2.4
+
+
+def predict(car: EllipsoidCar, sample: dict[str, np.ndarray], rng: np.random.Generator, off: float) -> list[np.ndarray]:
+    """What a decent model would say of both fields: the flow about a slightly different car, and smooth noise."""
+    sizes = np.array([car.half_length, car.height, car.half_width])
+    other = EllipsoidCar(*sizes * (1 + off * rng.normal(size=3)), car.yaw + 0.3 * off * rng.normal())
+    surface, volume = (
+        other.to_world(car.to_body(sample[key].astype(float)) / car.semi_axes * other.semi_axes * (1 + 1e-6))
+        for key in ("surface_points", "volume_points")
+    )
+    velocity = other.velocity(volume) + np.stack([smooth_noise(volume, 20 * off, rng) for _ in range(3)], axis=-1)
+    return [(other.pressure(surface) + smooth_noise(surface, 180 * off, rng))[:, None], velocity]
+
+
+def make_run(folder: Path, *, shapes: int = 7, points: int = 240, updates: int = 402, off: float = 0.02) -> RunFolder:
+    """A run folder as training and evaluation leave it."""
+    run, rng = RunFolder(folder), np.random.default_rng(0)
+    run.create()
+    run.evaluation.mkdir()
+    cars = [draw_car(0, "test", k) for k in range(shapes)]
+    arrays = [make_sample(car, points, points, k) for k, car in enumerate(cars)]
+    found = [predict(car, own, rng, off * rng.gamma(4) / 4) for car, own in zip(cars, arrays, strict=True)]
+    samples = [{key: torch.from_numpy(value) for key, value in own.items()} for own in arrays]
+    batch = {key: torch.stack([own[key] for own in samples]) for key in samples[0]}
+    fields = (torch.from_numpy(np.stack(own)) for own in zip(*found, strict=True))
+    write_json(run.result, evaluated(run, samples, batch, dict(zip(FIELDS, fields, strict=True)), updates))
+    run.config.write_text(CONFIG.format(run_id=json.dumps(folder.name)))
+    write_json(run.plan, plan_of(updates))
+    packages = {"torch": "2.13.0", "numpy": "2.4.1"}
+    made = {"noether": "0.1.0", "host": "node001", "packages": packages, "lock_sha256": None}
+    write_json(run.environment, {**made, "command": ["noether", "train", "trainer.max_epochs=60", "note=a b"]})
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in history(updates, rng)))
+    return run
+
+
+def evaluated(
+    run: RunFolder,
+    samples: list[dict[str, Tensor]],
+    batch: dict[str, Tensor],
+    physical: dict[str, Tensor],
+    updates: int,
+) -> dict[str, Any]:
+    """Writes the cases that the page shows; returns the content of result.json."""
+    task = FieldsTask(FIELDS, scalars={"lift_coefficient": LIFT})
+    task.fit(samples)
+    found = task.of_physical(physical, batch) | task.details(physical, batch)
+    of_samples = {name: values.double().numpy() for name, values in found.items()}
+    shown = [
+        ShownCase(*case, *({key: own[case[2]][None] for key, own in every.items()} for every in (physical, batch)))
+        for case in choose_cases(of_samples["surface_pressure/relative_l2"])
+    ]
+    about = {"split": "test", "weights": "ema", "checkpoint": f"update-{updates:09d}", "updates": updates}
+    errors = {name: [own] for name, own in point_errors(task, physical, batch).items()}
+    names = [f"test-{k:04d}" for k in range(len(samples))]
+    write_cases(run.evaluation / "test.npz", task, of_samples, errors=errors, shown=shown, names=names, about=about)
+    metrics = task.summarise(of_samples)
+    whole = {name: value for name, value in metrics.items() if name.count("/") == 1 and not name.startswith("lift")}
+    facts = task.results(of_samples, metrics)
+    note = {"note": "the drag of potential flow is 0 for every shape: nothing to rank"}
+    return {
+        "version": 2, **about, "parameters": 567890, "samples_per_second": 101.3, "world_size": 2, "metrics": metrics,
+        "described": Metrics.of(*task.describe_metrics()).records(), "report_parts": list(task.report_parts),
+        "baselines": {label: {name: factor * value for name, value in whole.items()}
+                      for label, factor in (("mean_field", 10.0), ("nearest_shape", 4.0))},
+        **facts, "scalars": {**facts["scalars"], "drag_coefficient": note},
+        "trained_on": {
+            "points": {"surface_points": {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}},
+            "parameters": {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}},
+        },
+    }  # fmt: skip
+
+
+def plan_of(updates: int, world_size: int = 2) -> dict[str, Any]:
+    share = 8 // min(world_size, 8)
+    return {
+        "launcher": "local", "world_size": world_size, "nodes": ["node001"], "node_rank": 0, "restarts": 0,
+        "workers": [{"rank": k, "local_rank": k, "node_rank": 0, "device": f"cuda:{k}"} for k in range(world_size)],
+        "batch": {"effective": 8, "per_rank": share, "micro": share, "accumulation_steps": 1},
+        "reasons": {"launcher": "no scheduler’s variables are set", "world_size": "one rank for each visible device"},
+        "length": {"updates_per_epoch": 67, "total_updates": updates, "epochs": updates / 67},
+        "data": {"training": 540, "validation": 60, "test": 100},
+        "model": {"kind": "upt", "parameters": 567890},
+        "report_parts": list(FieldsTask.report_parts),
+    }  # fmt: skip
+
+
+def history(updates: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for update in range(25, updates + 1, 25):
+        level = float(np.exp(-5.2 * (update / updates) ** 0.6))
+        position = {"time": 1.77e9 + 0.08 * update, "update": update, "epoch": update / 67, "samples": 8 * update}
+        values = {
+            "loss": 1.1 * level * float(np.exp(0.12 * rng.normal())) + 0.002, "learning_rate": 1e-3 * level,
+            "samples_per_second": float(100 + 3 * rng.normal()), "gradient_norm": 1.2, "memory_mib": 812.0,
+            "time_use": {"data": 0.2, "forward": 0.6, "backward": 0.9, "optimizer": 0.1, "other": 0.2},
+        }  # fmt: skip
+        rows.append({**position, "kind": "training", **values})
+        for weights, factor in (("ema", 1.0), ("raw", 1.22)) if update % 100 == 0 else ():
+            loss = factor * (level + 0.003)
+            metrics = {"loss": loss, "lift_coefficient/r2": 1 - 3 * loss}
+            metrics |= {f"{name}/relative_l2": 0.5 * loss**0.5 / (1 + k) for k, name in enumerate(UNITS)}
+            kind = {"kind": "evaluation", "split": "validation", "weights": weights, "selected": factor == 1.0}
+            rows.append({**position, **kind, "metrics": metrics})
+    return rows
+
+
+def without_cases(run: ReportedRun) -> ReportedRun:
+    return replace(run, meta={**run.meta, "cases": []})
+
+
+def resumed(run: ReportedRun) -> ReportedRun:
+    again = [{**row, "loss": 77.0} for row in run.rows if row["kind"] == "training" and row["update"] > 200]
+    return replace(run, rows=[*run.rows, *again], plan={**run.plan, "restarts": 2})
+
+
+SECTIONS = ("errors", "cases", "scalars", "distributions", "use", "curves", "time")
+SECTIONS += ("plan", "environment", "configuration")
+
+
+class Page(HTMLParser):
+    """The elements of a page, checked to be nested properly, and its text by section."""
+
+    VOID = ("meta", "img", "br", "link", "input", "hr")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.section = ""
+        self.texts: dict[str, str] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts[self.section] = self.texts.get(self.section, "") + data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_run(tmp_path_factory.mktemp("runs") / "2026-01-31_12-00-00_ab12")
+
+
+@pytest.fixture(scope="session")
+def page(folder: RunFolder) -> str:
+    return write_report(folder).read_text()
+
+
+@pytest.fixture(scope="session")
+def run(folder: RunFolder) -> ReportedRun:
+    """The run with its first case alone: drawing is what takes time."""
+    run = read_run(folder)
+    return replace(run, meta={**run.meta, "cases": run.meta["cases"][:1]})
 
 
 def test_page_has_every_section_in_order(page: str) -> None:
@@ -125,13 +330,228 @@ def test_text_from_the_run_is_escaped(tmp_path: Path, run: ReportedRun) -> None:
     plan = {**run.plan, "launcher": NASTY, "nodes": [NASTY], "reasons": {NASTY: NASTY}, "warnings": [NASTY]}
     plan |= {"model": {"kind": NASTY}, "data": {NASTY: 3}}
     rows = [*run.rows, {"kind": "evaluation", "update": 402, "weights": "raw", "metrics": {f"{NASTY}/relative_l2": 1}}]
-    hostile = replace(
-        run, run_id=NASTY, config=NASTY, result=result, meta=meta, plan=plan, environment={NASTY: [NASTY]}, rows=rows
-    )
-    text = render_report(hostile)
+    hostile = replace(run, run_id=NASTY, config=NASTY, environment={NASTY: [NASTY]})
+    text = render_report(replace(hostile, result=result, meta=meta, plan=plan, rows=rows))
     read = Page(text)
     assert "script" not in [tag for tag, _ in read.tags]
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     for section in ("", "cases", "scalars", "plan", "environment", "configuration"):
         assert NASTY in read.texts[section], section
+
+
+MISSING = {
+    "result.json": ({"result": {}}, {"errors": "the run has not been evaluated."}),
+    "plan.json": ({"plan": {}}, {"plan": "how the run was spread over devices is not known."}),
+    "environment.json": ({"environment": {}}, {"environment": "versions and host are not known."}),
+    "metrics.jsonl": ({"rows": []}, {"curves": "no line of training was written."}),
+    "test.npz": ({"meta": {}, "arrays": {}}, {"cases": "no fields of single samples were kept.",
+                 "distributions": "no errors of single points or samples were kept."}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", MISSING)
+def test_missing_file_is_said_where_it_is_missed(run: ReportedRun, file: str) -> None:
+    gap, sentences = MISSING[file]
+    missing = replace(without_cases(run), **gap, troubles={file: f"There is no {file}"})
+    texts = Page(render_report(missing)).texts
+    assert all(texts[other].strip() for other in SECTIONS)
+    for section, sentence in sentences.items():
+        assert f"There is no {file}: {sentence}" in texts[section]
+
+
+def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
+    damaged = RunFolder(tmp_path / "damaged")
+    damaged.create()
+    damaged.evaluation.mkdir()
+    damaged.config.write_text("seed: [1\n")
+    damaged.result.write_text('{"fields": {')
+    damaged.plan.write_text("[1, 2]")
+    damaged.metrics.write_text('{"kind": "training", "update": 1, "loss": 2.0}\n{"kind": "tra')
+    (damaged.evaluation / "test.npz").write_bytes((folder.evaluation / "test.npz").read_bytes()[:5000])
+    texts = Page(write_report(damaged).read_text()).texts
+    assert "result.json cannot be read" in texts["errors"]
+    assert "test.npz cannot be read" in texts["cases"]
+    assert "plan.json cannot be read (ValueError: a list where an object should be)" in texts["plan"]
+    assert "The run has made 1 update and has not been evaluated" in texts[""]
+
+
+def test_the_parts_of_a_page_are_those_of_its_task_before_there_is_a_result(run: ReportedRun) -> None:
+    plan = {**run.plan, "report_parts": ["errors", "classes"]}
+    early = replace(run, plan=plan, result={}, meta={}, arrays={})
+    assert list(Page(render_report(early)).texts)[1:4] == ["errors", "classes", "use"]
+
+
+def no_lift(run: ReportedRun) -> ReportedRun:
+    arrays = {key: value for key, value in run.arrays.items() if "lift" not in key}
+    return replace(run, result={**run.result, "scalars": {}}, arrays=arrays)
+
+
+def no_validation(run: ReportedRun) -> ReportedRun:
+    return replace(run, rows=[row for row in run.rows if row["kind"] == "training"])
+
+
+def null_metrics(run: ReportedRun) -> ReportedRun:
+    rows = [{**row, "loss": None, "samples_per_second": None} for row in run.rows]
+    rows = [{**row, "metrics": dict.fromkeys(row["metrics"])} if "metrics" in row else row for row in rows]
+    facts = {"lift_coefficient": {"note": "the truth does not vary"}}
+    metrics = {name: float("inf") if "/max" in name else None for name in run.metrics}
+    arrays = {key: value * np.nan if key.startswith("metrics/") else value for key, value in run.arrays.items()}
+    result = {**run.result, "metrics": metrics, "scalars": facts}
+    return replace(run, result=result, rows=rows, arrays=arrays)
+
+
+def classification(run: ReportedRun) -> ReportedRun:
+    result = {"split": "test", "samples": 360, "metrics": {"loss": 0.12, "top_1_accuracy": 0.97}}
+    return replace(run, result=result, meta={}, arrays={})
+
+
+UNUSUAL = {
+    no_lift: [("scalars", "The task derives no scalar from its fields.")],
+    no_validation: [("curves", "No validation split was evaluated: the loss is the training loss alone."),
+                    ("curves", "Not drawn: no validation split was evaluated.")],
+    resumed: [("plan", "restarts2")],
+    null_metrics: [("", "The error of the surface pressure and volume velocity is not finite."),
+                   ("scalars", "The truth does not vary."), ("curves", "Not drawn: no finite value was logged.")],
+    classification: [("", "On 360 unseen samples: loss 0.1200, top 1 accuracy 0.9700."),
+                     ("errors", "Top 1 accuracy0.9700")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", UNUSUAL)
+def test_unusual_runs(run: ReportedRun, change: Callable[[ReportedRun], ReportedRun]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read = Page(render_report(change(without_cases(run))))
+    for section, words in UNUSUAL[change]:
+        assert words in read.texts[section]
+    assert all(read.texts[other].strip() for other in SECTIONS)
+    assert "nan" not in "".join(read.texts.values()).lower()
+
+
+def test_the_median_and_the_worst_of_the_finite_errors_are_one_number_each(run: ReportedRun) -> None:
+    errors = np.array([0.4, np.nan, 0.1, np.inf, 0.3, np.nan, 0.2])
+    arrays = {**run.arrays, "metrics/surface_pressure/relative_l2": errors}
+    texts = Page(render_report(replace(without_cases(run), arrays=arrays))).texts
+    assert choose_cases(errors)[1] == ("median", 1, list(errors).index(0.3))
+    assert "Median 30.00\u202f%, worst 40.00\u202f% of 4 cases" in texts["distributions"]
+    assert "worst unseen40.00\u202f% (surface pressure)" in texts["use"]
+
+
+def cases_alone(run: ReportedRun) -> ReportedRun:
+    """The run without its charts."""
+    arrays = {key: value for key, value in run.arrays.items() if key.startswith("case/")}
+    return replace(run, rows=[], arrays=arrays)
+
+
+def diverged(run: ReportedRun) -> ReportedRun:
+    arrays = {key: value * np.nan if key.endswith("prediction") else value for key, value in run.arrays.items()}
+    return replace(run, arrays=arrays)
+
+
+def partly_diverged(run: ReportedRun) -> ReportedRun:
+    arrays = {
+        key: np.where(np.arange(len(value)) % 9, value.T, np.nan).T
+        for key, value in run.arrays.items()
+        if key.startswith("case/") and key.endswith("prediction")
+    }
+    return replace(run, arrays={**run.arrays, **arrays})
+
+
+def no_normals(run: ReportedRun) -> ReportedRun:
+    return replace(run, arrays={key: value for key, value in run.arrays.items() if "normals" not in key})
+
+
+def no_surface(run: ReportedRun) -> ReportedRun:
+    arrays = {key: value for key, value in run.arrays.items() if "surface" not in key}
+    return replace(run, arrays=arrays, result={**run.result, "fields": ["volume_velocity"]})
+
+
+@pytest.mark.parametrize(("change", "drawn"), [(diverged, 6), (partly_diverged, 6), (no_normals, 6), (no_surface, 3)])
+def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun], ReportedRun], drawn: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Page(render_report(change(cases_alone(run)))).count("img") == drawn
+
+
+def test_half_a_car_in_millimetres_is_drawn_at_its_plane_of_symmetry(run: ReportedRun) -> None:
+    arrays = {key: np.abs(value) if key.endswith("points") else value for key, value in cases_alone(run).arrays.items()}
+    space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001}}
+    read = Page(render_report(replace(run, rows=[], arrays=arrays, meta={**run.meta, "space": space})))
+    assert read.count("img") == 6
+    assert "The plane of symmetry, the wind from the left" in read.texts["cases"]
+    assert "x −1,200 to 1,200, y 0 to 1,600, z −2,500 to 2,500 mm" in read.texts["use"]
+
+
+def test_a_surface_has_any_name(run: ReportedRun) -> None:
+    fields = {"volume_velocity": {"unit": "m/s", "points": "hull_points"}}
+    space = {"sets": {"hull": {"kind": "surface", "at": "points"}}}
+    found = field_cases(replace(run, meta={**run.meta, "fields": fields, "space": space}), "volume_velocity")
+    assert (found.on_surface, found.quantity) == (True, "magnitude")
+
+
+def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun) -> None:
+    score = Metric("drag/r2", "", "higher", "R²", "drag", headline=True, score=True)
+    described = Metrics.of(Metric("top_5", "%", "higher", headline=True), score).records()
+    row = {"kind": "evaluation", "split": "validation", "update": 9, "weights": "raw", "selected": True,
+           "metrics": {"loss": 1, "top_5": 0.9, "drag/r2": -0.5}}  # fmt: skip
+    other = replace(classification(run), plan={**run.plan, "described": described}, rows=[*run.rows[:2], row])
+    curves = Page(render_report(other)).texts["curves"]
+    assert "Top 5Validation split, raw weights." in curves
+    assert "R²Validation split, raw weights." in curves
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (lambda points: points[:3], "Not drawn: "),
+        (lambda points: points * [1, 1, 0], "Not drawn: "),
+        (lambda points: points[:, :2], "Pictures are drawn of points in three dimensions only."),
+    ],
+    ids=["three points", "all in a plane", "two dimensions"],
+)
+def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
+    arrays, own = dict(cases_alone(run).arrays), "case/0/volume_velocity/"
+    arrays[f"{own}points"] = points(arrays[f"{own}points"])
+    kept = len(arrays[f"{own}points"])
+    arrays |= {f"{own}{part}": arrays[f"{own}{part}"][:kept] for part in ("truth", "prediction")}
+    assert words in Page(render_report(replace(run, rows=[], arrays=arrays))).texts["cases"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"fields": [1]}, {"metrics": {"p/relative_l2": "x"}}, {"metrics": [1]}, {"scalars": {"d": 3}}, {"updates": "x"}],
+    ids=str,
+)
+def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(content, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.result.write_text(json.dumps(content))
+    run = read_run(folder)
+    assert run.result == {}
+    assert "of another kind" in run.troubles["result.json"]
+    assert "of another kind" in render_report(run)
+
+
+def folder_gone(folder: RunFolder) -> None:
+    """Leaves a file where the folder was."""
+    shutil.rmtree(folder.path)
+    folder.path.touch()
+
+
+def folder_in_the_way(folder: RunFolder) -> None:
+    folder.config.write_text("seed: 1\n")
+    folder.report.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"), [(folder_gone, "FileExistsError"), (folder_in_the_way, "IsADirectoryError")]
+)
+def test_a_report_that_fails_is_a_warning(spoil, error: str, tmp_path: Path) -> None:
+    folder, stream = RunFolder(tmp_path / "run 1"), io.StringIO()
+    folder.create()
+    spoil(folder)
+    report_run(folder, Console(None, speaks=True, stream=stream))
+    said = stream.getvalue()
+    assert said.startswith(f"warning: the report could not be written ({error}: ")
+    assert f"noether report '{folder.path}'" in said.replace("\n", "")
+    assert "\nreport " not in said
