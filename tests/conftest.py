@@ -35,8 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     A process that is killed leaves its files there, such as multiprocessing's sockets; they go with the session.
     """
     if session_number() == os.getpid():
-        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="noether-tests-")
-        config.option.basetemp = config.option.basetemp or f"{tempfile.tempdir}/pytest"
+        # Short names: with those of tests in them, the addresses of multiprocessing's sockets end at 108 bytes.
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="noether-")
+        config.option.basetemp = config.option.basetemp or f"{tempfile.tempdir}/t"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -47,8 +48,8 @@ def work(tmp_path: Path) -> Path:
     """A folder that Apptainer mounts (it is the working directory), and that everybody can write."""
     folder = tmp_path / "work"
     folder.mkdir()
-    # pytest keeps its folders to its own user; with several workers there is one more.
-    for above in (tmp_path, *(one for one in tmp_path.parents if one.name.startswith(("pytest-", "popen-")))):
+    # The session and pytest keep their folders to their own user.
+    for above in (tmp_path, *(one for one in tmp_path.parents if one.is_relative_to(tempfile.gettempdir()))):
         above.chmod(0o755)
     (folder / "tiny.yaml").write_text(TINY.read_text())
     folder.chmod(0o777)
