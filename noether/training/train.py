@@ -147,6 +147,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
     if is_complete and group.is_first:
         console.say(f"the run is already complete: {folder.path}")
+        read_metrics(folder.metrics, console.warn)  # Nothing else of this start says which rows are damaged.
         if config.tracker.report and not folder.report.exists():  # killed while it was written
             report_run(folder, console, lease)
     stop.finish()

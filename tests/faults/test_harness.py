@@ -58,6 +58,8 @@ def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
     """A checkpoint copied to a newer name, rows that stand there twice, pipes, flipped bits."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"
     assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
+    # A row of a run that is complete, which nothing but `train` reads then.
+    assert "1 damages, 0 tracebacks or silent differences" in run("damage", "--first", "711", "--cases", "1")
 
 
 @pytest.mark.slow
