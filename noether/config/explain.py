@@ -17,7 +17,6 @@ from noether.common.suggest import nearest
 from noether.config.groups import our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import kind_of, sections_in
-from noether.config.sweep import override_value
 
 Kinds = Mapping[str, str]
 """The kind of each section that has one, where it is known."""
@@ -229,7 +228,7 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
         seen, expected = f"{key}={shown}", f"one of {', '.join(known)}"
         fix = f"{key}={nearest(str(value), known) or (default if default in known else known[0])}"
     elif kind == "tuple_type" and default is None and isinstance(value, str):
-        fix = f"{key}={shlex.quote(f'[{override_value(value)}]')}"
+        fix = f"{key}={shlex.quote(f'[{as_override(value)}]')}"
     return RequestError("invalid-value", f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
 
 
@@ -299,7 +298,11 @@ def as_override(value: Any) -> str:
         return f"[{','.join(map(str, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return override_value(value) if isinstance(value, str) else str(value)
+    if not isinstance(value, str):
+        return str(value)
+    from noether.config.sweep import override_value  # Hydra takes longer to import than a wrong flag to refuse.
+
+    return override_value(value)
 
 
 def is_number(value: Any) -> bool:

@@ -56,6 +56,7 @@ def test_an_ascii_locale_ends_nothing(variables, noether, tmp_path: Path) -> Non
 
 
 NO_TORCH = {
+    "wrong-flag": ["train", "--reest"],
     "help": ["--help"],
     "lint": ["lint", "tests/lint/clean/apptainer.sbatch"],
     "plan": ["plan"],
@@ -75,6 +76,7 @@ def test_answers_that_need_no_torch_never_import_it(environ) -> None:
         f"for name, arguments in {NO_TORCH!r}.items():\n"
         "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
         "    if 'torch' in sys.modules:\n        sys.exit(f'{name}: torch was imported')\n"
+        "    if name in ('help', 'wrong-flag') and 'hydra' in sys.modules:\n        sys.exit(f'{name}: hydra')\n"
         "print('all were asked')"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
