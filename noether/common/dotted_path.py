@@ -44,6 +44,8 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
     if name not in (registry or {}):
         _check_granted(path, setting)
     module_name, _, attribute = path.rpartition(".")
+    if path == name:
+        _look_here_first()
     module = _import(module_name, path, setting)
     found = getattr(module, attribute, module)
     if not isinstance(found, ModuleType):
@@ -83,11 +85,15 @@ def _check_granted(path: str, setting: str) -> None:
                            fix="--trust, or trust=True in Python      (after reading the settings)")  # fmt: skip
 
 
-def _import(module_name: str, path: str, setting: str) -> Any:
+def _look_here_first() -> None:
+    """Put the working directory on the path, for the user's own code alone: ours is not looked for there."""
     # For good: loader workers that unpickle a user's class are given this process's sys.path.
     directory = os.getcwd()
     if directory not in sys.path and "" not in sys.path:
         sys.path.insert(0, directory)
+
+
+def _import(module_name: str, path: str, setting: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:

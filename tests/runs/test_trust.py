@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,14 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
 def test_what_is_neither_registered_nor_granted_is_not_imported(kind: str) -> None:
     with pytest.raises(RequestError), code_granted(["os.getcwd"]):
         load_object(kind, "model.kind", REGISTRY)
+
+
+def test_reading_settings_puts_no_working_directory_on_the_path(tmp_path: Path) -> None:
+    """A file of a stranger's folder would stand before every module that is imported later."""
+    code = "import sys, noether.config.schema; print(sys.argv[1] in sys.path)"
+    command = [sys.executable, "-P", "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stdout + done.stderr
 
 
 def test_what_is_granted_ends_with_its_block() -> None:
