@@ -13,7 +13,8 @@ import numpy as np
 from noether.common.errors import RequestError, one_line
 from noether.core.data.layout import CAR_SPACE, FRONTAL
 from noether.physics.cases.dataset import DATASET_FILE, CasesDataset, check_files, read_metadata
-from noether.physics.cases.mesh_files import MeshFile, read_array, read_mesh
+from noether.physics.cases.mesh_files import read_array
+from noether.physics.cases.mesh_source import MeshFile, read_part
 from noether.physics.cases.store import Column, case_writer, write_case_file, write_faces, write_set
 from noether.physics.cases.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.physics.settings import SHAPENET_CAR_SURFACE_POINTS
@@ -102,7 +103,7 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
 
 def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
     """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
-    surface, volume = (_read(car, name, read_mesh) for name in (SURFACE, VOLUME))
+    surface, volume = (_read(car, name, read_part) for name in (SURFACE, VOLUME))
     pressure = np.asarray(_read(car, PRESSURE, read_array), np.float64).squeeze()
     if len(surface.points) != RAW_SURFACE_POINTS:
         raise _refusal(car, SURFACE, f"{len(surface.points)} points", f"{RAW_SURFACE_POINTS} points")

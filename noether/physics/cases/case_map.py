@@ -62,8 +62,8 @@ def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.nda
     return np.asarray(np.sqrt(1.5 * np.einsum("nij,nij->n", deviators, deviators))[:, None])
 
 
-CASE, STEP = "{case}", "{step}"
-"""In the paths of a map: the name of a case, and the number of a step."""
+CASE, STEP, PIECE = "{case}", "{step}", "{piece}"
+"""In the paths of a map: the name of a case, the number of a step, and what the files of one mesh differ in."""
 MAPS = resources.files("noether.physics.cases") / "maps"
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
@@ -149,7 +149,8 @@ class SetMap(Section):
     """One set of points of a case, and the fields on it."""
 
     file: str = Field(
-        description="Path with {case} for the case's name, * for anything within a name, {step} for a step's number."
+        description="Path with {case} for the case's name, * for anything in a name, {step} for a step's number; "
+        "{piece}, in the file's name: the files that differ there are pieces of one mesh."
     )
     kind: SetKind
     at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")

@@ -136,8 +136,15 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
         raise RequestError(
             "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
         ) from None
+    try:
+        parse_map(text, out)
+        then = "check it"
+    except RequestError as error:
+        then = f"it lacks what `prepare` needs ({error.seen}); write that"
+    if survey.grouping.steps:
+        then += ", say what the numbers in the files' names are"
     print(  # in one line, to copy
-        f"{target}: a draft of the map; check it, then: "
+        f"{target}: a draft of the map; {then}, then: "
         f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
     )
     return ExitCode.DONE
@@ -145,13 +152,14 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
 
 def _say_survey(console: Console, survey: Survey) -> None:
     cases = survey.grouping.cases
-    console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}")
+    console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}, {survey.grouping.why}")
     if len(survey.looked_at) < len(cases):
         console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _block_table(template, block, found), sep="\n")
     if survey.steps:
-        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise")
+        guess = "; by a guess: the files differ in a number" if survey.grouping.steps else ""
+        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise{guess}")
     for template, (table, at) in survey.values.items():
         console.say(f"{table}: a row for each of the {at} of {template}, and taken as its arrays")
     for template, numbers in survey.numbers.items():
@@ -160,6 +168,8 @@ def _say_survey(console: Console, survey: Survey) -> None:
     for file, facts in survey.tables.items():
         console.say(f"{file}: {facts.rows} rows of {first_of(facts.columns, SHOWN)}")
     _warn_few(console, survey.odd)
+    for words in survey.unread:
+        console.say(words)
 
 
 def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
@@ -168,6 +178,8 @@ def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Tab
     named = f"{template} {block}".rstrip()
     kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
     title = f"{named}: {kind} in {len(found)} cases, {points} points, {cells} cells"
+    for what in dict.fromkeys(what for own in facts for what in own.beside):
+        title += f"; in no set: {_range([own.beside.get(what, 0) for own in facts])} {what}"
     table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
                   title=title, title_justify="left")  # fmt: skip
     for (at, name), arrays in arrays_of([found]).items():
@@ -200,9 +212,11 @@ def prepare_here(
         console.say("dry run: nothing was written; a dry run on the unpacked folder names the cases")
         return ExitCode.DONE
     if dry_run:
-        jobs, there = plan_cases(source, folder, about, count, skip_broken=skip_broken)
+        jobs, there, not_read = plan_cases(source, folder, about, count, skip_broken=skip_broken)
         console.say(f"{source}: {len(jobs) + len(there)} cases, {len(there)} of them complete in {folder}")
         console.say("would be prepared: " + (first_of([job.case for job in jobs], SHOWN) or "nothing"))
+        for words in not_read:
+            console.say(words)
         console.say("dry run: nothing was written")
         return ExitCode.DONE
     with ExitStack() as held:

@@ -35,10 +35,11 @@ BACKGROUND = re.compile(
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
 NO_FIELDS = re.compile(
-    r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$"
-    r"|(.*(mat|part|elem\w*|node|region|cell|point))?[_ ]?(Ids?|numbers?)$)", re.I
+    r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$|(gmsh|nastran|medit|tetgen|avsucd|cell_sets):"
+    r"|(point|cell)_tags$|STLSolidLabeling$"
+    r"|(.*(mat|part|elem\w*|node|region|cell|point|object|block|entity))?[_ ]?(Ids?|numbers?)$)", re.I
 )  # fmt: skip
-"""Arrays that number things, or belong to the picture."""
+"""Arrays that number things, as formats keep books of them, or belong to the picture."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
 
@@ -67,6 +68,8 @@ class _Set:
     fields: dict[str, ArrayFacts]
     others: dict[str, ArrayFacts]
     """Fields of the same meshes that are only at the other place: at points, or at cells."""
+    round_it: list[str]
+    """Patches that are not taken, by their names those of the surroundings."""
     values: str = ""
     """The tables with a row for each of them."""
 
@@ -177,7 +180,8 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             name = _set_name(kind, template, found)
             table, place = survey.values.get(template, ("", ""))
             values = table if place == ("points" if kind == "points" else at) else ""
-            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values))
+            found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values,
+                              round_it=[own for own in chosen if own not in wanted]))  # fmt: skip
     return found
 
 
@@ -231,7 +235,8 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         lines.append(f"    {keys({'values': own.values})}      # a row for each of the {own.at}")
     lines += [f"    kind: {own.kind}", f"    at: {own.at}"]
     if own.patches:
-        lines.append(f"    {keys({'patches': own.patches})}")
+        left = f"      # not {', '.join(own.round_it)}: by their names what is round it" if own.round_it else ""
+        lines.append(f"    {keys({'patches': own.patches})}{left}")
     surface = next((other.name for other in sets if other.kind == "surface"), None)
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
@@ -306,6 +311,10 @@ def _step(survey: Survey) -> list[str]:
     each = (
         "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
     )
+    if survey.grouping.steps:
+        guess = "# Steps in time, by a guess: the files differ in a number alone. Take this line in if they are:"
+        pieces = "# If they are pieces of one mesh, write {piece} in place of {step} in the path."
+        return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), guess, f"# {each}", pieces]
     return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), each]
 
 

@@ -2,16 +2,20 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shlex import quote
 
 from noether.common.errors import RequestError
+from noether.common.numbers import first_of
 from noether.common.suggest import nearest
 from noether.core.data.shared_work import surviving_map
-from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, Step
-from noether.physics.cases.mesh_blocks import chosen, read_times
+from noether.physics.cases import openfoam
+from noether.physics.cases.case_map import CASE, PIECE, STEP, AtTime, CaseMap, Step
+from noether.physics.cases.mesh_blocks import SUFFIXES, chosen, read_times
 
 NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 Files = dict[str, Path]
@@ -19,10 +23,10 @@ Files = dict[str, Path]
 
 
 def list_files(root: Path) -> list[str]:
-    """Every file under the folder, relative to it, sorted; an OpenFOAM mesh (constant/polyMesh) is one entry.
+    """Return every file under the folder, relative to it, sorted; a mesh of OpenFOAM (constant/polyMesh) is one entry.
 
     Links to folders are followed: a selection of cases may be made of them. Hidden folders are left out, and so are
-    the folders of failed cases of OpenFOAM. RequestError: there is no such folder.
+    the folders of failed cases of OpenFOAM, and those of processors. RequestError: there is no such folder.
     """
     if not root.is_dir():
         folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
@@ -45,9 +49,10 @@ def list_files(root: Path) -> list[str]:
             # A link to a folder that holds it would never end.
             and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
         )  # fmt: skip
-        if os.path.basename(here) == "constant" and "polyMesh" in names:
-            names.remove("polyMesh")
-            found.append(os.path.join(here, "polyMesh"))
+        if "system" in names:  # a case of OpenFOAM
+            names[:] = [name for name in names if not openfoam.PROCESSOR.match(name)]
+            found += [os.path.relpath(path, root) for path in openfoam.meshes_in(Path(folder))]
+        names[:] = [name for name in names if name != openfoam.MESH]
         found += [os.path.normpath(os.path.join(here, name)) for name in files if not name.startswith(".")]
     return sorted(found)
 
@@ -55,12 +60,12 @@ def list_files(root: Path) -> list[str]:
 def pattern_of(template: str) -> re.Pattern[str]:
     """The template as a pattern over relative paths.
 
-    {case} is the same everywhere, and so is {step}, a number; * stands for anything within a name, **/ for any folders.
+    {case} is the same everywhere, and so is {step}, a number; * and {piece} stand for anything within a name, **/ for
+    any folders.
     """
     parts, named = [], {CASE: "(?P<case>[^/]+)", STEP: f"(?P<step>{NUMBER})"}
-    for piece in re.split(
-        r"(\{case\}|\{step\}|\*\*/|\*)", os.path.normpath(template) if "**" not in template else template
-    ):
+    path = (os.path.normpath(template) if "**" not in template else template).replace(PIECE, "*")
+    for piece in re.split(r"(\{case\}|\{step\}|\*\*/|\*)", path):
         if piece in (CASE, STEP):
             parts.append(named[piece])
             named[piece] = f"(?P={piece[1:-1]})"
@@ -83,10 +88,17 @@ def match_template(template: str, files: Iterable[str]) -> dict[str, dict[float 
     return {case: dict(sorted(own.items(), key=lambda item: item[0] or 0.0)) for case, own in found.items()}
 
 
+def files_of(template: str, files: Iterable[str]) -> set[str]:
+    """Return the files that fit a template."""
+    pattern = pattern_of(template)
+    return {file for file in files if pattern.match(file)}
+
+
 def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float | None, Path]]]:
     """The file of each step of each set of each case: {case: {set: {step: path}}}, as `match_template` names steps.
 
-    RequestError: the folder is missing, no file fits, or several files fit one step of one set of one case.
+    Of several pieces the first stands for all. RequestError: the folder is missing, no file fits, several files fit one
+    step of one set of one case, or files that are steps by a guess are not said to be.
     """
     files = list_files(root)
     cases: dict[str, dict[str, dict[float | None, Path]]] = {}
@@ -99,15 +111,26 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
                 expected="a path with {case} where the case's name stands",
                 fix=f"file: '{{case}}/{own.file}'",
             )
-        for case, steps in match_template(own.file, files).items():
+        matched = match_template(own.file, files)
+        if "step" not in about.model_fields_set and any(len(steps) > 1 for steps in matched.values()):
+            case = next(case for case, steps in matched.items() if len(steps) > 1)
+            listed = [paths[0] for paths in matched[case].values()]
+            raise RequestError(
+                "step-not-said",
+                f"the files of the set {name} differ in a number, and the map does not say what it is",
+                seen=f"{len(listed)} files in case {case}: {first_of(listed, 3)}",
+                expected="`step`, if they are steps in time; {piece} in the path, if they are pieces of one mesh",
+                fix=f"step: last      (or each, or {{time: T}}; or file: '{own.file.replace(STEP, PIECE)}')",
+            )
+        for case, steps in matched.items():
             for paths in steps.values():
-                if len(paths) > 1:
+                if len(paths) > 1 and PIECE not in own.file:
                     raise RequestError(
                         "ambiguous-set-file",
                         f"several files match the set {name} of case {case}",
                         seen=", ".join(paths[:4]),
                         expected=f"one file that fits {own.file}",
-                        fix="{step} in its path, where the files are steps in time",
+                        fix="{step} in its path, if the files are steps in time; {piece}, if they are one mesh",
                     )
             cases.setdefault(case, {})[name] = {step: root / paths[0] for step, paths in steps.items()}
     if not cases:
@@ -119,6 +142,28 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
             fix=f"noether data inspect {quote(str(root))}      (writes a map of what is there)",
         )
     return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
+
+
+def pieces_of(root: Path, template: str, case: str, path: Path) -> list[Path]:
+    """Return the files that are one mesh with a case's file of a set, which has this template."""
+    if PIECE not in template:
+        return [path]
+    beside = sorted((os.path.relpath(file, root) for file in path.parent.iterdir()), key=natural)
+    steps = match_template(template.replace(CASE, case), beside)[""]
+    return [root / file for files in steps.values() if os.path.relpath(path, root) in files for file in files]
+
+
+def leftovers(files: Iterable[str], taken: AbstractSet[str]) -> list[str]:
+    """Say which of the files are not read: the meshes by their names, the others by the ends of these.
+
+    taken: files, and folders of which all is.
+    """
+    left = [file for file in files if taken.isdisjoint({file, *map(str, PurePosixPath(file).parents)} - {"."})]
+    meshes = [file for file in left if file.lower().endswith((*SUFFIXES, f"/{openfoam.MESH}"))]
+    others = Counter(os.path.splitext(file)[1] or "without a suffix" for file in left if file not in set(meshes))
+    said = [f"not read: {len(meshes):,} mesh{'es' * (len(meshes) > 1)}: {first_of(meshes, 8)}"] if meshes else []
+    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(8))
+    return said + ([f"not read: {others.total():,} other files: {kinds}"] if others else [])
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from noether.common.errors import RequestError
 from noether.core.tasks.angles import Period, as_pair
+from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, invariant, turned
-from noether.physics.cases.layout import run_of, step_of
+from noether.physics.cases.layout import pieces_of, run_of, step_of
 from noether.physics.cases.mesh_blocks import files_behind, unreadable
 from noether.physics.cases.mesh_source import Arrays, RawSet, read_set, refuse_array
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
@@ -23,7 +24,7 @@ from noether.physics.cases.tables import case_number
 
 SHOWN = 20
 GOES_ON = "--skip-broken      (goes on without such cases, and names them)"
-XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu")
+XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu", ".pvtp")
 LONGEST = 1_000_000  # bytes of a header; where numbers stand among the names, as in a file of text, of the whole file
 END, NUMBERS = b"</VTKFile>", b"<AppendedData"
 PLACES = {"CellData": "cells", "PCellData": "cells", "PointData": "points", "PPointData": "points"}
@@ -157,12 +158,17 @@ class CaseJob:
             own.pop("unit", None)
             own.pop("scaling", None)
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
-        for name, path in sorted(self.files.items()):
+        for name in sorted(self.files):
             table = self.values(name)
-            for file in [*files_behind(path), *([table] if table and table.is_file() else [])]:
+            behind = [file for own in self.pieces(name) for file in files_behind(own)]
+            for file in [*behind, *([table] if table and table.is_file() else [])]:
                 stat = file.stat()
                 digest.update(f"{name} {os.path.relpath(file, self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()
+
+    def pieces(self, name: str) -> list[Path]:
+        """The files of a set: one, or the pieces of its mesh."""
+        return pieces_of(self.root, self.about.sets[name].file, run_of(self.about, self.case), self.files[name])
 
     def values(self, name: str) -> Path | None:
         """The table of a set's values, where the map names one."""
@@ -174,8 +180,9 @@ class CaseJob:
         yield from refusals(partial(refuse_missing_sets, self))
         for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
             yield from refusals(partial(_number, self, name, described))
-        for name, path in self.files.items():
-            yield from header_problems(path, self.about.sets[name])
+        for name in self.files:
+            for path in self.pieces(name):
+                yield from header_problems(path, self.about.sets[name])
 
     def make(self) -> dict[str, Any]:
         """Makes the case, and returns what its `case.json` says.
@@ -187,12 +194,14 @@ class CaseJob:
         parameters, outputs = numbers_of(self)
         factors = {**self.about.constants, **parameters}
         sets: dict[str, Any] = {}
+        left: dict[str, list[dict[tuple[str, str], int]]] = {}
         forces: dict[str, list[float]] = {}
         surfaces: dict[str, np.ndarray] = {}
         # Surfaces first: the sets around them are given the distance to them.
         with case_writer(self.out, self.case) as folder:
             for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
-                raw = read_set(self.files[name], own, step_of(self.about, self.case), self.values(name))
+                raw = self._read(name)
+                left.setdefault(own.file, []).append(raw.left)
                 if own.kind == "surface":
                     surfaces[name] = turned(self.about.rotation, self.about.metres)(np.asarray(raw.points, np.float64))
                     _check_size(self, name, surfaces[name])
@@ -204,14 +213,34 @@ class CaseJob:
                 sets[name], _ = write_set(folder, self.case, name, columns, len(raw.points), own.most_points)
                 sets[name]["parts"] = raw.parts
             made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
-                    "forces": forces, "sets": sets}  # fmt: skip
+                    "forces": forces, "sets": sets, "left": _left_of_files(left),
+                    "elsewhere": sorted(filter(None, map(openfoam.elsewhere, set(self.files.values()))))}  # fmt: skip
             return write_case_file(folder, made)
+
+    def _read(self, name: str) -> RawSet:
+        path = self.files[name]
+        try:
+            step = step_of(self.about, self.case)
+            return read_set(path, self.about.sets[name], step, self.values(name), self.pieces(name))
+        except RequestError as error:
+            if not (hint := openfoam.elsewhere(path)):
+                raise
+            raise RequestError(**error.parts | {"fix": f"{hint}\n{error.fix}".strip()}) from None
 
     def _numbers_or_refusal(self) -> Any:
         try:
             return numbers_of(self)
         except RequestError as error:
             return error.seen
+
+
+def _left_of_files(left: dict[str, list[dict[tuple[str, str], int]]]) -> list[tuple[str, str, str, int]]:
+    """Return what no set takes of the files, by the paths of the map: [(path, what, block, how much)]."""
+    return [
+        (file, what, block, min(own[block, what] for own in each))
+        for file, each in left.items()
+        for block, what in sorted(set.intersection(*map(set, each)))
+    ]
 
 
 def refuse_missing_sets(job: CaseJob) -> None:

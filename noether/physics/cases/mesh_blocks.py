@@ -1,47 +1,56 @@
 """The meshes of a file, at one of its steps, in any format that VTK, meshio or noether reads."""
 
 import contextlib
-import io
+import json
 import math
 import mmap
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 
 from noether.common.errors import RequestError, one_line
+from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import AtTime, Step
+from noether.physics.cases.cells import Block
+from noether.physics.cases.decks import DECKS, MED_STEP, read_by_meshio
 from noether.physics.cases.frd import FrdFile
-from noether.physics.cases.mesh_files import import_pyvista, output_of, raising_what_vtk_says
+from noether.physics.cases.mesh_files import Unfit, import_pyvista, output_of, raising_what_vtk_says
 from noether.physics.cases.tables import is_cloud, read_cloud
 
 SHAPES = (".stl", ".obj", ".ply")
-VTK_SUFFIXES = (
-    ".vtp", ".vtu", ".vtm", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", ".pvtu", ".pvd", ".series", ".exo", ".ex2",
-    *SHAPES, ".case", ".encas", ".cgns", ".foam", ".plt", ".tec",
+EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
+BARE = {
+    ".pvtp": ("IOParallelXML", "vtkXMLPPolyDataReader"), ".pvts": ("IOParallelXML", "vtkXMLPStructuredGridReader"),
+    **dict.fromkeys(XDMF, ("IOXdmf2", "vtkXdmfReader")),
+}  # fmt: skip
+"""VTK's readers that pyvista does not wrap, or takes for one of steps: {suffix: (module, class)}"""
+PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", *XDMF, *ENSIGHT)
+"""Files that name all that they are made of."""
+STEPS = (".pvd", ".series")
+"""Files that name a file for each step, of which some may be gone."""
+SUFFIXES = (
+    *PIECES, *STEPS, ".vtp", ".vtu", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", *EXODUS, *SHAPES, ".cgns", ".foam",
+    ".plt", ".tec", *DECKS, ".med", ".frd", ".npz",
 )  # fmt: skip
-DECKS = (".msh", ".inp", ".bdf", ".nas")
-"""Meshes that solvers read: they count only where no results lie beside them."""
-MESHIO_SUFFIXES = (*DECKS, ".med", ".xdmf")
-SUFFIXES = (*VTK_SUFFIXES, *MESHIO_SUFFIXES, ".frd", ".npz")
-LISTS = (".pvd", ".series", ".vtm", ".pvtu", ".xdmf")
-NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([\w./-]+\.h(?:5|df5?)):/""")
-MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
+NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([^<>"'\n:]+?\.h(?:5|df5?)):/""")
+OF_ENSIGHT = re.compile(r"^\s*(?:model|measured|match|boundary|rigid_body|[a-z ]+ per [a-z ]+):(.*)$", re.M | re.I)
+OF_PLY = {
+    *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "vertex_indices", "vertex_index"),
+    *("u", "v", "s", "t", "texture_u", "texture_v"),
+}
+SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
 TECPLOT = (".plt", ".tec", ".dat")
 FIRST_WORDS = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
 ZONE_OR_TIME = re.compile(rb"^[ \t]*ZONE\b|\bSOLUTIONTIME[ \t]*=[ \t]*([-+.\dED]+)", re.MULTILINE | re.IGNORECASE)
-
-
-class Block(NamedTuple):
-    """One mesh of a file, by the name of its block or patch ("" where a file has only one)."""
-
-    name: str
-    mesh: Any
 
 
 class _Opened(NamedTuple):
@@ -74,7 +83,7 @@ def read_times_and_blocks(
     with _refusing(path):
         opened = _opened(path, arrays, coordinates)
         mesh = opened.mesh(chosen(opened.times, step, path))
-    blocks = [block for block in _blocks(mesh, "") if block.mesh.n_points]
+    blocks = [block for block in _blocks(mesh, "") if block.whole.n_points]
     if not blocks:
         raise RequestError(
             "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
@@ -83,20 +92,32 @@ def read_times_and_blocks(
 
 
 def files_behind(path: Path, depth: int = 2) -> list[Path]:
-    """The files that a mesh is made of: the folder of an OpenFOAM case, a list and the files that it names, or one.
+    """Return the files that a mesh is made of: the folder of an OpenFOAM case, a list and the files it names, or one.
 
     depth: of lists that name lists, as a .vtm.series does.
     """
-    if path.name == "polyMesh":  # the fields lie beside it
-        return sorted(path.parent.parent.rglob("*"))
-    if path.suffix.lower() not in LISTS or not depth:
+    if path.name == openfoam.MESH:  # the fields lie beside it
+        return sorted(openfoam.folder_of(path).rglob("*"))
+    if path.suffix.lower() not in (*PIECES, *STEPS) or not depth:
         return [path]
     return [path, *(behind for file in _named_in(path) if file.is_file() for behind in files_behind(file, depth - 1))]
 
 
+def read_with(path: Path) -> list[Path]:
+    """Return what `files_behind` does; of a case of OpenFOAM its folder."""
+    return [openfoam.folder_of(path)] if path.name == openfoam.MESH else files_behind(path)
+
+
 def _named_in(path: Path) -> list[Path]:
-    found = NAMED.findall(path.read_text(errors="replace"))
-    return sorted({path.parent / name for names in found for name in names if name})
+    text = path.read_text(errors="replace")
+    if path.suffix.lower() not in ENSIGHT:
+        return sorted({path.parent / name.strip() for names in NAMED.findall(text) for name in names if name})
+    found: set[Path] = set()
+    for rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
+        words = [word for word in shlex.split(rest) if word != "change_coords_only"]
+        pattern = re.sub(r"\*+", "*", words[-1])
+        found |= set(path.parent.glob(pattern)) or {path.parent / words[-1]}
+    return sorted(found)
 
 
 def is_mesh_inside(path: Path) -> bool:
@@ -128,14 +149,15 @@ def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Refuses a file that is not there, of an unknown format, or on whose bytes a reader fails."""
-    if not path.exists() or (path.name != "polyMesh" and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
+    """Refuse a file that is not there, of an unknown format, or on whose bytes a reader fails."""
+    if not path.exists() or (path.name != openfoam.MESH and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
         raise RequestError(
             "case-file-unreadable",
             f"{path} cannot be read",
             seen=seen,
             expected=", ".join((*SUFFIXES, *BY_CONTENT)) + " or constant/polyMesh",
+            fix=openfoam.line_for(path),
         )
     try:
         yield
@@ -146,9 +168,18 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: BaseException) -> RequestError:
-    """The refusal of a file of which a reader says what is wrong."""
+    """Return the refusal of a file: in noether's words, or with those of the library that reads it, which is named."""
+    suffix = path.suffix.lower()
+    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
+    hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
+    if suffix == ".msh":
+        hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
     return RequestError(
-        "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected="a complete file"
+        "case-file-unreadable",
+        f"{path} cannot be read",
+        seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
+        expected="a complete file",
+        fix=hint if reader else "",
     )
 
 
@@ -159,6 +190,10 @@ def _head(path: Path, size: int) -> bytes:
 
 def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[str] = ()) -> _Opened:
     suffix = path.suffix.lower()
+    if suffix in PIECES and (gone := [own for own in _named_in(path) if not own.is_file()]):
+        raise Unfit(f"it names {gone[0].name}, which is not there")  # VTK would read the others.
+    if suffix in STEPS:
+        return _opened_by_steps(path, arrays)
     if suffix == ".npz":
         return _Opened([], lambda place: _from_arrays(path))
     if suffix == ".csv":
@@ -166,69 +201,83 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
     if suffix == ".frd":
         results = FrdFile(path)
         return _Opened(results.times, results.mesh)
+    if suffix == ".stl":
+        return _Opened([], lambda place: _by_solids(path))
     if suffix in TECPLOT and set(zones := times_of_zones(path)) - {None}:
         return _opened_by_zones(path, zones)
-    return _opened_by_meshio(path) if _is_for_meshio(path) else _opened_by_vtk(path, arrays)
+    if suffix in (*DECKS, ".med") or (suffix == ".ply" and _has_own_values(path)):
+        return _opened_by_meshio(path)
+    return _opened_by_vtk(path, arrays)
 
 
 def _vtk_reader(path: Path) -> Any:
     """The reader of a file by VTK, which has read the file's header. Raises what is wrong with it."""
-    pyvista = import_pyvista()
-    if path.suffix in (".exo", ".ex2") and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
-        raise ValueError("neither netCDF nor HDF5")  # The library of Exodus prints a page.
-    if path.suffix == ".xdmf" and (gone := [file.name for file in _named_in(path) if not file.is_file()]):
-        raise ValueError(f"it names {gone[0]}, which is not there")  # The library of XDMF prints a page, too.
+    pyvista, suffix = import_pyvista(), path.suffix.lower()
+    if suffix in EXODUS and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
+        raise Unfit("neither netCDF nor HDF5")  # The library of Exodus prints a page.
     with raising_what_vtk_says():
         # VTK finds a case's folder by the file that every case has.
-        if path.name == "polyMesh":
-            reader = pyvista.OpenFOAMReader(path.parent.parent / "system/controlDict")
-        elif path.suffix.lower() in TECPLOT:
+        if path.name == openfoam.MESH:
+            reader = pyvista.OpenFOAMReader(openfoam.folder_of(path) / "system/controlDict")
+        elif suffix in BARE:
+            ElementTree.parse(path)  # The library of XDMF prints what is wrong.
+            module, name = BARE[suffix]
+            reader = SimpleNamespace(reader=getattr(import_module(f"vtkmodules.vtk{module}"), name)())
+            reader.reader.SetFileName(str(path))
+        elif suffix in TECPLOT:
             if _head(path, 4) == b"#!TD":
-                raise ValueError("a binary file of Tecplot, which only Tecplot reads")
+                raise Unfit("a binary file of Tecplot, which only Tecplot reads")
             reader = pyvista.TecplotReader(path)
         else:
-            reader = pyvista.get_reader(path)
+            reader = pyvista.get_reader(path, force_ext=suffix)
         if isinstance(reader, pyvista.OpenFOAMReader):
             reader.cell_to_point_creation = False
             reader.enable_all_patch_arrays()
         if hasattr(reader.reader, "SetApplyDisplacements"):
             reader.reader.SetApplyDisplacements(False)  # else VTK gives the positions of the deformed body
-        if isinstance(reader, pyvista.XdmfReader) and reader.number_grids > 1:
+        reader.reader.UpdateInformation()
+        if suffix in XDMF and reader.reader.GetNumberOfGrids() > 1:
             reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
-        if not _is_list(reader):
             reader.reader.UpdateInformation()
     return reader
 
 
-def _is_list(reader: Any) -> bool:
-    """Whether a reader is pyvista's own of a list of files, which it reads in Python."""
-    pyvista = import_pyvista()
-    return isinstance(reader, pyvista.PVDReader | pyvista.SeriesReader)
-
-
-def _times(reader: Any) -> list[float]:
+def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
     from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline as Pipeline
 
-    if _is_list(reader):
-        return list(reader.time_values)
-    about = reader.reader.GetOutputInformation(0)
-    return list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
-
-
-def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
     reader = _vtk_reader(path)
-    times = _times(reader)
+    about = reader.reader.GetOutputInformation(0)
+    times = list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
 
     def mesh(place: int) -> Any:
-        time = times[place] if times else None
-        if _is_list(reader):
-            reader.set_active_time_value(time)
-            with raising_what_vtk_says():
-                return reader.read()
         if arrays is not None:
             _choose_arrays(reader, arrays)
-        return output_of(reader, time)
+        found = output_of(reader, times[place] if times else None)
+        return found[path.parent.name] if openfoam.is_region(path) else found
 
+    return _Opened(times, mesh)
+
+
+def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
+    """Open ParaView's list of the files of each step: .pvd (XML) or .series (JSON)."""
+    steps: dict[float, list[str]] = {}
+    if path.suffix.lower() == ".pvd":
+        listed = [(own.get("timestep") or 0, own.attrib["file"]) for own in ElementTree.parse(path).iter("DataSet")]
+    else:
+        listed = [(own["time"], own["name"]) for own in json.loads(path.read_text())["files"]]
+    for time, name in listed:
+        steps.setdefault(float(time), []).append(name)
+
+    def mesh(place: int) -> Any:
+        own = import_pyvista().MultiBlock()
+        for name in steps[times[place]]:
+            if not (file := path.parent / name).is_file():
+                raise Unfit(f"it names {name}, which is not there")
+            opened = _opened(file, arrays)
+            own.append(opened.mesh(len(opened.times) - 1))
+        return own
+
+    times = sorted(steps)
     return _Opened(times, mesh)
 
 
@@ -249,17 +298,8 @@ def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
     return _Opened(times, mesh)
 
 
-def _is_for_meshio(path: Path) -> bool:
-    """meshio reads what VTK does not; of XDMF, whose steps it does not read, the files without."""
-    if path.suffix.lower() == ".xdmf":
-        grids = ElementTree.parse(path).iter("Grid")
-        return not any(grid.get("CollectionType") == "Temporal" for grid in grids)
-    return path.suffix.lower() in MESHIO_SUFFIXES
-
-
 def _opened_by_meshio(path: Path) -> _Opened:
-    found = _by_meshio(path)
-    found.cell_sets, found.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+    found = read_by_meshio(path)
     times = _times_in_names(found)
 
     def mesh(place: int) -> Any:
@@ -274,15 +314,30 @@ def _opened_by_meshio(path: Path) -> _Opened:
     return _Opened(times, mesh)
 
 
-def _by_meshio(path: Path) -> Any:
-    """meshio ends the program on files that it cannot read."""
-    import meshio
+def _has_own_values(path: Path) -> bool:
+    """Whether a .ply has properties that VTK drops: it keeps positions, normals, colours and texture coordinates."""
+    head = _head(path, 65_536).partition(b"end_header")[0].split(b"\n")
+    return bool({line.split()[-1].decode() for line in head if line.startswith(b"property")} - OF_PLY)
 
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        try:
-            return meshio.read(path)
-        except SystemExit:
-            raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
+
+def _by_solids(path: Path) -> Any:
+    """Read an .stl; of several solids each is a block by its name, which a file in text has."""
+    pyvista = import_pyvista()
+    reader = pyvista.STLReader(path)
+    reader.reader.ScalarTagsOn()
+    mesh = output_of(reader)
+    names = (reader.reader.GetHeader() or "").split("\n")
+    labels = np.asarray(mesh.cell_data[SOLIDS], int) if SOLIDS in mesh.cell_data else np.zeros(mesh.n_cells, int)
+    mesh.clear_data()
+    if len(parts := np.unique(labels)) < 2:
+        return mesh
+    solids = pyvista.MultiBlock()
+    for part in parts:
+        name = names[part].strip() or f"solid_{part}"
+        own = mesh.extract_cells(labels == part).extract_surface(False, False, algorithm="dataset_surface")
+        own.clear_data()
+        solids.append(own, name if name not in names[:part] else f"{name}_{part}")
+    return solids
 
 
 def _times_in_names(mesh: Any) -> list[float]:
@@ -320,18 +375,10 @@ def _blocks(mesh: Any, name: str) -> Iterator[Block]:
         if hasattr(mesh, "dimensions"):  # images and grids whose cells follow from their points
             mesh = mesh.cast_to_unstructured_grid()
         if mesh is not None:
-            yield Block(name, mesh)
+            yield Block.of(name, mesh)
         return
     for index in range(mesh.n_blocks):
         yield from _blocks(mesh[index], mesh.get_block_name(index) or f"block_{index}")
-
-
-def is_surface(mesh: Any) -> bool:
-    """Whether a mesh is made of faces: PolyData with polygons, or a grid whose cells are all flat."""
-    if hasattr(mesh, "n_strips"):
-        return bool(mesh.GetNumberOfPolys() or mesh.n_strips)
-    kinds = set(np.unique(mesh.celltypes).tolist()) if hasattr(mesh, "celltypes") else {12}
-    return bool(kinds) and kinds <= {5, 6, 7, 8, 9, 22, 23, 28}
 
 
 def begins_as_tecplot(head: bytes) -> bool:

@@ -5,26 +5,22 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noether.common.errors import RequestError
-from noether.physics.cases.case_map import FieldMap, SetMap, Step
-from noether.physics.cases.mesh_blocks import BY_CONTENT, SUFFIXES, Block, is_surface, read_blocks
-from noether.physics.cases.mesh_files import (
-    MESH_SUFFIXES,
-    MeshFile,
-    import_pyvista,
-    mesh_file_of,
-    read_mesh,
-    to_numpy,
-    unreadable,
-)
+from noether.physics.cases import openfoam
+from noether.physics.cases.case_map import FieldMap, SetKind, SetMap, Step
+from noether.physics.cases.cells import DIMENSIONS, Block, flat_cells, polygons
+from noether.physics.cases.mesh_blocks import read_blocks
+from noether.physics.cases.mesh_files import import_pyvista
 from noether.physics.cases.surface_mesh import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.physics.cases.tables import add_values
 
@@ -51,7 +47,8 @@ class RawSet:
     """A set of points as a file has it: positions (N, 3) and arrays with a row for each, in the file's axes and units.
 
     normals (N, 3) are unit vectors, area (N,) and cell_volume (N,) in the file's length squared and cubed; part (N,)
-    counts in `parts`. What the file does not have is None.
+    counts in `parts`. What the file does not have is None. left: what of the file's blocks is not in the set, and how
+    much of it: {(block, "faces"): 12}.
     """
 
     points: np.ndarray
@@ -61,17 +58,38 @@ class RawSet:
     cell_volume: np.ndarray | None = None
     part: np.ndarray | None = None
     parts: list[str] = field(default_factory=list)
+    left: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None = None) -> RawSet:
-    """Reads one set of a case's points with the fields of the map, at a step; `values`: a table of more arrays.
+@dataclass(frozen=True)
+class MeshFile:
+    """What of a file shows a shape: points (N, 3), faces by corners (triangles, quads), arrays with a row per point.
+
+    Read `at` cells, these are the centres of its cells, without faces.
+    """
+
+    points: NDArray[np.float64]
+    triangles: NDArray[np.int64]
+    quads: NDArray[np.int64]
+    values: dict[str, np.ndarray]
+
+
+def read_set(
+    path: Path, about: SetMap, step: Step = "last", values: Path | None = None, pieces: Sequence[Path] = ()
+) -> RawSet:
+    """Read one set of a case's points with the fields of the map, at a step.
+
+    values: a table of more arrays; pieces: the files of which `path` is the first, if the map joins several.
 
     RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
     """
     wanted = {own.array for own in about.fields.values()}
-    blocks = [block for block in read_blocks(path, wanted, step, about.coordinates) if _is_wanted(block, about)]
+    every = [block for own in pieces or [path] for block in read_blocks(own, wanted, step, about.coordinates)]
+    blocks = [block for block in every if _is_wanted(block, about)]
+    if about.kind == "surface" and not blocks and not about.patches:  # the skin of a volume
+        blocks = [block for block in every if DIMENSIONS["surface"] in block.dimensions]
     if not blocks:
-        names = [block.name for block in read_blocks(path, set(), step, about.coordinates)]
+        names = [block.name for block in every]
         raise RequestError(
             "no-mesh-for-set",
             f"{path} has no mesh for this set",
@@ -80,10 +98,10 @@ def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None
         )
     if values is not None:
         for block in blocks:
-            add_values(block.mesh, "points" if about.kind == "points" else about.at, values)
-    pieces = [_surface_set(path, block, about) if about.kind == "surface" else _point_set(path, block, about)
-              for block in blocks]  # fmt: skip
-    whole = pieces[0] if len(pieces) == 1 else _joined(pieces)
+            add_values(block.whole, "points" if about.kind == "points" else about.at, values)
+    read = _surface_set if about.kind == "surface" else _point_set
+    parts = [read(path, block, about) for block in blocks]
+    whole = parts[0] if len(parts) == 1 else _joined(parts)
     if not len(whole.points):
         where = ", ".join(block.name for block in blocks if block.name)
         raise RequestError(
@@ -94,10 +112,20 @@ def read_set(path: Path, about: SetMap, step: Step = "last", values: Path | None
         )
     if len(blocks) > 1 or blocks[0].name:
         whole.parts = [block.name for block in blocks]
-        whole.part = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(piece.points) for piece in pieces])
+        whole.part = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(own.points) for own in parts])
     if whole.normals is not None and _turn_over(path, whole, about):
         whole.normals = -whole.normals
+    whole.left = _left_of(every, blocks, about.kind)
     return whole
+
+
+def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> dict[tuple[str, str], int]:
+    """Return what of every block is not in a set, which takes some: {(block, what): how much}."""
+    left = Counter[tuple[str, str]]()
+    for block in every:
+        own = block.beside(kind if any(block is other for other in taken) else None)
+        left.update({(block.name, what): count for what, count in own.items()})
+    return dict(left)
 
 
 def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
@@ -112,7 +140,13 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
         ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, errors="replace")
         if ended.returncode or not result.is_file():
             said = " ".join(ended.stderr.split())[-120:]
-            raise unreadable(path, f"VTK's reader crashed (exit code {ended.returncode}) {said}".strip())
+            raise RequestError(
+                "mesh-unreadable",
+                f"{path} cannot be read as a mesh",
+                seen=f"its reader crashed (exit code {ended.returncode}) {said}"[:200].strip(),
+                expected="a complete file",
+                fix=f"open {path.name} in ParaView, and export the mesh again",
+            )
         with result.open("rb") as file:
             read: MeshFile | RequestError = pickle.load(file)
     if isinstance(read, RequestError):
@@ -132,24 +166,50 @@ def main(path: str, result: str, part: str) -> None:
 
 
 def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
-    """Reads what of a mesh of any format shows a shape, at its last step. RequestError as `read_mesh`, `whole_mesh`."""
-    suffix, at_cells = path.suffix.lower(), part.at == "cells"
-    if suffix in (*SUFFIXES, *BY_CONTENT) and suffix not in MESH_SUFFIXES:
-        return mesh_file_of(path, whole_mesh(path, part), at_cells=at_cells)
-    return read_mesh(path, at_cells=at_cells)
+    """Read what of a mesh of any format shows a shape, at its last step.
+
+    Faces are triangles and quadrilaterals; those of more corners become triangles. Arrays that are not numbers, or
+    have no row for each point, are left out. RequestError: as `whole_mesh`, or its points or faces are not usable.
+    """
+    mesh = whole_mesh(path, part)
+    if part.at == "cells":
+        mesh = mesh.cell_centers()
+    points = np.asarray(mesh.points, np.float64)
+    if not np.isfinite(points).all():
+        raise RequestError(
+            "mesh-points-not-finite",
+            f"{path} holds points that are not finite",
+            seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
+            expected="numbers",
+        )
+    triangles, quads = _faces(path, mesh) if part.at == "faces" else (np.empty((0, 3), int), np.empty((0, 4), int))
+    values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
+    fitting = {name: own for name, own in values.items() if own.dtype.kind in "fiub" and len(own) == len(points)}
+    return MeshFile(points, triangles, quads, fitting)
+
+
+def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return triangles (T, 3) and quadrilaterals (Q, 4) of the points of a mesh."""
+    block = Block("", mesh)
+    if DIMENSIONS["surface"] not in block.dimensions:
+        return np.empty((0, 3), int), np.empty((0, 4), int)
+    corners, offsets = _polygons(path, block)[1:]
+    sizes, starts = np.diff(offsets), offsets[:-1]
+    triangles, quads = (corners[starts[sizes == n][:, None] + np.arange(n)] for n in (3, 4))
+    larger = [corners[start : start + size] for start, size in zip(starts, sizes, strict=True) if size > 4]
+    fans = [np.stack([np.full(len(own) - 2, own[0]), own[1:-1], own[2:]], axis=-1) for own in larger]
+    return np.concatenate([triangles, *fans]).astype(np.int64), quads.astype(np.int64)
 
 
 def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
-    """Returns the mesh of a file of any format, at its last step; of several blocks those that are meant, as one.
+    """Return the mesh of a file of any format, at its last step; of several blocks those that are meant, as one.
 
     RequestError: as `read_blocks`, or none of its blocks is meant.
     """
-    if path.suffix.lower() in MESH_SUFFIXES:
-        return import_pyvista().read(path)
     blocks = read_blocks(path, coordinates=part.coordinates)
     if len(blocks) == 1:
         return blocks[0].mesh
-    fits = [block for block in blocks if is_surface(block.mesh) == (part.at == "faces")]
+    fits = [block for block in blocks if (block.kind == "surface") == (part.at == "faces")]
     wanted = [block for block in blocks if _is_named(block, part.patches)] or ([] if part.patches else fits)
     if not wanted:
         kind = "surface" if part.at == "faces" else "mesh in space"
@@ -162,7 +222,8 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
         )
     if len(wanted) == 1:
         return wanted[0].mesh
-    return import_pyvista().MultiBlock({block.name: block.mesh for block in wanted}).combine(merge_points=False)
+    several = import_pyvista().MultiBlock({block.name: block.mesh for block in wanted})
+    return several.combine(merge_points=path.suffix.lower() == ".stl")  # whose reader merges those of one solid
 
 
 def _is_named(block: Block, patches: Iterable[str]) -> bool:
@@ -172,10 +233,7 @@ def _is_named(block: Block, patches: Iterable[str]) -> bool:
 def _is_wanted(block: Block, about: SetMap) -> bool:
     if about.patches:
         return _is_named(block, about.patches)
-    if about.kind == "surface":
-        return is_surface(block.mesh)
-    is_cloud = about.kind == "points" or about.at == "points"
-    return is_cloud or (block.mesh.n_cells > 0 and not is_surface(block.mesh))
+    return about.kind in ("points", block.kind)
 
 
 def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:
@@ -203,16 +261,16 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
         )
 
 
-def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
+def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
     """The map's fields (count, C) at the cells or the points of a mesh."""
-    data = {"cells": block.mesh.cell_data, "points": block.mesh.point_data}
+    data = {"cells": mesh.cell_data, "points": mesh.point_data}
     there = {
         place: {name: own[name].reshape(len(own[name]), -1).shape[1] for name in list(own)}
         for place, own in data.items()
     }
     fields = {}
     for name, own in about.fields.items():
-        refuse_array(path, name, own, at, there, block.name)
+        refuse_array(path, name, own, at, there, block)
         values = np.asarray(data[at][own.array])
         values = values[:, None] if values.ndim == 1 else values
         if values.dtype.kind not in "fiub" or len(values) != count:
@@ -227,43 +285,48 @@ def _values(path: Path, block: Block, about: SetMap, at: str, count: int) -> dic
 
 
 def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
-    mesh = block.mesh
-    if not hasattr(mesh, "n_strips"):
-        mesh = mesh.extract_surface(pass_pointid=False, pass_cellid=False, algorithm="dataset_surface")
-    elif mesh.n_strips:
-        mesh = mesh.triangulate()
-    polygons, points = mesh.GetPolys(), np.asarray(mesh.points)
-    corners, offsets = to_numpy(polygons.GetConnectivityArray()), to_numpy(polygons.GetOffsetsArray())
+    mesh, corners, offsets = _polygons(path, block)
+    points = np.asarray(mesh.points)
     if len(offsets) < 2:
         raise RequestError(
             "no-faces", f"{path} has no faces", seen=f"{len(points)} points", expected="a surface; or kind: points"
         )
-    if corners.min() < 0 or corners.max() >= len(points) or np.diff(offsets).min() < 1:
-        raise RequestError(
-            "faces-out-of-range",
-            f"{path} has a face with points that do not exist",
-            seen=f"point {corners.max()}",
-            expected=f"below {len(points)}",
-        )
     centres, vectors = polygon_geometry(points, corners, offsets)
     if about.at == "points":
         centres, vectors = points, shared_among_corners(len(points), corners, offsets, vectors)
-    fields = _values(path, Block(block.name, mesh), about, about.at, len(centres))
+    fields = _values(path, block.name, mesh, about, about.at, len(centres))
     area, normals = areas_and_normals(vectors)
     return RawSet(centres, fields, normals=normals, area=area)
 
 
+def _polygons(path: Path, block: Block) -> tuple[Any, np.ndarray, np.ndarray]:
+    try:
+        return polygons(block.cells("surface"))
+    except ValueError as error:
+        raise RequestError(
+            "faces-out-of-range", f"{path} has a face with points that do not exist", seen=str(error)
+        ) from None
+
+
 def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
-    mesh = block.mesh
+    mesh = block.cells(about.kind)
     if about.at == "points" or about.kind == "points":
         points = np.asarray(mesh.points)
-        return RawSet(points, _values(path, block, about, "points", len(points)))
-    fields = _values(path, block, about, "cells", mesh.n_cells)
+        return RawSet(points, _values(path, block.name, mesh, about, "points", len(points)))
+    fields = _values(path, block.name, mesh, about, "cells", mesh.n_cells)
     centres = np.asarray(mesh.cell_centers(vertex=False).points)
     mesh = mesh.copy(deep=False)
     mesh.clear_data()
     # VTK takes the volume of a degenerate polyhedron for a small negative number.
     volume = np.abs(np.asarray(mesh.compute_cell_sizes(length=False, area=False)["Volume"]))
+    if (flat := flat_cells(mesh, volume)).size:
+        raise RequestError(
+            "cells-without-volume",
+            f"{path} has cells without volume" + (f" in {block.name}" if block.name else ""),
+            seen=f"{flat.size:,} of {mesh.n_cells:,} cells, the first at {np.round(centres[flat[0]], 4).tolist()}",
+            expected="a volume of each cell of a volume set",
+            fix="at: points      (in the map), or take them out in ParaView",
+        )
     return RawSet(centres, fields, cell_volume=volume)
 
 
@@ -279,7 +342,7 @@ def _joined(pieces: list[RawSet]) -> RawSet:
 def _turn_over(path: Path, whole: RawSet, about: SetMap) -> bool:
     if about.normals != "outward":
         return about.normals == "flip"
-    if path.name == "polyMesh" or path.suffix == ".foam":
+    if path.name == openfoam.MESH or path.suffix == ".foam":
         return True  # OpenFOAM's patches look out of the air, into the body
     assert whole.normals is not None
     assert whole.area is not None

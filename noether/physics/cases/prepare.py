@@ -18,14 +18,16 @@ from typing import Any, Self
 import numpy as np
 
 from noether.common.errors import RequestError
+from noether.common.numbers import first_of
 from noether.common.processes import this_process, was_alive
 from noether.common.suggest import nearest
 from noether.core.data.shared_work import Progress, locked, silent, surviving_map
 from noether.physics.cars.shapenet_car import CarJob, car_jobs, shortfalls, split_cars
 from noether.physics.cases.case_map import CaseMap, SplitMap, parse_map
 from noether.physics.cases.dataset import gather, implausible, write_metadata
-from noether.physics.cases.layout import find_cases, in_order, natural, run_of
+from noether.physics.cases.layout import files_of, find_cases, in_order, leftovers, list_files, natural, run_of
 from noether.physics.cases.make_case import CaseJob, of_case, refuse_at_once, skippable
+from noether.physics.cases.mesh_blocks import read_with
 from noether.physics.cases.store import case_folder, read_case_file
 from noether.physics.cases.survey import cases_in_another_unit
 from noether.physics.cases.tables import case_key, rows_by_case
@@ -172,14 +174,15 @@ class PreparedCases:
 
 def plan_cases(
     root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
-) -> tuple[list[Job], dict[str, Any]]:
-    """Returns the cases to make, and what is there and current: {case: its case.json}.
+) -> tuple[list[Job], dict[str, Any], list[str]]:
+    """Return the cases to make, what is there and current, {case: its case.json}, and what is not read, in words.
 
     RequestError as `find_cases`, and, where broken cases are not to be skipped, `refuse_at_once`.
     """
     jobs: list[Job] = []
     there = {}
-    for job in _every_job(root, out, about, workers):
+    every = _every_job(root, out, about, workers)
+    for job in every:
         if made := _current(job):
             there[job.case] = made
         else:
@@ -187,7 +190,44 @@ def plan_cases(
     if not skip_broken:
         problems = ((job.case, error) for job in jobs for error in job.problems())
         refuse_at_once(problems, unknown_names(about, [*there, *(job.case for job in jobs)], root))
-    return jobs, there
+    return jobs, there, _unread(root, about, every)
+
+
+def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
+    """Say which files of the folder a map reads nothing of."""
+    files, taken = list_files(root) if about.reader == "meshes" else [], set[str]()
+    for job in jobs:
+        if isinstance(job, CaseJob):
+            paths = [path for name in job.files for own in job.pieces(name) for path in read_with(own)]
+            tables = [table for name in job.files if (table := job.values(name))]
+            taken.update(os.path.relpath(path, root) for path in (*paths, *tables))
+    named = [about.split.file, *(own.file for own in (*about.parameters.values(), *about.outputs.values()))]
+    lists = [own for own in (about.split.test, about.split.validation) if isinstance(own, str)]
+    for template in dict.fromkeys(filter(None, (*named, *lists))):
+        taken |= files_of(template, files)
+    return leftovers(files, taken)
+
+
+def _left_out(cases: Mapping[str, Any]) -> list[str]:
+    """Say what of the cases' files is in no set, and which results lie elsewhere, each once for all cases."""
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    blocks: dict[tuple[str, str], dict[str, None]] = {}
+    elsewhere: dict[str, list[str]] = {}
+    for case, made in cases.items():
+        for file, what, block, number in made.get("left", ()):
+            own = counts.setdefault((file, what), {})
+            own[case] = own.get(case, 0) + number
+            blocks.setdefault((file, what), {})[block] = None
+        for words in made.get("elsewhere", ()):
+            elsewhere.setdefault(words, []).append(case)
+    said = []
+    for (file, what), own in counts.items():
+        low, high = min(own.values()), max(own.values())
+        named = first_of([block for block in blocks[file, what] if block], SHOWN)
+        many = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        where = f"{file} ({named})" if named else file
+        said.append(f"in no set: {many} {what} of {where}, in {len(own)} of {len(cases)} cases")
+    return said + [f"{first_of(own, SHOWN)}: {words}" for words, own in elsewhere.items()]
 
 
 def _every_job(root: Path, out: Path, about: CaseMap, workers: int) -> Sequence[Job]:
@@ -218,7 +258,7 @@ def prepare_cases(
     """
     about = parse_map(map_text, map_name)
     # First, so that a wrong path leaves nothing behind.
-    jobs, cases = plan_cases(root, out, about, workers, skip_broken=skip_broken)
+    jobs, cases, not_read = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
         make, done, total = methodcaller("make"), PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
         progress(len(cases), total)
@@ -249,7 +289,7 @@ def prepare_cases(
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
         done.warnings = [str(skippable(error)) for error in alone.values() if not skip_broken]
-        done.warnings += implausible(metadata) + noticed
+        done.warnings += implausible(metadata) + noticed + _left_out(done.cases) + not_read
         write_metadata(out, metadata)
     return done
 

@@ -25,7 +25,7 @@ from noether.core.data.packed import Spec, digest_of, packed_writer, recorded_di
 from noether.core.data.shared_work import Progress, cache_root, locked, partial_name
 
 CASE_FILE = "case.json"
-FORMAT_VERSION = 2  # raise it when the same map gives other files
+FORMAT_VERSION = 3  # raise it when the same map gives other files
 BLOCK_ROWS = 262_144
 FLOAT = np.dtype("<f4")
 WHOLE = np.dtype("<i4")

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
@@ -17,17 +17,18 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS, finite, first_of
 from noether.core.data.shared_work import Progress, silent, surviving_map
+from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import CASE, STEP, SetKind
-from noether.physics.cases.layout import NUMBER, list_files, match_template, natural
+from noether.physics.cases.decks import DECKS
+from noether.physics.cases.layout import NUMBER, files_of, leftovers, list_files, match_template, natural
 from noether.physics.cases.mesh_blocks import (
     BY_CONTENT,
-    DECKS,
-    LISTS,
+    PIECES,
     SHAPES,
+    STEPS,
     SUFFIXES,
     files_behind,
     is_mesh_inside,
-    is_surface,
     read_times_and_blocks,
 )
 from noether.physics.cases.tables import (
@@ -44,10 +45,11 @@ from noether.physics.cases.tables import (
 from noether.physics.cases.vocabulary import name_and_unit
 
 MOST_MERGED = 100  # folders of categories: where there are more, each is a case's
-Namer = Callable[[str], str | None]
-"""From a path to its template, or None where it has no such part."""
+Namer = partial[str | None]
+"""From a path to its template, or None if it has no such part; its keyword `why` says which part that is."""
 READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
 MOST_LABELS = 50
+MOST_REFUSED = 10  # files whose refusal is said if none can be read
 ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
 FEWEST_ROWS = 200  # of an array, rows of which the largest hundredth says something
 DECADE = 10.0
@@ -64,7 +66,7 @@ class Grouping:
     """What a folder holds: mesh files and number files by template ({case} in it), and tables of all cases.
 
     meshes, numbers: {template: {case: path}}, paths relative to the folder, of steps in time the last; steps: {template
-    with {step}: {case: the numbers of its steps}}; tables: files that name no case.
+    with {step}: {case: the numbers of its steps}}; tables: files that name no case; why: how cases are told, in words.
     """
 
     cases: list[str]
@@ -72,6 +74,7 @@ class Grouping:
     numbers: dict[str, dict[str, str]]
     tables: list[str]
     steps: dict[str, dict[str, list[float]]]
+    why: str = ""
 
 
 def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
@@ -79,12 +82,16 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
 
     inside: files that are meshes by what they hold. A single one would be a table of all cases.
     """
-    meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
+    meshes = [file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)]
+    meshes = [file for file in meshes if not file.lower().endswith(DECKS)] or meshes
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
     if best is None:
         return Grouping([], {}, {}, [], {})
     matched = {template: match_template(template, meshes)
                for template in _merged(_with_steps(_templates(best, meshes), meshes), meshes)}  # fmt: skip
+    every = {case for own in matched.values() for case in own}
+    # What only a few cases have is no set of all.
+    matched = {template: own for template, own in matched.items() if 2 * len(own) > len(every)} or matched
     found = {template: {case: list(steps.values())[-1][0] for case, steps in own.items()}
              for template, own in matched.items()}  # fmt: skip
     steps = {template: {case: [step for step in steps if step is not None] for case, steps in own.items()}
@@ -98,42 +105,31 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
             numbers[template] = own
     used = {path for own in numbers.values() for path in own.values()}
     tables = [file for file in beside if file not in used and "/" not in file and file.endswith(TABLE_SUFFIXES)]
-    return Grouping(cases, found, numbers, tables, steps)
+    return Grouping(cases, found, numbers, tables, steps, best.keywords.get("why", "each a file"))
 
 
 def is_mesh(file: str) -> bool:
-    """Whether a file is a mesh by its name; the parts of a .vtm lie in a folder of its name and are not."""
-    return file.endswith("constant/polyMesh") or (
+    """Whether a file is a mesh by its name."""
+    return file.endswith(f"/{openfoam.MESH}") or (
         file.lower().endswith(SUFFIXES)
         and not file.endswith(".foam")  # ParaView's mark in the folder of an OpenFOAM case
         and "constant/triSurface" not in file
-        and not re.search(r"_\d+_\d+\.vt[pu]$", file)
     )
-
-
-def _results(meshes: Sequence[str]) -> list[str]:
-    """Meshes without the pieces of a .pvtu, .pvd, .vtm or .series, and without decks where there are results."""
-    wholes = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
-              if file.endswith((".pvtu", ".pvd", ".vtm", ".series"))]  # fmt: skip
-    piece = re.compile(rf"(?:{'|'.join(wholes)})(?:[_/.-].*\d|/.*)\.vt[a-z]$") if wholes else None
-    whole = [file for file in meshes if piece is None or not piece.match(file)]
-    return [file for file in whole if not file.lower().endswith(DECKS)] or whole
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
     """The parts of a path that can name a case, the likelier first: a folder, the file, a number in either."""
     depth = max((file.count("/") for file in meshes), default=0)
     for place in range(depth):
-        yield partial(_by_folder, place=place)
-    yield _by_stem
-    for place in range(depth):
-        yield partial(_by_number, place=place)
-    yield partial(_by_number, place=-1)
+        yield partial(_by_folder, place=place, why="each a folder")
+    yield partial(_by_stem, why="each a file")
+    for place in (*range(depth), -1):
+        yield partial(_by_number, place=place, why="each a number in the names")
 
 
-def _by_folder(file: str, place: int) -> str | None:
+def _by_folder(file: str, place: int, why: str) -> str | None:
     parts = file.split("/")
-    if place >= len(parts) - 1 or "polyMesh" in parts[place] or parts[place] == "constant":
+    if place >= len(parts) - 1 or "constant" in parts[: place + 1]:
         return None
     own = parts[place]
     alone = rf"(?<![^\W_]){re.escape(own)}(?![^\W_])"
@@ -141,13 +137,13 @@ def _by_folder(file: str, place: int) -> str | None:
                     for i, part in enumerate(parts))  # fmt: skip
 
 
-def _by_stem(file: str) -> str | None:
+def _by_stem(file: str, why: str) -> str | None:
     path = PurePosixPath(file)
     suffix = "".join(path.suffixes[-2:]) if path.suffix == ".series" else path.suffix
-    return None if path.name == "polyMesh" else str(path.with_name(CASE + suffix))
+    return None if path.name == openfoam.MESH else str(path.with_name(CASE + suffix))
 
 
-def _by_number(file: str, place: int) -> str | None:
+def _by_number(file: str, place: int, why: str) -> str | None:
     parts = file.split("/")
     if not -len(parts) <= place < len(parts):
         return None
@@ -232,7 +228,8 @@ class ArrayFacts:
 class BlockFacts:
     """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays.
 
-    length: the unit of length that the names of coordinates state; "" where none does.
+    length: the unit of length that the names of coordinates state; "" where none does; beside: what of the mesh is of
+    another kind, and how much of it.
     """
 
     name: str
@@ -243,6 +240,7 @@ class BlockFacts:
     low: tuple[float, ...]
     high: tuple[float, ...]
     arrays: tuple[ArrayFacts, ...]
+    beside: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -266,7 +264,7 @@ class Survey:
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
     steps: {template: {case: times}} of files of several; values: {template: (template of a table, at)} of meshes beside
     which a table has a row for each of their points or cells; looked_at: the cases whose meshes were read; odd: what is
-    odd, in words.
+    odd, unread: which files are not read, in words.
     """
 
     root: Path
@@ -278,11 +276,13 @@ class Survey:
     steps: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     values: dict[str, tuple[str, str]] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
 
 def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) -> Survey:
-    """Looks through a folder of cases. RequestError: it is missing, or holds no mesh of a known format."""
-    files = _without_named(root, list_files(root))
+    """Look through a folder of cases. RequestError: it is missing, or holds no mesh that can be read."""
+    every = list_files(root)
+    files, named = _without_named(root, every)
     grouping = group_files(files, {file for file in files if file.endswith(BY_CONTENT) and is_mesh_inside(root / file)})
     if not grouping.cases:
         raise RequestError(
@@ -292,31 +292,54 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             expected=f"meshes: {' '.join(SUFFIXES)}, OpenFOAM's constant/polyMesh, or .csv with columns of x and y",
             fix=f"ls {quote(str(root))}/*      (shows what lies there; the folder above the cases is asked for)",
         )
-    survey = Survey(root, grouping, _within_budget(root, grouping), steps=grouping.steps)
+    survey = Survey(root, grouping, _within_budget(root, grouping), steps=dict(grouping.steps))
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()
             for case, path in own.items() if case in survey.looked_at]  # fmt: skip
+    refused: list[str] = []
+    elsewhere: dict[str, list[str]] = {}
     for done, ((template, case, path), found) in enumerate(surviving_map(look_at, jobs, min(workers, len(jobs))), 1):
         if isinstance(found, RequestError):
-            survey.odd.append(f"case {case}: {found.summary if path in found.summary else f'{path}: {found.summary}'} "
-                              f"({found.seen})")  # fmt: skip
+            words = found.summary if path in found.summary else f"{path}: {found.summary}"
+            refused.append(f"case {case}: {words} ({found.seen})" + (f": {found.fix}" if found.fix else ""))
         else:
             times, blocks = found
             if len(times) > 1:
                 survey.steps.setdefault(template, {})[case] = times
             for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
+        if words := openfoam.elsewhere(Path(path)):
+            elsewhere.setdefault(words, []).append(case)
         progress(done, len(jobs))
+    if not survey.blocks:
+        raise RequestError(
+            "no-mesh-readable",
+            f"no mesh in {root} can be read",
+            seen="\n".join(refused[:MOST_REFUSED]),
+            expected="a mesh of a known format in each case",
+        )
+    survey.odd += refused + [f"{_some(cases)}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
+    survey.unread = leftovers(every, named | _read_by(survey, every))
     return survey
 
 
-def _without_named(root: Path, files: list[str]) -> list[str]:
-    """Files without those that others list, as a .pvd does its steps: they are read through the list."""
+def _without_named(root: Path, files: list[str]) -> tuple[list[str], set[str]]:
+    """Return files without those that others list, as a .pvtu does its pieces and a .pvd its steps, and the listed."""
     top = root.resolve()
-    lists = [top / file for file in files if file.endswith(LISTS)]
-    named = {os.path.normpath(own) for path in lists for own in files_behind(path)[1:]}
-    return [file for file in files if str(top / file) not in named]
+    lists = [top / file for file in files if file.lower().endswith((*PIECES, *STEPS))]
+    named = {os.path.relpath(own, top) for path in lists for own in files_behind(path)[1:]}
+    return [file for file in files if file not in named], named
+
+
+def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
+    """Return the files, and the folders of OpenFOAM's cases, that a draft of the map reads."""
+    grouping = survey.grouping
+    templates = [*grouping.meshes, *survey.numbers, *(table for table, _ in survey.values.values())]
+    found = set[str]().union(*(files_of(template, files) for template in templates))
+    tables = {file for file, facts in survey.tables.items() if facts.row}
+    folders = {str(openfoam.folder_of(Path(file))) for file in found if file.endswith(f"/{openfoam.MESH}")}
+    return found | tables | folders
 
 
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
@@ -327,19 +350,14 @@ def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
         mesh = block.mesh
         arrays = [_array_facts(at, name, np.asarray(data[name])) for at, data in
                   (("cells", mesh.cell_data), ("points", mesh.point_data)) for name in list(data)]  # fmt: skip
-        kind: SetKind = "surface" if is_surface(mesh) else "volume" if _has_volume(mesh) else "points"
         points = np.asarray(mesh.points)
         low, high = (tuple(map(float, side)) for side in (points.min(axis=0), points.max(axis=0)))
         found = tuple(sorted((a for a in arrays if a is not None), key=lambda a: (a.at, a.name)))
         length = str(mesh.field_data["length"][0]) if "length" in mesh.field_data else ""
         counts = {"points": mesh.n_points, "cells": mesh.n_cells}
-        facts.append(BlockFacts(block.name, kind, length, **counts, low=low, high=high, arrays=found))
+        kind, beside = block.kind, block.beside(block.kind)
+        facts.append(BlockFacts(block.name, kind, length, **counts, low=low, high=high, arrays=found, beside=beside))
     return times, facts
-
-
-def _has_volume(mesh: object) -> bool:
-    kinds = set(np.unique(mesh.celltypes).tolist()) if hasattr(mesh, "celltypes") else set()
-    return bool(kinds - {0, 1, 2, 3, 4})
 
 
 def _array_facts(at: str, name: str, values: np.ndarray) -> ArrayFacts | None:

@@ -40,9 +40,8 @@ GROUPS = {
         [f"{case}/{name}" for case in ("base", "tall", "wide") for name in ("constant/polyMesh", "300/U", "x.foam")],
         {"{case}/constant/polyMesh": 3},
     ),
-    "pieces-and-decks-are-no-meshes": (
-        [f"run_{i}/{name}" for i in range(4) for name in
-         ("result.pvd", "result_0.vtu", "result_1.vtu", "plate.inp", "flow.pvtu", "flow/flow_0.vtu")],
+    "decks-are-no-results": (
+        [f"run_{i}/{name}" for i in range(4) for name in ("result.pvd", "plate.inp", "flow.pvtu")],
         {"{case}/flow.pvtu": 4, "{case}/result.pvd": 4},
     ),
     "decks-alone": (["a/m.inp", "b/m.inp"], {"{case}/m.inp": 2}),
@@ -50,9 +49,10 @@ GROUPS = {
                              {"{case}/a_{step}.vtu": 4}),
     "steps-that-differ": ([f"run_{i}/{i * step}/a.vtu" for i in range(1, 5) for step in range(6)],
                           {"{case}/{step}/a.vtu": 4}),
-    "a-series-of-blocks": ([f"run_{i}/VTK/{name}" for i in range(4) for step in (10, 20, 30) for name in
-                            (f"run_{i}_{step}.vtm", f"run_{i}_{step}/internal.vtu", f"run_{i}.vtm.series")],
-                           {"{case}/VTK/{case}.vtm.series": 4}),
+    "numbers-in-names-are-no-pieces": ([f"wing_{n}.vtp" for n in ("2", "11", "11_2", "11_5")], {"{case}.vtp": 4}),
+    "regions": ([f"run_{i}/constant/{region}/polyMesh" for i in range(2) for region in ("fluid", "solid")],
+                {f"{{case}}/constant/{region}/polyMesh": 2 for region in ("fluid", "solid")}),
+    "what-few-cases-have": ([f"run_{i}/a.vtu" for i in range(5)] + ["run_3/old.vtu"], {"{case}/a.vtu": 5}),
     "shapes-are-no-steps": ([f"run_{i}/part_{n}.stl" for i in range(9) for n in range(5)],
                             {f"{{case}}/part_{n}.stl": 9 for n in range(5)}),
     "a-number-of-the-case": ([f"run_{i}/flow_{i}.vtu" for i in range(9)], {"run_{case}/flow_{case}.vtu": 9}),

@@ -14,8 +14,8 @@ import pytest
 import pyvista
 
 from noether.common.errors import RequestError
-from noether.physics.cases.mesh_files import read_array, read_mesh
-from noether.physics.cases.mesh_source import main, read_mesh_apart
+from noether.physics.cases.mesh_files import read_array
+from noether.physics.cases.mesh_source import main, read_mesh_apart, read_part
 from noether.physics.predict.shape_input import read_shape
 from tests.refusal import refusal
 
@@ -26,14 +26,14 @@ SPHERE.point_data["pressure"] = SPHERE.points[:, 0]
 def test_polygons_become_triangles(tmp_path: Path) -> None:
     points = np.array([[0, 0, 0], [1, 0, 0], [1.5, 1, 0], [0.5, 2, 0], [-0.5, 1, 0], [2, 0, 1]], float)
     pyvista.PolyData(points, faces=[5, 0, 1, 2, 3, 4, 3, 1, 5, 2]).save(tmp_path / "faces.vtp")
-    mesh = read_mesh(tmp_path / "faces.vtp")
+    mesh = read_part(tmp_path / "faces.vtp")
     assert sorted(map(tuple, mesh.triangles.tolist())) == [(0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 5, 2)]
     assert len(mesh.quads) == 0
 
 
 def test_the_process_apart_reads_the_same(tmp_path: Path) -> None:
     SPHERE.save(tmp_path / "sphere.vtp")
-    here, apart = read_mesh(tmp_path / "sphere.vtp"), read_mesh_apart(tmp_path / "sphere.vtp")
+    here, apart = read_part(tmp_path / "sphere.vtp"), read_mesh_apart(tmp_path / "sphere.vtp")
     assert np.array_equal(here.points, apart.points)
     assert np.array_equal(here.triangles, apart.triangles)
     assert np.array_equal(here.values["pressure"], apart.values["pressure"])
@@ -121,7 +121,7 @@ NO_MESHES |= {"torn.vtp": b'<VTKFile type="PolyData"><PolyData>', "page.vtk": b"
 def test_a_file_that_is_not_a_mesh_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RequestError) as refused:
-        read_mesh(tmp_path / name)
+        read_part(tmp_path / name)
     assert name in refused.value.summary
     assert name != "mesh.xyz" or "'.xyz'" in refused.value.seen
 
@@ -130,8 +130,8 @@ def test_without_pyvista_the_extra_is_named(tmp_path: Path) -> None:
     SPHERE.save(tmp_path / "sphere.stl")
     code = (
         "import sys; sys.modules['pyvista'] = None\n"
-        "from pathlib import Path\nfrom noether.physics.cases.mesh_files import read_mesh\n"
-        f"read_mesh(Path({str(tmp_path / 'sphere.stl')!r}))"
+        "from pathlib import Path\nfrom noether.physics.cases.mesh_source import read_part\n"
+        f"read_part(Path({str(tmp_path / 'sphere.stl')!r}))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "pip install pyvista " in ended.stderr

@@ -250,7 +250,7 @@ def test_a_case_that_crashes_its_reader_is_named_and_the_others_go_on() -> None:
 
 
 def test_a_case_that_was_stopped_in_the_middle_is_not_there(source: Path, tmp_path: Path, monkeypatch) -> None:
-    jobs, _ = plan_cases(source, tmp_path / "out", parse_map(MAP, "m"))
+    jobs, *_ = plan_cases(source, tmp_path / "out", parse_map(MAP, "m"))
     monkeypatch.setattr("noether.physics.cases.make_case.write_case_file", lambda folder, about: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         jobs[0].make()
