@@ -153,17 +153,22 @@ def pieces_of(root: Path, template: str, case: str, path: Path) -> list[Path]:
     return [root / file for files in steps.values() if os.path.relpath(path, root) in files for file in files]
 
 
-def leftovers(files: Iterable[str], taken: AbstractSet[str]) -> list[str]:
+def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str]) -> list[str]:
     """Say which of the files are not read: the meshes by their names, the others by the ends of these.
 
     taken: files, and folders of which all is.
     """
     left = [file for file in files if taken.isdisjoint({file, *map(str, PurePosixPath(file).parents)} - {"."})]
-    meshes = [file for file in left if file.lower().endswith((*SUFFIXES, f"/{openfoam.MESH}"))]
-    others = Counter(os.path.splitext(file)[1] or "without a suffix" for file in left if file not in set(meshes))
-    said = [f"not read: {len(meshes):,} mesh{'es' * (len(meshes) > 1)}: {first_of(meshes, 8)}"] if meshes else []
-    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(8))
-    return said + ([f"not read: {others.total():,} other files: {kinds}"] if others else [])
+    names, meshes, others = {*cases}, Counter[str](), Counter[str]()
+    for file in left:
+        if file.lower().endswith((*SUFFIXES, f"/{openfoam.MESH}")):
+            meshes["/".join(CASE if part in names else part for part in file.split("/"))] += 1
+        else:
+            others[os.path.splitext(file)[1] or "without a suffix"] += 1
+    said = [f"{name} ({count:,} files)" if count > 1 else name for name, count in meshes.most_common()]
+    kinds = [f"{count:,} {suffix}" for suffix, count in others.most_common()]
+    return [f"not read: {found.total():,} {what}: {first_of(words, 8)}" for found, what, words in
+            ((meshes, "files with meshes", said), (others, "other files", kinds)) if found]  # fmt: skip
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -27,7 +27,7 @@ from noether.physics.cases.tables import is_cloud, read_cloud
 SHAPES = (".stl", ".obj", ".ply")
 EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
 BARE = {
-    ".pvtp": ("IOParallelXML", "vtkXMLPPolyDataReader"), ".pvts": ("IOParallelXML", "vtkXMLPStructuredGridReader"),
+    ".pvtp": ("IOXML", "vtkXMLPPolyDataReader"), ".pvts": ("IOXML", "vtkXMLPStructuredGridReader"),
     **dict.fromkeys(XDMF, ("IOXdmf2", "vtkXdmfReader")),
 }  # fmt: skip
 """VTK's readers that pyvista does not wrap, or takes for one of steps: {suffix: (module, class)}"""

@@ -205,7 +205,7 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
     lists = [own for own in (about.split.test, about.split.validation) if isinstance(own, str)]
     for template in dict.fromkeys(filter(None, (*named, *lists))):
         taken |= files_of(template, files)
-    return leftovers(files, taken)
+    return leftovers(files, taken, {run_of(about, job.case) for job in jobs})
 
 
 def _left_out(cases: Mapping[str, Any]) -> list[str]:

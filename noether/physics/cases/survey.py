@@ -320,7 +320,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
     survey.odd += refused + [f"{_some(cases)}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
-    survey.unread = leftovers(every, named | _read_by(survey, every))
+    survey.unread = leftovers(every, named | _read_by(survey, every), grouping.cases)
     return survey
 
 
