@@ -156,7 +156,7 @@ def _say_survey(console: Console, survey: Survey) -> None:
     if len(survey.looked_at) < len(cases):
         console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
     for (template, block), found in survey.blocks.items():
-        console.say("", _block_table(template, block, found), sep="\n")
+        console.say("", _title(template, block, found), _block_table(found), sep="\n")
     if survey.steps:
         guess = "; by a guess: the files differ in a number" if survey.grouping.steps else ""
         console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise{guess}")
@@ -172,16 +172,18 @@ def _say_survey(console: Console, survey: Survey) -> None:
         console.say(words)
 
 
-def _block_table(template: str, block: str, found: dict[str, BlockFacts]) -> Table:
+def _title(template: str, block: str, found: dict[str, BlockFacts]) -> str:
     facts = list(found.values())
     points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
-    named = f"{template} {block}".rstrip()
     kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
-    title = f"{named}: {kind} in {len(found)} cases, {points} points, {cells} cells"
+    words = f"{f'{template} {block}'.rstrip()}: {kind} in {len(found)} cases, {points} points, {cells} cells"
     for what in dict.fromkeys(what for own in facts for what in own.beside):
-        title += f"; in no set: {_range([own.beside.get(what, 0) for own in facts])} {what}"
-    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0),
-                  title=title, title_justify="left")  # fmt: skip
+        words += f"; in no set: {_range([own.beside.get(what, 0) for own in facts])} {what}"
+    return words
+
+
+def _block_table(found: dict[str, BlockFacts]) -> Table:
+    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0))
     for (at, name), arrays in arrays_of([found]).items():
         each = [array for _, array in arrays]
         low, high = min(array.low for array in each), max(array.high for array in each)
@@ -260,6 +262,8 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
     _warn_few(
         console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
     )
+    for words in done.notes:
+        console.say(words)
     for words in done.warnings:
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}

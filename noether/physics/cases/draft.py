@@ -11,6 +11,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from noether.physics.cases.case_map import RESERVED, SetKind, TensorOrder, metres_of, unfit_for_forces
+from noether.physics.cases.openfoam import MESH
 from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
 from noether.physics.cases.vocabulary import (
     FLOW_UNITS,
@@ -191,7 +192,8 @@ def _varying(fields: Mapping[str, ArrayFacts]) -> int:
 
 def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
     names = {own.name for own in found}
-    name = kind if kind not in names else plain_name(PurePosixPath(template).stem) or kind
+    path = PurePosixPath(template)  # of a region of OpenFOAM the region's name
+    name = kind if kind not in names else plain_name(path.parent.name if path.name == MESH else path.stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
         name += "2" if name in names else "x"
     return name
@@ -237,7 +239,8 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     if own.patches:
         left = f"      # not {', '.join(own.round_it)}: by their names what is round it" if own.round_it else ""
         lines.append(f"    {keys({'patches': own.patches})}{left}")
-    surface = next((other.name for other in sets if other.kind == "surface"), None)
+    surfaces = sorted((other.template != own.template, other.name) for other in sets if other.kind == "surface")
+    surface = surfaces[0][1] if surfaces else None
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     lines.append("    fields:" if own.fields else "    fields: {}")

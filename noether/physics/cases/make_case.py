@@ -214,7 +214,7 @@ class CaseJob:
                 sets[name]["parts"] = raw.parts
             made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
                     "forces": forces, "sets": sets, "left": _left_of_files(left),
-                    "elsewhere": sorted(filter(None, map(openfoam.elsewhere, set(self.files.values()))))}  # fmt: skip
+                    "elsewhere": sorted({openfoam.elsewhere(path) for path in self.files.values()} - {""})}  # fmt: skip
             return write_case_file(folder, made)
 
     def _read(self, name: str) -> RawSet:

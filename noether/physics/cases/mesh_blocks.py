@@ -31,7 +31,7 @@ BARE = {
     **dict.fromkeys(XDMF, ("IOXdmf2", "vtkXdmfReader")),
 }  # fmt: skip
 """VTK's readers that pyvista does not wrap, or takes for one of steps: {suffix: (module, class)}"""
-PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", *XDMF, *ENSIGHT)
+PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", ".vtpd", *XDMF, *ENSIGHT)
 """Files that name all that they are made of."""
 STEPS = (".pvd", ".series")
 """Files that name a file for each step, of which some may be gone."""
@@ -178,7 +178,7 @@ def unreadable(path: Path, error: BaseException) -> RequestError:
         "case-file-unreadable",
         f"{path} cannot be read",
         seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
-        expected="a complete file",
+        expected="a complete file" if reader else "a file that is read whole",
         fix=hint if reader else "",
     )
 
@@ -334,7 +334,9 @@ def _by_solids(path: Path) -> Any:
     solids = pyvista.MultiBlock()
     for part in parts:
         name = names[part].strip() or f"solid_{part}"
-        own = mesh.extract_cells(labels == part).extract_surface(False, False, algorithm="dataset_surface")
+        own = mesh.extract_cells(labels == part).extract_surface(
+            pass_pointid=False, pass_cellid=False, algorithm="dataset_surface"
+        )
         own.clear_data()
         solids.append(own, name if name not in names[:part] else f"{name}_{part}")
     return solids
@@ -371,6 +373,8 @@ def _choose_arrays(reader: Any, arrays: set[str]) -> None:
 
 
 def _blocks(mesh: Any, name: str) -> Iterator[Block]:
+    if hasattr(mesh, "n_partitions"):
+        mesh = import_pyvista().MultiBlock(list(mesh))
     if not hasattr(mesh, "n_blocks"):
         if hasattr(mesh, "dimensions"):  # images and grids whose cells follow from their points
             mesh = mesh.cast_to_unstructured_grid()

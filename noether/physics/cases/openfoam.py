@@ -43,8 +43,8 @@ def elsewhere(mesh: Path) -> str:
     times, parts = _times(folder, region), _processors(folder)
     last = max(times, default=0.0)
     if (newest := max((time for part in parts for time in _times(part, region)), default=0.0)) > last:
-        return (f"{parts[0].name} and the other {len(parts) - 1} have results of time {newest:g}, and {last:g} is the "
-                "last that is read: reconstructPar -newTimes, in the folder of the case")  # fmt: skip
+        return (f"{len(parts)} processor folders have results of time {newest:g}, newer than {last:g}, which is read: "
+                "reconstructPar -newTimes, in the folder of the case")  # fmt: skip
     filled = [time for time, fields in times.items() if fields]
     if times and not times[last] and filled:
         return f"its last time, {last:g}, has no fields, and {max(filled):g} has: step: {{time: {max(filled):g}}}"

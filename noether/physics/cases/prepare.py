@@ -160,7 +160,8 @@ class PreparedCases:
     """What a preparation did.
 
     cases: {case: its case.json} of all that are there. Cases that were made: by this process; kept: were there before;
-    others: made meanwhile by other processes. broken: the cases that were refused, with the reason.
+    others: made meanwhile by other processes. broken: the cases that were refused, with the reason; notes: what of the
+    files is in no set, or not read.
     """
 
     cases: dict[str, Any] = field(default_factory=dict)
@@ -170,6 +171,7 @@ class PreparedCases:
     broken: dict[str, RequestError] = field(default_factory=dict)
     splits: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def plan_cases(
@@ -289,7 +291,8 @@ def prepare_cases(
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
         done.warnings = [str(skippable(error)) for error in alone.values() if not skip_broken]
-        done.warnings += implausible(metadata) + noticed + _left_out(done.cases) + not_read
+        done.warnings += implausible(metadata) + noticed
+        done.notes = _left_out(done.cases) + not_read
         write_metadata(out, metadata)
     return done
 

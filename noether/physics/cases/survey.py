@@ -181,11 +181,14 @@ def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
     return found
 
 
-def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, int, bool]:
+def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bool]:
+    """How well a namer tells cases apart: meshes that go together, cases that have all of them, few templates."""
     named = _with_steps(_templates(namer, meshes), meshes)
     together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
     templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
-    return together, -len(templates or meshes), not any(STEP in template for template in templates)
+    own = [match_template(template, meshes).keys() for template in templates[:MOST_MERGED]]
+    whole = sum(map(len, own)) / max(len(own) * len(set().union(*own)), 1)
+    return together, round(whole, 1), -len(templates or meshes), not any(STEP in template for template in templates)
 
 
 def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
@@ -296,7 +299,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()
             for case, path in own.items() if case in survey.looked_at]  # fmt: skip
     refused: list[str] = []
-    elsewhere: dict[str, list[str]] = {}
+    elsewhere: dict[str, set[str]] = {}
     for done, ((template, case, path), found) in enumerate(surviving_map(look_at, jobs, min(workers, len(jobs))), 1):
         if isinstance(found, RequestError):
             words = found.summary if path in found.summary else f"{path}: {found.summary}"
@@ -308,7 +311,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
         if words := openfoam.elsewhere(Path(path)):
-            elsewhere.setdefault(words, []).append(case)
+            elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
         raise RequestError(
@@ -317,7 +320,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             seen="\n".join(refused[:MOST_REFUSED]),
             expected="a mesh of a known format in each case",
         )
-    survey.odd += refused + [f"{_some(cases)}: {words}" for words, cases in elsewhere.items()]
+    survey.odd += refused + [f"{_some(sorted(cases, key=natural))}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
     survey.unread = leftovers(every, named | _read_by(survey, every), grouping.cases)
@@ -497,6 +500,9 @@ def _odd(survey: Survey) -> Iterator[str]:
     for (template, block), cases in survey.blocks.items():
         where = f"{template}" + (f" ({block})" if block else "")
         sizes = {case: max(np.subtract(facts.high, facts.low)) for case, facts in cases.items()}
+        kind = mode(facts.kind for facts in cases.values())
+        if others := [case for case, facts in cases.items() if facts.kind != kind]:
+            yield f"{_some(others)}: no {kind}, as in the others, in {where}"
         too_long = in_another_unit(sizes)
         for times in dict.fromkeys(too_long.values()):
             own_unit = [case for case in too_long if too_long[case] == times]
