@@ -135,10 +135,12 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Finished]]:
-    """Runs `noether ARGUMENTS` to its end; warm_start.py says how most commands are started."""
+    """Runs `noether ARGUMENTS` to its end, which must have `code` where it is given; how: warm_start.py."""
     warm: list[WarmStart] = []
 
-    def run(*arguments: str, cwd: Path | None = None, timeout: float = TIME_LIMIT, **more: str) -> Finished:
+    def run(
+        *arguments: str, cwd: Path | None = None, timeout: float = TIME_LIMIT, code: int | None = None, **more: str
+    ) -> Finished:
         folder, env = cwd or REPOSITORY, {**environ, **more}
         if WarmStart.takes(arguments, more):
             if not warm:
@@ -147,6 +149,7 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         else:
             command = [sys.executable, "-m", "noether", *arguments]
             done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
+        assert code in (None, done.returncode), done.stdout + done.stderr
         return Finished(done.returncode, done.stdout, done.stderr)
 
     yield run
@@ -163,8 +166,7 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
 
     def run(output: Path, name: str, *overrides: str, timeout: float = TIME_LIMIT) -> RunFolder:
         asked = ("--hp", str(TINY), f"output_path={output}", f"run_id={name}", *overrides)
-        finished = noether("train", *asked, timeout=timeout)
-        assert finished.code == 0, finished.out + finished.err
+        noether("train", *asked, timeout=timeout, code=0)
         folder = RunFolder(output / name)
         time_use = json.loads(folder.result.read_text())["time_use"]
         assert sum(time_use["ranks"][0].values()) == pytest.approx(time_use["seconds"], rel=0.03, abs=1e-3)

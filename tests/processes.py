@@ -1,6 +1,8 @@
 """What tests of processes share: running one to its end, waiting for what another does, and a port to meet at."""
 
 import os
+import pty
+import select
 import shutil
 import socket
 import subprocess
@@ -59,6 +61,47 @@ def wait_for(
         time.sleep(pause)
         pause = min(longest_pause_s, pause * 1.5)
     return answer
+
+
+def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> tuple[int, str]:
+    """Types into a program on a terminal of its own; returns its exit code, and what it showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, environ)
+    said, deadline, rest = b"", time.monotonic() + limit_s, typed.encode()
+    try:
+        while time.monotonic() < deadline:
+            # A line at a time: a terminal holds few characters that nobody has read yet.
+            if rest and said.count(b"\n") >= typed.encode()[: len(typed.encode()) - len(rest)].count(b"\n"):
+                line, end, rest = rest.partition(b"\n")
+                os.write(terminal, line + end)
+            if select.select([terminal], [], [], 1)[0]:
+                try:
+                    said += os.read(terminal, 65536)
+                except OSError:
+                    break
+    finally:
+        os.close(terminal)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code, said.decode(errors="replace")
+
+
+def read_until(process: "subprocess.Popen[str]", words: str) -> str:
+    """Reads what a process says on stderr; returns the line that has these words."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return line
+    raise AssertionError(f"{words!r} was never said:\n{''.join(said)}")
+
+
+def lay(folder: Path, files: Mapping[str, str]) -> None:
+    """Writes files by their paths in a folder, which need not be there."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def free_port() -> int:

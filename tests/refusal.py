@@ -1,4 +1,4 @@
-"""What a test says of a refusal: its code, which stays when the message is reworded, or words that it must have."""
+"""What a test says of a refusal: its code, which stays when the message is reworded, and words that it must have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,21 @@ import pytest
 from noether.common.errors import RequestError
 
 
-def refusal(code: str) -> pytest.RaisesExc[RequestError]:
-    """Returns the context in which a RequestError with this code must be raised; its `value` is the error."""
-    return pytest.raises(RequestError, check=lambda error: error.code == code)
+@contextmanager
+def refusal(
+    code: str = "", *, summary: str = "", seen: str = "", fix: str = "", words: str = ""
+) -> Iterator[pytest.ExceptionInfo[RequestError]]:
+    """The context in which a RequestError must be raised, with this code, and these words in its parts and in its text.
+
+    Its `value` is the error.
+    """
+    with pytest.raises(RequestError) as caught:
+        yield caught
+    assert code in ("", caught.value.code)
+    assert summary in caught.value.summary
+    assert seen in caught.value.seen
+    assert fix in caught.value.fix
+    assert words in str(caught.value)
 
 
 @contextmanager

@@ -39,19 +39,10 @@ def published(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 SMALL = (
-    "model.dim=48",
-    "model.encoder_depth=1",
-    "model.decoder_depth=1",
-    "model.supernodes=32",
-    "model.radius=100",
-    "trainer.precision=float32",
-    "trainer.max_updates=8",
-    "trainer.evaluate_every=8 updates",
-    "trainer.effective_batch_size=1",
-    "trainer.ema_decay=0.5",
-    "optimizer.learning_rate=3e-3",
-    "dataset.validation_fraction=0.25",
-    "dataset.points_per_update={surface: 512, volume: 64}",
+    *("model.dim=48", "model.encoder_depth=1", "model.decoder_depth=1", "model.supernodes=32", "model.radius=100"),
+    *("trainer.precision=float32", "trainer.max_updates=8", "trainer.evaluate_every=8 updates"),
+    *("trainer.effective_batch_size=1", "trainer.ema_decay=0.5", "optimizer.learning_rate=3e-3"),
+    *("dataset.validation_fraction=0.25", "dataset.points_per_update={surface: 512, volume: 64}"),
     "tracker.tensorboard=false",
 )
 """What a test cannot afford of the published sizes; the recipe and the data set stay."""

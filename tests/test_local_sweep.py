@@ -56,8 +56,7 @@ def test_the_table_has_units_and_no_spread_of_what_is_the_same() -> None:
 @pytest.mark.slow
 def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> None:
     words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=4")
-    done = noether(*words, "seed=1,2")
-    assert done.code == 0, done.out + done.err
+    done = noether(*words, "seed=1,2", code=0)
     sweep = json.loads((tmp_path / "s.sweep.json").read_text())
     values = [json.loads((tmp_path / f"s-{i}" / "result.json").read_text())["metrics"]["loss"] for i in (0, 1)]
     figure = sweep["groups"][""]["loss"]

@@ -34,20 +34,9 @@ READ_AT_IMPORT = ("PYTHON", "OMP_", "GOMP_", "MKL_", "TORCH", "LD_", "MALLOC_", 
 ABORT_S = 3.0
 SPAWN = multiprocessing.util.spawnv_passfds
 MODULES = (
-    "torch",
-    "torch.distributed",
-    "torch.optim",
-    "matplotlib.figure",
-    "pyvista",
-    "scipy.spatial",
-    "hydra.utils",
-    "noether.cli.binding",
-    "noether.config.compose",
-    "noether.config.explain",
-    "noether.physics.models.upt",
-    "noether.physics.fields.fields",
-    "noether.training.start",
-    "noether.training.train",
+    *("torch", "torch.distributed", "torch.optim", "matplotlib.figure", "pyvista", "scipy.spatial", "hydra.utils"),
+    *("noether.cli.binding", "noether.config.compose", "noether.config.explain", "noether.physics.models.upt"),
+    *("noether.physics.fields.fields", "noether.training.start", "noether.training.train"),
 )
 
 

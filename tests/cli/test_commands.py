@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, TINY
-from processes import run_to_end
+from processes import lay, run_to_end
 
 from noether.cli.entry import dispatch
 from noether.common.processes import leaving_as_told
@@ -34,8 +34,7 @@ HELP = {
 
 @pytest.mark.parametrize(("words", "there", "absent"), HELP.values(), ids=HELP.keys())
 def test_help_names_the_settings(words, there, absent, noether) -> None:
-    done = noether(*words)
-    assert done.code == 0, done.err
+    done = noether(*words, code=0)
     for text in there:
         assert text in done.out
     for text in absent:
@@ -55,28 +54,24 @@ def test_an_ascii_locale_ends_nothing(variables, noether, tmp_path: Path) -> Non
     assert (done.code, "per rank" in done.out) == (0, True), done.out + done.err
 
 
-NO_TORCH = {
-    "wrong-flag": ["train", "--reest"],
-    "help": ["--help"],
-    "lint": ["lint", "tests/lint/clean/apptainer.sbatch"],
-    "plan": ["plan"],
-    "submit-print": ["submit", "--print", "slurm.nodes=2", "slurm.gpus_per_node=2", "slurm.folder=/tmp"],
-    "submit-wrong-key": ["submit", "slurm.node=2"],
-    "status": ["status", "--output-path", "/tmp"],
-    "cancel-nothing": ["cancel", "runs/none"],
-    "wrong-key": ["train", "acelerator=cpu"],
-    "wrong-batch": ["train", "devices=2", "accelerator=cpu", "trainer.effective_batch_size=63"],
-}
+LIGHT = {
+    "torch hydra pydantic numpy yaml": ["--help", "--version", "plan --help", "data", "train -- --help", "trian",
+                                        "evaluate"],
+    "torch hydra": ["train --reest"],
+    "torch": ["lint tests/lint/clean/apptainer.sbatch", "plan", "status --output-path /tmp", "cancel runs/none",
+              "submit --print slurm.nodes=2 slurm.gpus_per_node=2 slurm.folder=/tmp", "submit slurm.node=2",
+              "train acelerator=cpu", "train devices=2 accelerator=cpu trainer.effective_batch_size=63"],
+}  # fmt: skip
+"""Packages, and the lines whose answers need none of them."""
 
 
 def test_answers_that_need_no_torch_never_import_it(environ) -> None:
-    """All in one process, one after another."""
+    """All in one process, one after another; nor do those that need no settings import what reads them."""
     script = (
         "import sys\nfrom noether.cli import main\n"
-        f"for name, arguments in {NO_TORCH!r}.items():\n"
-        "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
-        "    if 'torch' in sys.modules:\n        sys.exit(f'{name}: torch was imported')\n"
-        "    if name in ('help', 'wrong-flag') and 'hydra' in sys.modules:\n        sys.exit(f'{name}: hydra')\n"
+        f"for packages, line in [(packages, line) for packages, lines in {LIGHT!r}.items() for line in lines]:\n"
+        "    try:\n        main(line.split())\n    except SystemExit:\n        pass\n"
+        "    if found := {*packages.split()} & {*sys.modules}:\n        sys.exit(f'{line}: {found}')\n"
         "print('all were asked')"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
@@ -92,29 +87,26 @@ MISTAKES = {
     "checkpoint-outside-a-run": (["resume={tmp}/loose"], "is a checkpoint outside a run"),
     "a-name-of-300-letters": (["dataset_root={tmp}/" + "x" * 300], "a name is too long for the file system"),
     "not-a-yaml-name": (["--hp", "{tmp}/old/settings.yml"], "settings.yml does not end in .yaml"),
+    "reset-and-resumed": (["--reset", "run_id=cars", "resume=auto"], "fix       --reset resume=null"),
+    "reset-without-a-name": (["--reset"], "fix       --reset run_id=NAME"),
+    "reset-of-a-sweep": (["--reset", "-m", "seed=1,2", "run_id=cars"], "do not work with a sweep"),
+    "nothing-to-serve": (["--tb", "tracker.tensorboard=false"], "fix       --tb tracker.tensorboard=true"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "way_out"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_mistakes_end_with_2_and_the_line_to_change(arguments, way_out, noether, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "config.yaml").write_text("")
-    (tmp_path / "old" / "result.json").write_text("{}")
-    (tmp_path / "old" / "settings.yml").write_text("seed: 1\n")
-    (tmp_path / "loose").mkdir()
-    (tmp_path / "loose" / "meta.json").write_text("{}")
+    lay(tmp_path, {"file": "", "old/config.yaml": "", "old/settings.yml": "seed: 1\n"})
+    lay(tmp_path, {"old/result.json": "{}", "loose/meta.json": "{}"})
     filled = [argument.format(tmp=tmp_path) for argument in arguments]
     base = [] if "--hp" in filled else ["--hp", str(TINY)]
     if not any(argument.startswith("output_path") for argument in filled):
         filled.append(f"output_path={tmp_path}/runs")
-    done = noether("train", *base, *filled)
-    assert done.code == 2, done.out + done.err
+    done = noether("train", *base, *filled, code=2)
     assert "Traceback" not in done.out + done.err
     assert way_out in done.err
     assert "  expected  " in done.err or "  fix  " in done.err
-    left = [run for run in (tmp_path / "runs").glob("*") if not (run / "config.yaml").is_file()]
-    assert not left, "a request that is refused leaves no empty run folder"
+    assert not list(tmp_path.glob("runs/*")), "a request that is refused leaves no run folder"
 
 
 FORBIDDEN = {
@@ -169,9 +161,7 @@ def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_path: Path) -> None:
     words = ("--dry-run", "--json", f"output_path={tmp_path}/runs", f"devices={devices}")
-    done = noether("train", "--hp", str(TINY), *words)
-    assert done.code == 0, done.err
-    summary = json.loads(done.out)
+    summary = json.loads(noether("train", "--hp", str(TINY), *words, code=0).out)
     assert summary["world_size"] == int(devices)
     assert summary["parameters"] == summary["model"]["parameters"] > 1000
     assert summary["memory_mib"] > 50

@@ -1,28 +1,21 @@
 """Completion: what each word may become, in the shells themselves, with nothing but the standard library."""
 
-import os
-import pty
 import re
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from completion_table import completion_table
 from conftest import REPOSITORY
-from processes import find_program
+from processes import converse, find_program, lay
 
 from noether.cli.completing import complete, split_line
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch) -> Path:
-    (tmp_path / "runs" / "cars").mkdir(parents=True)
-    (tmp_path / "runs" / "cars" / "config.yaml").write_text("")
-    for name in ("my.yaml", "job.sbatch", "two words.vtu", ".hidden"):
-        (tmp_path / name).write_text("")
+    lay(tmp_path, dict.fromkeys(("runs/cars/config.yaml", "my.yaml", "job.sbatch", "two words.vtu", ".hidden"), ""))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -115,34 +108,11 @@ def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], fo
     arguments, setup = START[shell]
     lines = [f"{typed}\t\x01print -r -- '<\x05>'\n" if shell == "zsh" else f"{typed}\t\x01printf '%s\\n' '<\x05>'\n"
              for typed, _, _ in TYPED.values()]  # fmt: skip
-    said = converse([find_program(shell, shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
+    _, said = converse([find_program(shell, shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
     # zsh takes the blank after a word back when the line is moved over.
     expected = [whole.rstrip() if shell == "zsh" else whole for _, whole, _ in TYPED.values()]
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", said)
     assert re.findall(r"\n<([^>\n]*)>", shown) == expected, said
-
-
-def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> str:
-    """Types into a program on a terminal of its own; returns what it showed."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(command[0], command, environ)
-    said, deadline, rest = b"", time.monotonic() + limit_s, typed.encode()
-    try:
-        while time.monotonic() < deadline:
-            # A line at a time: a terminal holds few characters that nobody has read yet.
-            if rest and said.count(b"\n") >= typed.encode()[: len(typed.encode()) - len(rest)].count(b"\n"):
-                line, end, rest = rest.partition(b"\n")
-                os.write(terminal, line + end)
-            if select.select([terminal], [], [], 1)[0]:
-                try:
-                    said += os.read(terminal, 65536)
-                except OSError:
-                    break
-    finally:
-        os.close(terminal)
-        os.waitpid(pid, 0)
-    return said.decode(errors="replace")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from processes import lay
 
 from noether.checkpoints.own_settings import load_run_config
 from noether.cli.binding import bind
@@ -226,12 +227,8 @@ def workspace(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A folder with the runs `cars` and `one`, a settings file, a script, a mesh and a text; nothing is started."""
     for name in ("cars", "one"):
         shutil.copytree(trained, tmp_path / "runs" / name)
-    (tmp_path / "my.yaml").write_text("seed: 1\n")
-    (tmp_path / "README.md").write_text("hello\n")
-    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n")
-    (tmp_path / "car.stl").write_text("solid\n")
-    (tmp_path / "typed_package").mkdir()
-    (tmp_path / "typed_package" / "own.py").write_text(OWN)
+    files = {"my.yaml": "seed: 1\n", "README.md": "hello\n", "car.stl": "solid\n", "typed_package/own.py": OWN}
+    lay(tmp_path, {**files, "job.sh": "#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for place in ("training.evaluate_command", "physics.export.command", "physics.predict.shape_request"):

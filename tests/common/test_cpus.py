@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from processes import lay
 
 from noether.common.cpus import UsableCpus, cpu_quota, cpus_near, read_cpus, share_cpus, stay_on
 
@@ -33,9 +34,7 @@ FOLDER = "kubepods/pod7/c1"
     ],
 )  # fmt: skip
 def test_cgroups(cgroups: str, files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
-    for name, text in {"proc/self/cgroup": cgroups, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    lay(tmp_path, {"proc/self/cgroup": cgroups, **{f"sys/fs/cgroup/{name}": files[name] for name in files}})
     assert cpu_quota(tmp_path) == quota
 
 
@@ -84,13 +83,8 @@ def test_affinity_counts_not_the_machine() -> None:
     ],
 )
 def test_the_cpus_near_a_gpu(node: str, cpus: set[int], tmp_path: Path) -> None:
-    files = {
-        "sys/bus/pci/devices/0000:dc:00.0/numa_node": node,
-        "sys/devices/system/node/node1/cpulist": "32-34,96-97\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(text)
+    cpulist = {"sys/devices/system/node/node1/cpulist": "32-34,96-97\n"}
+    lay(tmp_path, {"sys/bus/pci/devices/0000:dc:00.0/numa_node": node, **cpulist})
     assert cpus_near("0000:dc:00.0", tmp_path) == cpus
     assert cpus_near("0000:01:00.0", tmp_path) == set()
 

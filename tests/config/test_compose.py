@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from processes import lay
 
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
@@ -28,24 +29,18 @@ ACCEPTED = {
     "group": (["model=upt"], lambda c: c.model.dim == 192),
     "group-and-value-in-any-order": (["model.dim=48", "model=upt"], lambda c: (c.model.dim, c.model.heads) == (48, 3)),
     "deleted-key-falls-back-to-the-schema": (["~optimizer.weight_decay"], lambda c: c.optimizer.weight_decay == 0),
-    "updates-replace-the-epochs-of-the-file": (
-        ["trainer.max_updates=7"],
-        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (7, None),
-    ),
-    "users-own-class": (
-        ["+experiment/test=own"],
-        lambda c: c.model.kind == "my_package.MyModel" and c.model.options() == {"width": 3},
-    ),
-}
+    "updates-replace-the-epochs-of-the-file": (["trainer.max_updates=7"],
+        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (7, None)),
+    "users-own-class": (["+experiment/test=own"],
+        lambda c: c.model.kind == "my_package.MyModel" and c.model.options() == {"width": 3}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("overrides", "holds"), ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_settings_are_composed(overrides, holds, tmp_path: Path) -> None:
-    (tmp_path / "experiment/test").mkdir(parents=True)
-    (tmp_path / "experiment/test/own.yaml").write_text("# @package _global_\ndefaults: [{override /model: own}]\n")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/own.yaml").write_text("kind: my_package.MyModel\nwidth: 3\n")
-    (tmp_path / "mine.yaml").write_text((configs_folder() / "train.yaml").read_text())
+    own = {"experiment/test/own.yaml": "# @package _global_\ndefaults: [{override /model: own}]\n"}
+    own |= {"model/own.yaml": "kind: my_package.MyModel\nwidth: 3\n"}
+    lay(tmp_path, {**own, "mine.yaml": (configs_folder() / "train.yaml").read_text()})
     assert holds(load_config(overrides, hp=tmp_path / "mine.yaml"))
 
 
@@ -63,12 +58,10 @@ WITHOUT_DEFAULTS = {
     "a-group-s-option": ("model: upt\nseed: 3\n", lambda c: (c.model.dim, c.seed) == (192, 3)),
     "a-name-that-is-a-number": ('run_id: "7"\n', lambda c: c.run_id == "7"),
     "a-setting": ("seed: 7\n", lambda c: (c.seed, c.trainer.max_epochs) == (7, 36)),
-    "another-length": (
-        "trainer: {max_updates: 5}\n",
-        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (5, None),
-    ),
+    "another-length": ("trainer: {max_updates: 5}\n",
+        lambda c: (c.trainer.max_updates, c.trainer.max_epochs) == (5, None)),
     "another-kind": ("model: {kind: transolver}\n", lambda c: c.model.kind == "transolver"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("content", "holds"), WITHOUT_DEFAULTS.values(), ids=WITHOUT_DEFAULTS.keys())
@@ -97,9 +90,8 @@ BROKEN_FILES = {
 def test_broken_files_are_named(content: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(content)
-    with pytest.raises(RequestError) as caught:
+    with refusal(words=message):
         load_config(hp=file)
-    assert message in str(caught.value)
 
 
 def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +109,12 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
 
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     (tmp_path / "train_cars.yaml").write_text("seed: 1\n")
-    with refusal("no-configuration-file") as caught:
+    with refusal("no-configuration-file", words=f"--hp {tmp_path / 'train_cars.yaml'}"):
         load_config(hp=tmp_path / "train_car.yaml")
-    assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
     (tmp_path / "train_car.yaml").mkdir()
-    with refusal("no-configuration-file") as caught:
+    with refusal("no-configuration-file", words=f"--hp {tmp_path / 'train_cars.yaml'}") as caught:
         load_config(hp=tmp_path / "train_car.yaml")
     assert caught.value.seen.endswith(" is a folder")
-    assert f"--hp {tmp_path / 'train_cars.yaml'}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +132,12 @@ def test_every_option_of_every_group_composes(path: Path) -> None:
 NEW_KINDS = {
     "model": (["model.kind=my.Model", "model.width=3"], lambda c: c.model.options(), {"width": 3}),
     "model-with-its-group": (["model=transformer", "model.kind=my.Model"], lambda c: c.model.options(), {}),
-    "dataset": (
-        ["dataset.kind=my.Data", "dataset.points_per_update.surface=5"],
-        lambda c: (c.dataset.options(), c.dataset.points_per_update),
-        ({}, {"surface": 5}),
-    ),
+    "dataset": (["dataset.kind=my.Data", "dataset.points_per_update.surface=5"],
+        lambda c: (c.dataset.options(), c.dataset.points_per_update), ({}, {"surface": 5})),
     "task": (["task.kind=my.Task"], lambda c: c.task.options(), {}),
     "known": (["model.kind=transformer"], lambda c: (c.model.dim, c.model.depth), (192, 12)),
     "optimizer": (["optimizer.kind=sgd"], lambda c: c.optimizer.kind, "sgd"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("overrides", "read", "expected"), NEW_KINDS.values(), ids=NEW_KINDS)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from processes import lay
 
 from noether.config.compose import compose_settings
 from noether.config.groups import configs_folder, our_groups
@@ -54,9 +55,7 @@ LISTS = {
 @pytest.fixture
 def mine(tmp_path: Path):
     """Writes a file of settings beside groups of its own; returns what it and the words compose to, by dotted name."""
-    for name, content in GROUPS.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
+    lay(tmp_path, GROUPS)
 
     def composed(content: str, words: list[str] | None = None) -> dict[str, Any]:
         (tmp_path / "mine.yaml").write_text(content)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from learned import one_rank
 from torch import nn
 
 from noether.config.compose import load_config
@@ -12,9 +13,6 @@ from noether.core.data.points import PointSampler
 from noether.core.evaluate import Evaluator, _in_order, predict
 from noether.core.precision import Precision
 from noether.core.problem import Problem
-from noether.launch.detect.placement import Device, Endpoint, Worker
-from noether.launch.process_group.group import Group
-from noether.launch.processes.context import WorkerContext
 from noether.physics.fields.fields import FieldsTask
 from noether.physics.models.transformer import Transformer
 from tests.refusal import refusal
@@ -35,11 +33,6 @@ def cars(count: int) -> list[dict[str, torch.Tensor]]:
         fields = {"surface_pressure": 50 * surface[:, 0] - 20, "volume_velocity": 20 * volume}
         samples.append({"surface_points": surface, "volume_points": volume, **fields})
     return samples
-
-
-def one_rank() -> Group:
-    worker = Worker(0, 0, 0, Device("cpu"))
-    return Group(WorkerContext(worker, 1, 1, "localhost", Endpoint("localhost", 0), 0, 1), torch.device("cpu"))
 
 
 WAYS = {

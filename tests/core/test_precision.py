@@ -85,8 +85,7 @@ def test_other_errors_pass() -> None:
 @pytest.mark.parametrize(("rank", "words"), [(0, ()), (1, ("devices=2",))], ids=["one-rank", "the-second-of-two"])
 def test_a_run_that_is_full_in_mid_training_says_what_to_change(rank, words, noether, tmp_path) -> None:
     how = ("model.how=allocate", f"model.rank={rank}", f"output_path={tmp_path}", "run_id=full")
-    ended = noether("train", "--hp", str(TINY), *WORDS, *how, *words, PYTHONPATH=str(REPOSITORY / "tests"))
-    assert ended.code == 2, ended.err
+    ended = noether("train", "--hp", str(TINY), *WORDS, *how, *words, PYTHONPATH=str(REPOSITORY / "tests"), code=2)
     assert "[out-of-memory]" in ended.err
     assert f"trainer.max_batch_size={4 // (rank + 1) // 2}\n" in ended.err
     assert "Traceback" not in ended.err

@@ -72,9 +72,7 @@ def test_each_pod_of_the_manifest_is_one_rank(noether, rank: int) -> None:
     container = yaml.safe_load(MANIFEST.read_text())["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     verb, *arguments = container["containers"][0]["args"]
     assert verb == "train"
-    told = noether("plan", "--json", "--visible-devices", "0", *arguments, **pods()[rank])
-    assert told.code == 0, told.err
-    plan = json.loads(told.out)
+    plan = json.loads(noether("plan", "--json", "--visible-devices", "0", *arguments, **pods()[rank], code=0).out)
     assert plan["world_size"] == 4
     assert [worker["rank"] for worker in plan["workers"]] == [rank]
     assert plan["endpoint"]["host"] == "cars-master-0"

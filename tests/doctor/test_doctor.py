@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, Finished
+from conftest import REPOSITORY
 from processes import free_port, run_to_end
 from sharing import in_every_push
 from torch.distributed import TCPStore
@@ -180,8 +180,7 @@ def test_a_rank_that_cannot_reach_rank_0_says_so_itself(noether) -> None:
 def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        rank_0 = noether("doctor", "--json", "accelerator=cpu", **ranks_environ(0, 2, port))
-        assert rank_0.code == 1
+        rank_0 = noether("doctor", "--json", "accelerator=cpu", **ranks_environ(0, 2, port), code=1)
         found = by_check(json.loads(rank_0.out))
         assert f"port {port} is taken by another program" in found["port"]["seen"]
         assert found["port"]["fix"] == "unset MASTER_PORT"
@@ -228,6 +227,5 @@ ODD = {"--timeout=soon": "takes a number", "--timeout=0": "5 to 3600", "acelerat
 
 @pytest.mark.parametrize(("argument", "words"), ODD.items())
 def test_a_wrong_request_ends_with_2(argument: str, words: str, noether) -> None:
-    done: Finished = noether("doctor", argument)
-    assert done.code == 2
+    done = noether("doctor", argument, code=2)
     assert words in done.err

@@ -5,44 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import lay
 
 from noether.common.container import container_engine
 from noether.common.cpus import UsableCpus
 from noether.config.compose import load_config
+from noether.doctor import gpu_checks, host_facts
+from noether.doctor import host_checks as host
 from noether.doctor.examine import find_place
-from noether.doctor.gpu_checks import (
-    Fabric,
-    GpuHealth,
-    check_fabric,
-    check_gpu_health,
-    probe_fabric,
-    read_health,
-    read_xids,
-)
-from noether.doctor.host_checks import (
-    check_cores,
-    check_devices,
-    check_driver,
-    check_folder,
-    check_imports,
-    check_infiniband,
-    check_locked_memory,
-    check_shared_memory,
-    check_torch,
-    check_user,
-    check_versions,
-)
-from noether.doctor.host_facts import (
-    Driver,
-    Folder,
-    HostFacts,
-    Infiniband,
-    User,
-    gather_facts,
-    mount_of,
-    read_host,
-    wanted_folders,
-)
+from noether.doctor.gpu_checks import Fabric, GpuHealth
+from noether.doctor.host_facts import Driver, Folder, HostFacts, Infiniband, User
 from noether.doctor.report import Diagnosis, merged
 from noether.doctor.world_checks import check_agreement, check_bandwidth, check_chain, check_names, check_presence
 from noether.launch.detect.driver import Gpu
@@ -63,6 +35,8 @@ MISMATCH = Driver(error="Driver/library version mismatch", trouble="mismatch")
 CPU_ONLY = CUDA_13 | {"cuda": "", "nccl": ""}
 LATE = {"error": "no answer within 25 s", "late": True}
 WELL = {"ecc": True, "uncorrected": 0, "remap_pending": False, "remap_failed": False, "clock": 1900, "most_clock": 1980}
+LINKED = GpuHealth(0, **WELL, links_up=18), GpuHealth(1, **WELL, links_up=17, links_down=1)
+DOWN = "GPU 1: 1 of 18 NVLinks are down"
 LOG = """\
 [1] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
 [2] NVRM: Xid (PCI:0000:3b:00): 79, pid=12
@@ -79,41 +53,41 @@ USER = User(1000, "ann", "/home/ann", True)
 
 
 def shm(size: int | None, container: str = "", gpu_ranks: int = 2) -> Diagnosis:
-    return check_shared_memory(HostFacts(shared_memory=size, container=container), gpu_ranks)
+    return host.check_shared_memory(HostFacts(shared_memory=size, container=container), gpu_ranks)
 
 
 def cores(cpus: int, environ: dict[str, str], quota: float | None = None, ranks: int = 1) -> Diagnosis:
-    return check_cores(HostFacts(cpus=UsableCpus(tuple(range(cpus)), cpus, quota)), environ, ranks, ranks)
+    return host.check_cores(HostFacts(cpus=UsableCpus(tuple(range(cpus)), cpus, quota)), environ, ranks, ranks)
 
 
 def driver(found: Driver | None, torch: dict) -> Diagnosis:
-    return check_driver(HostFacts(driver=found), torch)
+    return host.check_driver(HostFacts(driver=found), torch)
 
 
 def devices(gpus: tuple[Gpu, ...] | None, count: int, mask: str | None = None, why="", torch=CUDA_13) -> Diagnosis:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     asked = {"count": count, "names": ["H200"] * count, "why": why}
-    return check_devices(HostFacts(driver=Driver("580.65.06", gpus)), torch, asked, environ)
+    return host.check_devices(HostFacts(driver=Driver("580.65.06", gpus)), torch, asked, environ)
 
 
 def infiniband(**changed) -> Diagnosis:
-    return check_infiniband(HostFacts(infiniband=replace(ACTIVE, **changed)))
+    return host.check_infiniband(HostFacts(infiniband=replace(ACTIVE, **changed)))
 
 
 def memlock(limit: int, network: Infiniband | None = None) -> Diagnosis:
-    return check_locked_memory(HostFacts(memlock=limit, infiniband=network))
+    return host.check_locked_memory(HostFacts(memlock=limit, infiniband=network))
 
 
 def folder(known: Folder, **changed) -> Diagnosis:
-    return check_folder(replace(known, **changed))
+    return host.check_folder(replace(known, **changed))
 
 
 def user(environ: dict[str, str] | None = None, **changed) -> Diagnosis:
-    return check_user(HostFacts(user=replace(USER, **changed)), environ or {})
+    return host.check_user(HostFacts(user=replace(USER, **changed)), environ or {})
 
 
 def shadowed(name: str, by: str) -> Diagnosis:
-    return check_imports(HostFacts(shadows=((name, by),)))
+    return host.check_imports(HostFacts(shadows=((name, by),)))
 
 
 def present(count: int, came: dict[int, tuple[str, list[int]]]) -> Diagnosis:
@@ -121,12 +95,16 @@ def present(count: int, came: dict[int, tuple[str, list[int]]]) -> Diagnosis:
 
 
 def fabric(found: Fabric, **environ: str) -> Diagnosis:
-    return check_fabric(HostFacts(fabric=found), environ)
+    return gpu_checks.check_fabric(HostFacts(fabric=found), environ)
 
 
 def gpu(reports: tuple[tuple[str, int], ...] | None = (), **changed) -> Diagnosis:
     """`reports`: the kernel's log."""
-    (finding,) = check_gpu_health(HostFacts(gpu_health=(GpuHealth(0, **{**WELL, **changed}),), xids=reports))
+    return gpus(GpuHealth(0, **{**WELL, **changed}), reports=reports)
+
+
+def gpus(*found: GpuHealth, reports: tuple[tuple[str, int], ...] | None = ()) -> Diagnosis:
+    (finding,) = gpu_checks.check_gpu_health(HostFacts(gpu_health=found, xids=reports))
     return finding
 
 
@@ -136,8 +114,8 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", 1), "skipped", "two or more GPUs"),
     "shm-small": (shm(512 * MIB), "warning", "mount -o remount,size=8g /dev/shm"),
     "shm-large": (shm(8 * GIB), "ok", "8 GiB"),
-    "infiniband-none": (check_infiniband(HostFacts(infiniband=Infiniband())), "ok", "none here"),
-    "infiniband-works": (check_infiniband(HostFacts(infiniband=ACTIVE)), "ok", "mlx5_0 ACTIVE"),
+    "infiniband-none": (host.check_infiniband(HostFacts(infiniband=Infiniband())), "ok", "none here"),
+    "infiniband-works": (host.check_infiniband(HostFacts(infiniband=ACTIVE)), "ok", "mlx5_0 ACTIVE"),
     "infiniband-cable-out": (infiniband(ports=(("mlx5_0", "DOWN"),)), "warning", "mlx5_0 DOWN"),
     "infiniband-not-in-the-container": (infiniband(nodes=()), "warning", "--device /dev/infiniband --cap-add IPC_LOCK"),
     "infiniband-without-its-library": (infiniband(has_verbs=False), "warning", "apt-get install rdma-core"),
@@ -152,7 +130,7 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "user-without-passwd-entry": (user(uid=4711, name=""), "warning", "export USER=uid4711"),
     "user-without-passwd-entry-but-USER": (user({"USER": "a"}, name=""), "ok", ""),
     "home-that-is-not-there": (user(home_exists=False), "warning", "export HOME=/tmp"),
-    "user-directory-hangs": (check_user(HostFacts(), {}), "skipped", "directory service"),
+    "user-directory-hangs": (host.check_user(HostFacts(), {}), "skipped", "directory service"),
     "cache-on-nfs": (folder(FOLDER, kind="nfs4"), "warning", "export TRITON_CACHE_DIR=/tmp/cache-$(id -u)"),
     "output-on-nfs-is-fine": (folder(OUTPUT, kind="nfs4"), "ok", "nfs4"),
     "file-system-hangs": (folder(OUTPUT, answered=False), "error", "does not answer"),
@@ -160,13 +138,13 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "cache-read-only": (folder(FOLDER, refusal="Permission denied (/)"), "warning", "TRITON_CACHE_DIR"),
     "disk-nearly-full": (folder(OUTPUT, free=500 * MIB), "warning", "500 MiB free"),
     "disk-full": (folder(OUTPUT, free=3 * MIB), "error", "3 MiB free"),
-    "torch-missing": (check_versions(HostFacts(versions={"noether": "1"}), {}), "error", "pip install"),
-    "versions": (check_versions(HostFacts(versions={"torch": "2.13"}), CUDA_13), "ok", "CUDA 13.0, NCCL 2.28"),
-    "torch-broken": (check_torch({"error": "ImportError: libcudart.so"}), "error", "libcudart.so"),
-    "torch-late-on-a-busy-machine": (check_torch(LATE, 7.3, 2), "warning", "the load is 7.3 on 2 cores"),
-    "torch-late-on-an-idle-machine": (check_torch(LATE, 0.2, 2), "error", "noether doctor --timeout 300"),
-    "torch-without-gloo": (check_torch(CUDA_13 | {"gloo": False}), "error", "without gloo"),
-    "torch-works": (check_torch(CUDA_13), "ok", "2.13.0"),
+    "torch-missing": (host.check_versions(HostFacts(versions={"noether": "1"}), {}), "error", "pip install"),
+    "versions": (host.check_versions(HostFacts(versions={"torch": "2.13"}), CUDA_13), "ok", "CUDA 13.0, NCCL 2.28"),
+    "torch-broken": (host.check_torch({"error": "ImportError: libcudart.so"}), "error", "libcudart.so"),
+    "torch-late-on-a-busy-machine": (host.check_torch(LATE, 7.3, 2), "warning", "the load is 7.3 on 2 cores"),
+    "torch-late-on-an-idle-machine": (host.check_torch(LATE, 0.2, 2), "error", "noether doctor --timeout 300"),
+    "torch-without-gloo": (host.check_torch(CUDA_13 | {"gloo": False}), "error", "without gloo"),
+    "torch-works": (host.check_torch(CUDA_13), "ok", "2.13.0"),
     "driver-too-old": (driver(OLD, CUDA_13), "error", "a torch built for CUDA 12.x, or a newer driver"),
     "driver-at-the-limit-of-cuda-13": (driver(Driver("580.65.06", TWO), CUDA_13), "ok", "580.65.06"),
     "driver-for-cuda-12": (driver(Driver("525.60.13", TWO), CUDA_12), "ok", "CUDA 12.6"),
@@ -184,10 +162,10 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "mask-hides-all": (devices(TWO, 0, "NoDevFiles"), "ok", "NoDevFiles"),
     "mig": (devices((Gpu(0, "GPU-a", ("MIG-1", "MIG-2")),), 1), "ok", "torch sees 1"),
     "no-devices": (devices(None, 0), "ok", "the CPU only"),
-    "torch-hangs-on-a-gpu": (check_devices(HOST_OF_TWO, CUDA_13, {"error": "no answer"}, {}), "error", "no answer"),
+    "torch-hangs-on-a-gpu": (host.check_devices(HOST_OF_TWO, CUDA_13, {"error": "late"}, {}), "error", "late"),
     "pythonpath-hides-the-standard-library": (shadowed("random", "/home/a/scripts"), "warning", "unset PYTHONPATH"),
     "user-site-hides-torch": (shadowed("torch", USER_SITE), "warning", "export PYTHONNOUSERSITE=1"),
-    "imports-clean": (check_imports(HostFacts(shadows=())), "ok", "nothing"),
+    "imports-clean": (host.check_imports(HostFacts(shadows=())), "ok", "nothing"),
     "all-came": (present(4, {0: ("n1", [0, 1]), 1: ("n2", [2, 3])}), "ok", "all 4 ranks, on n1, n2"),
     "a-node-is-missing": (present(4, {0: ("n1", [0, 1])}), "error", NODE_LATE),
     "one-rank-of-a-host-is-missing": (present(2, {0: ("n1", [0])}), "error", RANK_LATE),
@@ -211,6 +189,9 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "no-ecc-on-this-card": (gpu(ecc=None, uncorrected=None), "ok", "without errors"),
     "hot": (gpu(slowed_by=("hardware thermal limit",), clock=600), "warning", "limit: 600 of 1980 MHz"),
     "power-brake": (gpu(slowed_by=("power brake",)), "warning", "slowed down by power brake"),
+    "no-gpu-to-be-ill": (gpus(), "ok", ""),
+    "gpus-that-did-not-answer": (gpu_checks.check_gpu_health(HostFacts())[0], "skipped", ""),
+    "links-that-another-gpu-has": (gpus(*LINKED), "warning", f"{DOWN} nvidia-smi nvlink --status -i 1"),
     "bridged-card-uses-some-links": (gpu(links_up=4, links_down=2), "ok", "4 NVLinks up"),
     "card-without-links": (gpu(links_down=4), "ok", "without errors"),
     "fell-off-the-bus": (gpu((("0000:3b:00", 79),)), "error", "Xid 79: it fell off the bus"),
@@ -287,7 +268,7 @@ broken line
     ids=["root", "nfs-home", "blank-in-the-name", "mounted-over", "same-beginning", "on-no-mount"],
 )
 def test_the_mount_of_a_path(path: str, kind: str, network: bool) -> None:
-    folder = Folder("home", path, "", True, *mount_of(Path(path), MOUNTS))
+    folder = Folder("home", path, "", True, *host_facts.mount_of(Path(path), MOUNTS))
     assert (folder.kind, folder.on_network) == (kind, network)
 
 
@@ -298,7 +279,7 @@ def test_findings_of_several_hosts_become_one_and_the_worst_is_first() -> None:
 
 
 def test_the_facts_of_this_host_come_from_a_process_of_their_own(tmp_path: Path) -> None:
-    facts, found = read_host(load_config([f"output_path={tmp_path / 'new' / 'runs'}"]), 15.0)
+    facts, found = host_facts.read_host(load_config([f"output_path={tmp_path / 'new' / 'runs'}"]), 15.0)
     assert found == []
     assert facts.host == socket.gethostname()
     assert None not in (facts.cpus, facts.driver, facts.shadows, facts.user)
@@ -310,7 +291,7 @@ def test_the_facts_of_this_host_come_from_a_process_of_their_own(tmp_path: Path)
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    facts = gather_facts([("output", str(tmp_path / "file" / "runs"), "output_path")])
+    facts = host_facts.gather_facts([("output", str(tmp_path / "file" / "runs"), "output_path")])
     assert facts.folders[0].refusal
 
 
@@ -325,15 +306,13 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_container_kinds(files: list[str], environ: dict[str, str], kind: str, tmp_path: Path) -> None:
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
+    lay(tmp_path, dict.fromkeys(files, ""))
     assert container_engine(environ, tmp_path) == kind
 
 
 def test_caches_are_where_their_variables_say() -> None:
     named = {"HOME": "/h", "TRITON_CACHE_DIR": "/t", "MPLCONFIGDIR": "/m", "USER": "ann"}
-    folders = {purpose: path for purpose, path, _ in wanted_folders(Path("/out"), named)}
+    folders = {purpose: path for purpose, path, _ in host_facts.wanted_folders(Path("/out"), named)}
     assert folders == {
         "output": "/out",
         "data cache": "/h/.cache",
@@ -386,21 +365,9 @@ def test_a_rank_that_says_nothing_breaks_a_link() -> None:
 
 def test_each_ill_gpu_is_named() -> None:
     two = GpuHealth(0, **WELL), GpuHealth(3, **{**WELL, "uncorrected": 1, "ecc": False})
-    found = check_gpu_health(HostFacts(gpu_health=two, xids=()))
+    found = gpu_checks.check_gpu_health(HostFacts(gpu_health=two, xids=()))
     assert [finding.level for finding in found] == ["error", "warning"]
     assert all("GPU 3" in finding.seen for finding in found)
-
-
-def test_links_that_another_gpu_has_are_missed() -> None:
-    gpus = GpuHealth(0, **WELL, links_up=18), GpuHealth(1, **WELL, links_up=17, links_down=1)
-    (finding,) = check_gpu_health(HostFacts(gpu_health=gpus, xids=()))
-    assert (finding.level, finding.seen) == ("warning", "GPU 1: 1 of 18 NVLinks are down")
-    assert finding.fix == "nvidia-smi nvlink --status -i 1"
-
-
-def test_without_gpus_or_an_answer() -> None:
-    assert check_gpu_health(HostFacts(gpu_health=()))[0].level == "ok"
-    assert check_gpu_health(HostFacts())[0].level == "skipped"
 
 
 class NotSupported(Exception):
@@ -443,25 +410,24 @@ class Table:
 
 
 def test_what_a_gpu_does_not_tell_is_none() -> None:
-    first, second = read_health(Table())
+    first, second = gpu_checks.read_health(Table())
     assert first == GpuHealth(0, True, 3, True, False, ("hardware thermal limit",), 900, 1980, 17, 1)
     assert second == GpuHealth(1)
 
 
 def test_the_kernel_s_log_is_read_once_each_to_its_end_or_refused(tmp_path: Path) -> None:
     (tmp_path / "kmsg").write_text(LOG)
-    assert read_xids(tmp_path / "kmsg") == (("0000:3b:00", 79), ("0000:5e:00", 31))
+    assert gpu_checks.read_xids(tmp_path / "kmsg") == (("0000:3b:00", 79), ("0000:5e:00", 31))
     with pytest.raises(OSError, match="No such file"):
-        read_xids(tmp_path / "none")
+        gpu_checks.read_xids(tmp_path / "none")
 
 
 @pytest.mark.parametrize(("asked", "file"), [("", "libnccl-net.so"), ("ofi", "libnccl-net-ofi.so")])
 def test_devices_and_the_plugin_are_found_where_nccl_looks(asked: str, file: str, tmp_path: Path) -> None:
-    for name in ("dev/cxi0", "dev/cxi_other", f"lib/{file}"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    lay(tmp_path, dict.fromkeys(("dev/cxi0", "dev/cxi_other", f"lib/{file}"), ""))
     (tmp_path / "sys" / "efa_0").mkdir(parents=True)
     (tmp_path / "sys" / "mlx5_0").mkdir()
     environ = {"LD_LIBRARY_PATH": f"/nowhere:{tmp_path / 'lib'}", "NCCL_NET_PLUGIN": asked}
-    found = probe_fabric(environ, tmp_path / "dev", tmp_path / "sys", loads=lambda name: name == "libfabric.so.1")
+    loads = "libfabric.so.1".__eq__
+    found = gpu_checks.probe_fabric(environ, tmp_path / "dev", tmp_path / "sys", loads=loads)
     assert found == Fabric(("cxi0",), ("efa_0",), True, False, str(tmp_path / "lib" / file))

@@ -24,8 +24,9 @@ from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
+from tests.processes import wait_for
 
-from .room import LIMIT_S, NO_TRACEBACK, Blow, Room, ended, final_hashes, history, run_command, wait_for
+from .room import LIMIT_S, NO_TRACEBACK, Blow, Room, ended, final_hashes, history, run_command
 from .series import options, run_series
 
 
@@ -189,7 +190,11 @@ class Scene(Room):
 
     def _stop_once(self, name: str, folder: RunFolder) -> bool:
         (victim,) = self.start(name, 1)
-        wait_for(lambda: any(r["update"] >= 3 for r in read_metrics(folder.metrics)) or victim.wait(0) is not None, 60)
+        wait_for(
+            "update 3",
+            lambda: victim.wait(0) is not None or any(r["update"] >= 3 for r in read_metrics(folder.metrics)),
+            longest_pause_s=0.005,
+        )
         victim.kill(signal.SIGTERM)
         return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
 

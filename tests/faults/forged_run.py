@@ -32,18 +32,9 @@ RUN = TESTS / "physics" / "predict" / "small_runs" / "upt"
 EXPORT = TESTS / "checkpoints" / "released" / "0.1.0" / "export"
 EVIL = "evil_module_of_a_stranger"
 KINDS = (
-    f"{EVIL}.Model",
-    "noether.lint.options_rules.run",
-    "noether.common.dotted_path.load_object",
-    "noether.common.dotted_path.importlib.import_module",
-    "noether.physics.models.upt.UPT",
-    "os.system",
-    "${run_id}",
-    "${oc.env:HOME}",
-    f"{EVIL}.Model ",
-    f" {EVIL}.Model",
-    f".{EVIL}.Model",
-    f"upt.{EVIL}",
+    *(f"{EVIL}.Model", "noether.lint.options_rules.run", "noether.common.dotted_path.load_object"),
+    *("noether.common.dotted_path.importlib.import_module", "noether.physics.models.upt.UPT", "os.system"),
+    *("${run_id}", "${oc.env:HOME}", f"{EVIL}.Model ", f" {EVIL}.Model", f".{EVIL}.Model", f"upt.{EVIL}"),
 )
 OPTIONS = ({}, {"path": f"{EVIL}.Model", "setting": "x"}, {"name": EVIL}, {"args": ["touch", EVIL]}, {"command": EVIL})
 WAYS: tuple[Callable[[Path], object], ...] = (

@@ -23,8 +23,9 @@ from noether.checkpoints.format import list_checkpoints
 from noether.common.processes import is_stopped
 from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
+from tests.processes import wait_for
 
-from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history, wait_for
+from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history
 from .series import options, run_series
 from .victim import Operations, Victim, fork
 
@@ -60,7 +61,8 @@ class Scene(Room):
             story = f"frozen before operation {number} of {self.calm.operations}"
             run = self.run_folder(name).path
             older = self.train(name, lambda: Operations(run, lambda n: freeze() if n == number else None))
-        frozen = wait_for(lambda: is_stopped(older.pid) or older.wait(0) is not None, LIMIT_S) and older.code is None
+        wait_for("its frost", lambda: is_stopped(older.pid) or older.wait(0) is not None, LIMIT_S)
+        frozen = older.code is None
         newer = self.train(f"{name}", lambda: setattr(socket, "gethostname", lambda: "other"))
         code = newer.wait(LIMIT_S)
         older.kill(signal.SIGCONT)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -185,13 +185,3 @@ def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[st
     for name in listed.read_text().splitlines():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-
-
-def wait_for(true: Callable[[], object], limit_s: float) -> bool:
-    """Waits until something holds; returns whether it does."""
-    deadline = time.monotonic() + limit_s
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True

@@ -33,6 +33,13 @@ class HostOfDisks(Host):
         self.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
         return RunFolder(self.seen(disk / "run"))
 
+    def begin(self, disk: Path, log: Path) -> tuple[RunFolder, subprocess.Popen[bytes]]:
+        """Starts a run on a small disk; returns its folder, once there is a checkpoint, and its process."""
+        folder = self.small_disk(disk)
+        process = self.train(log, *WIDE, f"output_path={disk}", "run_id=run")
+        wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+        return folder, process
+
     def train(self, log: Path, *overrides: str) -> subprocess.Popen[bytes]:
         words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", *overrides]
         return self.start(self.inside(sys.executable, *words), log)
@@ -71,9 +78,7 @@ def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there
     host, undisturbed, tmp_path
 ) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
-    folder = host.small_disk(disk)
-    process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
-    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    folder, process = host.begin(disk, log)
     fill(host.seen(disk / "rest"))
     wait_for("the warning", lambda: "No space left on device; training continues" in log.read_text())
     assert process.poll() is None
@@ -86,9 +91,7 @@ def test_on_a_full_disk_training_goes_on_and_what_was_held_back_comes_when_there
 @pytest.mark.slow
 def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, undisturbed, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
-    folder = host.small_disk(disk)
-    process = host.train(log, *WIDE, f"output_path={disk}", "run_id=run")
-    wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
+    folder, process = host.begin(disk, log)
     good = list_checkpoints(folder.checkpoints)[-1]
     fill(host.seen(disk / "rest"))
     assert process.wait(120) == 1, log.read_text()
@@ -211,8 +214,7 @@ def test_a_flipped_byte_in_any_file_of_a_checkpoint_is_seen_and_the_one_before_i
         assert newest.damage() is None
     flip_a_byte(newest.path / "optimizer.safetensors", rng)
     folder.result.unlink()
-    again = noether("train", *words, cwd=OWN, **PATHS)
-    assert again.code == 0, again.err
+    again = noether("train", *words, cwd=OWN, **PATHS, code=0)
     assert f"{newest.path.name} is damaged and skipped: optimizer.safetensors has another SHA-256" in again.out
     assert f"after update {before.updates}" in again.out
     assert final_hashes(folder) == undisturbed

@@ -10,19 +10,10 @@ from typing import Any
 import docker
 import pytest
 import requests
-from conftest import TINY
+from conftest import TINY, Finished
 from docker.models.containers import Container
 
 TINY_INSIDE = "/tiny.yaml"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a container left: its exit code and its words."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass
@@ -33,9 +24,11 @@ class Tracker:
     image: str
     started: list[Container] = field(default_factory=list)
 
-    def run(self, *command: str, limit_s: float = 200, **options: Any) -> Ended:
-        """Run a container to its end, whatever its exit code."""
-        return self.wait(self.start(*command, **options), limit_s)
+    def run(self, *command: str, limit_s: float = 200, code: int | None = None, **options: Any) -> Finished:
+        """Run a container to its end, which must have `code` where it is given."""
+        ended = self.wait(self.start(*command, **options), limit_s)
+        assert code in (None, ended.code), ended.out + ended.err
+        return ended
 
     def start(self, *command: str, **options: Any) -> Container:
         """Start a container; `work` is a folder of this machine, mounted as its working directory."""
@@ -47,7 +40,7 @@ class Tracker:
         container.start()
         return container
 
-    def wait(self, container: Container, limit_s: float = 200) -> Ended:
+    def wait(self, container: Container, limit_s: float = 200) -> Finished:
         """Return what a container left, once it has ended; fails if it says nothing new for `limit_s`.
 
         How long a run takes depends on what else the machine does.
@@ -63,7 +56,7 @@ class Tracker:
                 if now != said:
                     said, deadline = now, time.monotonic() + limit_s
         out, err = (container.logs(stdout=out, stderr=not out).decode(errors="replace") for out in (True, False))
-        return Ended(code, out, err)
+        return Finished(code, out, err)
 
     def wait_for_output(self, container: Container, text: str, limit_s: float = 150) -> None:
         """Return once a running container has said something."""

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from conftest import TINY
+from processes import run_to_end, wait_for
 
 from images.conftest import LONG
 from noether.checkpoints.format import list_checkpoints
@@ -27,14 +27,8 @@ def run_sif(sif: Path, image_variables: dict[str, str], work: Path):
 
     def run(command: str, *words: str, as_nobody: bool = False, **variables: str) -> Finished:
         prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if as_nobody else []
-        return subprocess.run(
-            [*prefix, "apptainer", command, str(sif), *words],
-            cwd=work,
-            env={**os.environ, **image_variables, **variables},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
+        own = {**os.environ, **image_variables, **variables}
+        return run_to_end([*prefix, "apptainer", command, str(sif), *words], own, cwd=work, limit_s=LIMIT_S)
 
     return run
 
@@ -97,11 +91,7 @@ def test_a_signal_reaches_the_trainer(sif, image_variables, work) -> None:
         command, environ = ["apptainer", "exec", str(sif), *words], {**os.environ, **image_variables}
         process = subprocess.Popen(command, cwd=work, env=environ, stdout=file, stderr=file)
     try:
-        deadline = time.monotonic() + LIMIT_S
-        while "\nupdate " not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.3)
+        wait_for("an update", lambda: "\nupdate " in log.read_text(), LIMIT_S, log.read_text, process=process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 75, log.read_text()
     finally:

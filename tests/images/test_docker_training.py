@@ -23,13 +23,11 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
     (work / "evil" / "torch.py").write_text("raise SystemExit('the PYTHONPATH of the host was used')\n")
     cut_off = {"read_only": True, "network_mode": "none", "cap_drop": ["ALL"]}
     alone = {**own, **cut_off, "environment": {"PYTHONPATH": "/work/evil"}}
-    first = containers.run(*tiny("cars", "trainer.max_updates=4"), **alone)
-    assert first.code == 0, first.out + first.err
+    containers.run(*tiny("cars", "trainer.max_updates=4"), **alone, code=0)
     folder = RunFolder(work / "runs" / "cars")
     assert list_checkpoints(folder.checkpoints)[-1].updates == 4
     assert owners(folder.path) == {user}
-    again = containers.run(*tiny("cars", "resume=auto", "trainer.max_updates=8"), **alone)
-    assert again.code == 0, again.out + again.err
+    again = containers.run(*tiny("cars", "resume=auto", "trainer.max_updates=8"), **alone, code=0)
     assert "resumed cars after update 4" in again.out
     last = list_checkpoints(folder.checkpoints)[-1]
     assert (last.updates, last.damage()) == (8, None)
@@ -53,14 +51,12 @@ def test_a_signal_reaches_the_trainer_through_tini(containers, work, own) -> Non
 
 def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, work, own) -> None:
     """64 MiB: torch's workers would die of "Bus error" somewhere in the first epoch."""
-    refused = containers.run(*tiny("small", "num_workers=2"), **own)
-    assert refused.code == 2, refused.out
+    refused = containers.run(*tiny("small", "num_workers=2"), **own, code=2)
     assert "64 MiB" in refused.err
     assert "--shm-size=" in refused.err
     assert "--ipc=host" in refused.err
     assert not (work / "runs").exists()
-    trained = containers.run(*tiny("large", "num_workers=2"), shm_size="1g", **own)
-    assert trained.code == 0, trained.out + trained.err
+    containers.run(*tiny("large", "num_workers=2"), shm_size="1g", **own, code=0)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +67,7 @@ def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, 
     ],
 )
 def test_limits_of_a_container_are_read(limit: dict, words: tuple[str, ...], code: int, said: str, containers) -> None:
-    done = containers.run("plan", *words, **limit)
-    assert done.code == code, done.out + done.err
+    done = containers.run("plan", *words, **limit, code=code)
     assert said in done.out + done.err
     assert "Traceback" not in done.err
 
@@ -99,8 +94,7 @@ def lend_pytest(folder: Path) -> None:
 
 
 def test_a_project_is_made_trained_and_tested_in_the_image(containers, built, work, own, tmp_path) -> None:
-    done = containers.run("init", "heat-rod", **own)
-    assert done.code == 0, done.err
+    containers.run("init", "heat-rod", **own, code=0)
     project = work / "heat-rod"
     dockerfile = project / "Dockerfile"
     dockerfile.write_text(dockerfile.read_text().replace("FROM noether", f"FROM {containers.image}"))
@@ -110,8 +104,7 @@ def test_a_project_is_made_trained_and_tested_in_the_image(containers, built, wo
     os.chmod(tmp_path, 0o755)
     other = type(containers)(containers.client, name)
     try:
-        trained = other.run(limit_s=400, **own)
-        assert trained.code == 0, trained.out + trained.err
+        other.run(limit_s=400, **own, code=0)
         (result,) = (work / "runs").glob("*/result.json")
         assert json.loads(result.read_text())["metrics"]["rms_error_K"] < 0.05
         tested = other.run(

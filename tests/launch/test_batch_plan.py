@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noether.common.errors import RequestError
 from noether.config.trainer import TrainerConfig
 from noether.core.data.order import GlobalOrder
 from noether.launch.batches import BatchPlan, plan_batches
@@ -38,9 +37,8 @@ def test_micro_batches_add_up_and_never_exceed_the_limit(share: int, limit: int,
 
 
 def test_a_batch_that_cannot_be_shared_names_the_nearest_sizes() -> None:
-    with pytest.raises(RequestError) as caught:
+    with refusal(words="the nearest are 62 and 64") as caught:
         plan_batches(63, None, 2)
-    assert "the nearest are 62 and 64" in str(caught.value)
     assert "trainer.effective_batch_size=62      or trainer.effective_batch_size=64" in str(caught.value)
 
 

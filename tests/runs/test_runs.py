@@ -37,7 +37,7 @@ STATES = {
         {"attempt.json": SAVED, "stopped.json": {}},
         ("PENDING", "BeginTime"),
         "waiting",
-        "(Begin",
+        "Begin",
     ),
     "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"metrics": {}}}, None, "done", "evaluated"),
     "stopped": ({"attempt.json": SAVED, "stopped.json": BY_SIGTERM}, None, "stopped", "SIGTERM, everything is saved"),
@@ -158,8 +158,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
     (state,) = json.loads(noether("status", "--json", "--output-path", str(tmp_path)).out)["runs"]
     assert (state["state"], state["total_updates"]) == ("running", 3000)
     assert "running" in noether("status", "--output-path", str(tmp_path)).out
-    done = noether("cancel", str(folder.path))
-    assert done.code == 0, done.err
+    done = noether("cancel", str(folder.path), code=0)
     assert f"everything is saved; to continue:\n  noether train resume={folder.path}" in done.out
     assert running.wait(timeout=30) == 75
     assert json.loads(folder.stopped.read_text())["reason"] == signal.Signals.SIGTERM.name

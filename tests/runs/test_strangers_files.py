@@ -29,13 +29,7 @@ from noether.watch.watched_run import WatchedRun
 
 RUN = REPOSITORY / "tests" / "physics" / "predict" / "small_runs" / "upt"
 FILES = (
-    "config.yaml",
-    "plan.json",
-    "environment.json",
-    "metrics.jsonl",
-    "result.json",
-    "attempt.json",
-    "attempts.jsonl",
+    *("config.yaml", "plan.json", "environment.json", "metrics.jsonl", "result.json", "attempt.json", "attempts.jsonl"),
 )
 MORE = ("stopped.json", "job.json", "evaluation/test.npz", "evaluation/latest.npz", "logs/rank-0.log", "trackers.json")
 

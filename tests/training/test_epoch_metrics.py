@@ -56,8 +56,7 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
     (tmp_path / "clouds.yaml").write_text(SETTINGS)
     epochs = {}
     for devices in ("1", "2"):
-        done = noether("train", "--hp", "clouds.yaml", f"devices={devices}", f"run_id={devices}", cwd=tmp_path)
-        assert done.code == 0, done.err
+        done = noether("train", "--hp", "clouds.yaml", f"devices={devices}", f"run_id={devices}", cwd=tmp_path, code=0)
         rows = read_metrics(RunFolder(tmp_path / "runs" / devices).metrics)
         epochs[devices] = [row for row in rows if row["kind"] == "epoch"]
         losses = [row["loss"] for row in rows if row["kind"] == "training"]

@@ -38,18 +38,15 @@ trainer: {effective_batch_size: 8, max_epochs: 40, log_every: 1 epoch}
 def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "lines.yaml").write_text(CONFIG)
-    done = noether("train", "lines.yaml", "run_id=lines", f"devices={devices}", cwd=tmp_path)
-    assert done.code == 0, done.err
+    noether("train", "lines.yaml", "run_id=lines", f"devices={devices}", cwd=tmp_path, code=0)
     result = json.loads((tmp_path / "runs/lines/result.json").read_text())
     assert result["metrics"]["mae"] < 0.05
     assert result["samples"] == 64
     report = tmp_path / "runs/lines/report.html"
     report.unlink()  # As a kill between the result and the report leaves it.
-    done = noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path)
-    assert done.code == 0, done.err
+    noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path, code=0)
     assert report.is_file()
-    again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path)
-    assert again.code == 0, again.err
+    again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path, code=0)
     assert json.loads(again.out)["samples"] == 16
     (tmp_path / "own.py").write_text(
         OWN.replace("layer = nn.Linear(width, 1)", "layer = nn.Linear(width, 1, bias=False)")
@@ -75,13 +72,11 @@ def test_running_statistics_are_rank_0_s_in_every_evaluation_and_no_trial_moves_
     (tmp_path / "own.py").write_text(OWN + NORMALISED)
     (tmp_path / "own.yaml").write_text(CONFIG.replace("own.Linear", "own.Normalised"))
     words = ["output_path=runs", "run_id=norm", "devices=2", "trainer.max_batch_size=auto", "trainer.max_epochs=2"]
-    trained = noether("train", "--hp", "own.yaml", *words, cwd=tmp_path)
-    assert trained.code == 0, trained.err
+    noether("train", "--hp", "own.yaml", *words, cwd=tmp_path, code=0)
     rows = [json.loads(line) for line in (tmp_path / "runs" / "norm" / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if row["kind"] == "evaluation" and row["weights"] == "raw"][-1]
     checked = ("--split", "validation", "--weights", "raw", "--checkpoint", "latest", "--json")
-    again = noether("evaluate", "runs/norm", *checked, cwd=tmp_path)
-    assert again.code == 0, again.err
+    again = noether("evaluate", "runs/norm", *checked, cwd=tmp_path, code=0)
     assert json.loads(again.out)["metrics"]["mae"] == pytest.approx(last["metrics"]["mae"], rel=1e-6)
     newest = sorted((tmp_path / "runs" / "norm" / "checkpoints").iterdir())[-1]
     assert int(load_file(newest / "model.safetensors")["norm.num_batches_tracked"]) == last["update"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from processes import lay
 
 from noether.training.preflight import refuse_without_compiler
 from tests.refusal import refusal_with
@@ -39,16 +40,12 @@ class Data:
 
 def test_a_model_that_asks_for_the_layout_is_planned(noether, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    done = noether("plan", "devices=1", "accelerator=cpu", "model.kind=own.Reads", cwd=tmp_path)
-    assert done.code == 0, done.err
+    noether("plan", "devices=1", "accelerator=cpu", "model.kind=own.Reads", cwd=tmp_path, code=0)
 
 
 @pytest.mark.parametrize(("words", "summary"), REFUSED.values(), ids=REFUSED)
 def test_plan_and_train_refuse_alike(words: list[str], summary: str, noether, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "runs/there").mkdir(parents=True)
-    (tmp_path / "runs/there/config.yaml").write_text("seed: 0\n")
-    (tmp_path / "runs/there/result.json").write_text("{}")
+    lay(tmp_path, {"own.py": OWN, "runs/there/config.yaml": "seed: 0\n", "runs/there/result.json": "{}"})
     more = {"CXX": "no-such-compiler"} if "trainer.compile=true" in words else {}
     file = () if "dataset=shapenet_car" in words else ("--hp", str(TINY))
     said = [noether(verb, *file, "devices=1", *words, cwd=tmp_path, **more) for verb in ("plan", "train")]
@@ -60,8 +57,7 @@ def test_plan_and_train_refuse_alike(words: list[str], summary: str, noether, tm
 
 
 def test_another_machine_s_plan_asks_nothing_of_this_one(noether, tmp_path: Path) -> None:
-    done = noether("plan", "dataset=shapenet_car", "dataset_root=/nowhere", "--visible-devices", "0", cwd=tmp_path)
-    assert done.code == 0, done.err
+    noether("plan", "dataset=shapenet_car", "dataset_root=/nowhere", "--visible-devices", "0", cwd=tmp_path, code=0)
 
 
 @pytest.mark.parametrize(

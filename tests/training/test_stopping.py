@@ -39,8 +39,7 @@ def begin(environ, tmp_path, start_process) -> Callable[..., subprocess.Popen[st
 @pytest.fixture
 def finish(noether, tmp_path) -> Callable[..., str]:
     def run(name: str, *overrides: str) -> str:
-        done = noether("train", *words(tmp_path, name, *overrides), cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}")
-        assert done.code == 0, done.out + done.err
+        done = noether("train", *words(tmp_path, name, *overrides), cwd=OWN, PYTHONPATH=f"{REPOSITORY}:{OWN}", code=0)
         return done.out
 
     return run

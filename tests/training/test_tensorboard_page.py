@@ -4,12 +4,12 @@ import json
 import re
 import signal
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from conftest import TINY
+from processes import read_until, wait_for
 from sharing import in_every_push
 
 from noether.common.errors import RequestError
@@ -38,28 +38,20 @@ def ask(address: str, path: str) -> object:
         return json.load(answer)
 
 
-def address_of(process: "subprocess.Popen[str]", limit_s: float = 90) -> str:
-    deadline, said = time.monotonic() + limit_s, ""
-    while time.monotonic() < deadline:
-        line = process.stderr.readline()
-        said += line
-        if found := ADDRESS.search(line):
-            return found[1]
-        assert line, said
-    pytest.fail(said)
+def address_of(process: "subprocess.Popen[str]") -> str:
+    return ADDRESS.search(read_until(process, " at http://127.0.0.1:"))[1]  # type: ignore[index]
 
 
-def curve(address: str, run: str, count: int = 1, limit_s: float = 60) -> list[tuple[int, float]]:
+def curve(address: str, run: str, count: int = 1) -> list[tuple[int, float]]:
     """The points of the training loss, once the server has read so many; it shows a file while it reads it."""
-    deadline = time.monotonic() + limit_s
-    points: list[tuple[int, float]] = []
-    while len(points) < count:
-        assert time.monotonic() < deadline, points
-        time.sleep(0.5)
-        if "training/loss" in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]
-            found = ask(address, f"/data/plugin/scalars/scalars?tag=training/loss&run={run}")
-            points = [(step, value) for _, step, value in found]  # type: ignore[attr-defined]
-    return points
+
+    def points() -> list[tuple[int, float]]:
+        if "training/loss" not in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]
+            return []
+        found = ask(address, f"/data/plugin/scalars/scalars?tag=training/loss&run={run}")
+        return [(step, value) for _, step, value in found] if len(found) >= count else []  # type: ignore
+
+    return wait_for(f"{count} points", points, 60, longest_pause_s=0.5)
 
 
 @pytest.mark.slow

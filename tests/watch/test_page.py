@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from PIL import Image
-from processes import run_to_end
+from processes import lay, run_to_end
 from test_readme import commands
 
 from noether.runs.folder import RunFolder
@@ -75,20 +75,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> 
 
 @pytest.mark.parametrize(
     ("path", "method", "host", "status"),
-    [
-        ("", "GET", None, 200),
-        ("", "HEAD", None, 200),
-        ("", "GET", "localhost:9999", 200),
-        ("", "GET", "[::1]:8642", 200),
-        ("", "POST", None, 405),
-        ("api/runs", "OPTIONS", None, 405),
-        ("static/page.js", "POST", None, 405),
-        ("", "GET", "evil.example:8642", 403),
-        ("", "GET", "127.0.0.1.evil.example", 403),
-        ("", "GET", "localhost:80:80", 403),
-        ("", "GET", "", 400),
-    ],
-)
+    [("", "GET", None, 200), ("", "HEAD", None, 200), ("", "GET", "localhost:9999", 200),
+     ("", "GET", "[::1]:8642", 200), ("", "POST", None, 405),
+     ("api/runs", "OPTIONS", None, 405), ("static/page.js", "POST", None, 405),
+     ("", "GET", "evil.example:8642", 403), ("", "GET", "127.0.0.1.evil.example", 403),
+     ("", "GET", "localhost:80:80", 403), ("", "GET", "", 400)],
+)  # fmt: skip
 def test_who_is_answered(place, path: str, method: str, host: str | None, status: int) -> None:
     assert place.page.ask(path, method, host)[0] == status
 
@@ -130,22 +122,11 @@ def test_the_page_loads_nothing_from_elsewhere(place) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "static/../app.py",
-        "static/..%2fapp.py",
-        "static//etc/passwd",
-        "api/run/{key}/picture/../../../outside/secret.png",
-        "api/run/{key}/picture/..%2f..%2f..%2foutside%2fsecret.png",
-        "api/run/{key}/picture/evaluation%2fleak.png",
-        "api/run/..%2f..%2foutside",
-        "api/run/%2e%2e",
-        "api/run/{key}/log/..%2f..%2fconfig",
-        "api/run/{key}/log/99",
-        "api/run/{linked}/log/0",
-        "api/run/{linked}/log/1",
-        "api/run/{linked}/log/2",
-    ],
-)
+    ["static/../app.py", "static/..%2fapp.py", "static//etc/passwd", "api/run/..%2f..%2foutside", "api/run/%2e%2e",
+     "api/run/{key}/picture/../../../outside/secret.png", "api/run/{key}/picture/..%2f..%2f..%2foutside%2fsecret.png",
+     "api/run/{key}/picture/evaluation%2fleak.png", "api/run/{key}/log/..%2f..%2fconfig", "api/run/{key}/log/99",
+     "api/run/{linked}/log/0", "api/run/{linked}/log/1", "api/run/{linked}/log/2"],
+)  # fmt: skip
 def test_no_path_leads_out_of_a_run(place, path: str) -> None:
     filled = path.format(key=place.keys[RUN], linked=place.keys["linked"])
     status, _, body = place.page.ask(filled)
@@ -290,9 +271,7 @@ def test_damaged_arrays_and_settings_do_not_break_the_page(place) -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    for name in ("cars", "lorries"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.yaml").write_text("seed: 1\n")
+    lay(tmp_path, {f"runs/{name}/config.yaml": "seed: 1\n" for name in ("cars", "lorries")})
     return tmp_path
 
 
@@ -344,8 +323,7 @@ def test_a_wrong_request_is_told_how_to_be_right(arguments: list[str], fix: str,
 
 
 def test_where_there_are_no_runs_the_first_command_is_named(tmp_path: Path, noether) -> None:
-    told = noether("watch", cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
-    assert told.code == 2
+    told = noether("watch", cwd=tmp_path, PYTHONPATH=str(REPOSITORY), code=2)
     assert "noether train" in told.err
 
 

@@ -66,15 +66,10 @@ class Page:
 @contextmanager
 def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Iterator[Page]:
     """Starts the page at any free port, waits for its address, and kills what is left running of it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"],
-        cwd=cwd,
-        env={**environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"]
+    own = {**environ, "PYTHONPATH": str(REPOSITORY)}
+    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=cwd, env=own, **piped, start_new_session=True)
     try:
         said = ""
         assert process.stdout is not None

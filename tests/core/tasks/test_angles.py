@@ -84,13 +84,11 @@ def test_a_phase_is_trained_predicted_and_exported_as_an_angle(noether, tmp_path
     assert metrics["points_phase/max"] <= 180
     assert not any("cos" in name or "points_phase/0" in name for name in metrics)
     mesh, written = root / "wave_3.vtu", tmp_path / "own.vtu"
-    told = noether("predict", str(run), "--mesh", str(mesh), "--set", "frequency=1.3", "--out", str(written))
-    assert told.code == 0, told.err
+    noether("predict", str(run), "--mesh", str(mesh), "--set", "frequency=1.3", "--out", str(written), code=0)
     found = pyvista.read(written)["points_phase_prediction"]
     assert found.shape == (300,)
     assert 0 <= found.min() < found.max() < 360
-    exported = noether("export", str(run), str(tmp_path / "export"))
-    assert exported.code == 0, exported.err
+    noether("export", str(run), str(tmp_path / "export"), code=0)
     points = np.asarray(pyvista.read(mesh).points, np.float32)
     again = load_exported(tmp_path / "export")({"points_points": points, "frequency": np.array([1.3], np.float32)})
     away = again["points_phase"][:, 0].numpy() - found

@@ -64,16 +64,9 @@ def test_a_daemon_among_the_real_ancestors_is_found() -> None:
         "print(facts.stdin_is_terminal, len(facts.ancestors) > 1, step_seen(facts).evidence)"
     )
     parent = "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)"
-    result = subprocess.run(
-        ["slurmstepd: [13.0]", "-c", parent, "bash", "-c", f"{sys.executable} -c '{code}'; exit $?"],
-        executable=sys.executable,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    command = ["slurmstepd: [13.0]", "-c", parent, "bash", "-c", f"{sys.executable} -c '{code}'; exit $?"]
+    io = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    result = subprocess.run(command, executable=sys.executable, cwd=ROOT, **io, timeout=60, check=True)
     assert result.stdout.strip() == "False True its ancestor process is slurmstepd: [13.0]"
 
 

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from learned import one_rank
 
 from noether.common.errors import InterruptedStartError
-from noether.launch.detect.placement import Device, Endpoint, LaunchRequest, Worker
+from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.resolve import resolve_placement
-from noether.launch.process_group.group import Group, joined_group
+from noether.launch.process_group.group import joined_group
 from noether.launch.process_group.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop, StopAgreed
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement
@@ -59,8 +59,7 @@ def test_a_signal_ends_a_rank_that_waits_for_others_at_the_start(number) -> None
 def test_once_the_ranks_have_met_a_signal_is_kept() -> None:
     stop = AgreedStop()
     with stop.listening(meets=True):
-        alone = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "testbox", Endpoint("127.0.0.1", 0), 0, 1)
-        stop.join(Group(alone, torch.device("cpu")))
+        stop.join(one_rank())
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.agreed() == signal.SIGTERM
 

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import wait_for
 
 from noether.common.processes import ProcessEntry, descendants, living_descendants
 from noether.launch.processes.death_signal import end_descendants
@@ -28,9 +28,7 @@ def test_descendants_are_ended_and_bystanders_spared() -> None:
     spared = {entry.identity for entry in living_descendants(os.getpid())}
     child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], start_new_session=True)
     try:
-        deadline = time.monotonic() + 10
-        while len(living_descendants(os.getpid(), spared)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for("all three", lambda: len(living_descendants(os.getpid(), spared)) >= 3, 10)
         ended = end_descendants(os.getpid(), spared)
         assert len(ended) == 3
         assert child.pid in ended

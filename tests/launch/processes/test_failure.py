@@ -12,27 +12,9 @@ from noether.common import container
 from noether.common.errors import EndedByAnother, RanksLate, RequestError
 from noether.config.distributed import DistributedConfig
 from noether.launch.detect.placement import Device, Endpoint, Worker
+from noether.launch.processes import failure as failures
+from noether.launch.processes import worker
 from noether.launch.processes.context import RankPosition, RunInfo, WorkerContext, WorkerReport
-from noether.launch.processes.failure import (
-    death_report,
-    describe_briefly,
-    describe_failure,
-    first_failure,
-    name_missing,
-    own_frames,
-    run_exit_code,
-    where_in_stack,
-)
-from noether.launch.processes.worker import (
-    REPORT_CHARACTERS,
-    SPIN_COUNT,
-    consequence_of,
-    failing_code,
-    failure_report,
-    openmp_defaults,
-    shortened,
-    write_error_file,
-)
 
 
 def ending(rank: int, kind: str, code: int, time: float = 0.0, message: str = "m", **more: str) -> WorkerReport:
@@ -77,9 +59,9 @@ FIRST = {
 @pytest.mark.parametrize(("reports", "first", "code"), FIRST.values(), ids=FIRST)
 def test_first_failure_and_exit_code(reports: list[WorkerReport], first: int | None, code: int) -> None:
     for order in (reports, reports[::-1]):
-        failure = first_failure(order)
+        failure = failures.first_failure(order)
         assert (failure.rank if failure else None) == first
-        assert run_exit_code(order) == code
+        assert failures.run_exit_code(order) == code
 
 
 @pytest.mark.parametrize(
@@ -93,7 +75,7 @@ def test_first_failure_and_exit_code(reports: list[WorkerReport], first: int | N
     ],
 )
 def test_a_silent_death_is_named(exitcode: int, forwarded: list[int], words: str, code: int) -> None:
-    report = death_report(context_of(1), 4711, exitcode, forwarded, 12.0)
+    report = failures.death_report(context_of(1), 4711, exitcode, forwarded, 12.0)
     assert report.message.startswith(words)
     assert (report.rank, report.host, report.pid, report.time, report.kind) == (1, "box", 4711, 12.0, "died")
     assert report.exit_code == code
@@ -101,7 +83,7 @@ def test_a_silent_death_is_named(exitcode: int, forwarded: list[int], words: str
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 1), (2, 2), (75, 1), (143, 143), (256, 1), (-1, 1)], ids=str)
 def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None:
-    assert failing_code(code) == kept
+    assert worker.failing_code(code) == kept
 
 
 @pytest.mark.parametrize(
@@ -115,7 +97,7 @@ def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None
     ],
 )
 def test_how_a_target_that_raised_is_reported(error, kind: str, message: str, traced: bool, code: int) -> None:
-    report = failure_report(error, 1, "n1")
+    report = worker.failure_report(error, 1, "n1")
     assert report.kind == kind
     assert report.message.startswith(message)
     assert bool(report.traceback) == traced
@@ -127,7 +109,7 @@ def test_how_a_target_that_raised_is_reported(error, kind: str, message: str, tr
 def test_what_the_user_reads(tmp_path: Path) -> None:
     failure = ending(1, "failed", 1, message="ValueError: boom", traceback="Traceback …\nValueError: boom\n")
     others = {0: "in all_reduce, ended by its parent process", 2: "reported X", 3: "reported X"}
-    assert describe_failure(failure, others, RunInfo(log_folder=tmp_path), 4).splitlines() == [
+    assert failures.describe_failure(failure, others, RunInfo(log_folder=tmp_path), 4).splitlines() == [
         "noether: rank 1 on box failed: ValueError: boom",
         "Traceback …",
         "ValueError: boom",
@@ -138,15 +120,17 @@ def test_what_the_user_reads(tmp_path: Path) -> None:
 
 def test_a_refusal_in_the_midst_of_a_run_says_when(tmp_path: Path) -> None:
     refused = replace(ending(1, "refused", 2, message="the loss is nan"), position=RankPosition(5000))
-    assert "rank 1 on box failed: the loss is nan" in describe_briefly(refused, [0], None)
-    assert "  when      in update 5000" in describe_failure(refused, {}, RunInfo(log_folder=tmp_path), 2).splitlines()
+    assert "rank 1 on box failed: the loss is nan" in failures.describe_briefly(refused, [0], None)
+    text = failures.describe_failure(refused, {}, RunInfo(log_folder=tmp_path), 2)
+    assert "  when      in update 5000" in text.splitlines()
     at_start = replace(refused, position=RankPosition())
-    assert "rank 1 on box refused the run: the loss is nan" in describe_briefly(at_start, [0], None)
+    assert "rank 1 on box refused the run: the loss is nan" in failures.describe_briefly(at_start, [0], None)
 
 
 def test_a_silent_death_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_text("".join(f"line {i}\n" for i in range(100)))
-    text = describe_failure(ending(1, "died", 139, message="was killed by SIGSEGV"), {}, RunInfo(log_folder=tmp_path))
+    died = ending(1, "died", 139, message="was killed by SIGSEGV")
+    text = failures.describe_failure(died, {}, RunInfo(log_folder=tmp_path))
     assert text.startswith("noether: rank 1 on box was killed by SIGSEGV\n  | line 80\n")
     assert "  | line 99\n" in text
 
@@ -158,26 +142,26 @@ def test_where_a_rank_was() -> None:
         '  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3 in all_reduce\n'
         '  File "/home/u/train.py", line 88 in step\n  File "/home/u/train.py", line 9 in main\n'
     )
-    assert where_in_stack(stack) == "in all_reduce, called from step (train.py:88)"
-    assert where_in_stack("") == "running", "it did not answer"
+    assert failures.where_in_stack(stack) == "in all_reduce, called from step (train.py:88)"
+    assert failures.where_in_stack("") == "running", "it did not answer"
 
 
 def test_a_report_fits_one_write_and_its_file_has_all(tmp_path: Path) -> None:
     long = "start" + "x" * 100_000 + "end"
     report = ending(3, "failed", 1, message=long, traceback=long)
-    short = shortened(report)
-    assert len(pickle.dumps(short)) < 2 * REPORT_CHARACTERS
+    short = worker.shortened(report)
+    assert len(pickle.dumps(short)) < 2 * worker.REPORT_CHARACTERS
     assert short.traceback.startswith("start")
     assert short.traceback.endswith("end")
-    assert shortened(DONE_0) == DONE_0
-    write_error_file(report, tmp_path)
+    assert worker.shortened(DONE_0) == DONE_0
+    worker.write_error_file(report, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["rank-3.error.json"]
     assert json.loads((tmp_path / "rank-3.error.json").read_text())["traceback"] == long
 
 
 def test_a_full_disk_does_not_hide_the_failure(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("")
-    write_error_file(ending(0, "failed", 1), tmp_path / "logs")
+    worker.write_error_file(ending(0, "failed", 1), tmp_path / "logs")
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
@@ -187,7 +171,7 @@ def test_a_refusal_of_a_rank_in_the_image_says_what_its_container_must_be_given(
     monkeypatch.setattr(container, "IMAGE_RECORD", record)
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/noether.sif")
     error = RequestError("no-data", "no data", fix="dataset_root=FOLDER", mount="/data/cars")
-    assert "--bind /data/cars noether.sif" in failure_report(error, 1, "n1").fix
+    assert "--bind /data/cars noether.sif" in worker.failure_report(error, 1, "n1").fix
 
 
 GRADIENTS = "all_reduce of the gradients"
@@ -210,7 +194,7 @@ def doing(rank: int, position: RankPosition, stopped: bool = False) -> WorkerRep
     ],
 )
 def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
-    found = name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedConfig(timeout_s=5))
+    found = failures.name_missing([WAITED], {entry.rank: entry for entry in others}, DistributedConfig(timeout_s=5))
     assert ([found.rank] if found else []) == missing[:1]
     if found is None:
         return
@@ -223,7 +207,7 @@ def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
 
 
 def test_the_first_timeout_is_the_one_for_joining() -> None:
-    found = name_missing([WAITED], {1: doing(1, RankPosition())}, DistributedConfig(init_timeout_s=5))
+    found = failures.name_missing([WAITED], {1: doing(1, RankPosition())}, DistributedConfig(init_timeout_s=5))
     assert found is not None
     assert "for 5 s (distributed.init_timeout_s)" in found.message
 
@@ -234,8 +218,8 @@ def test_the_frames_are_the_ranks_own() -> None:
         'Current thread 0x02 (most recent call first):\n  File "a.py", line 2 in loss\n'
         '  File "worker.py", line 3 in call_target\n  File "cli.py", line 4 in main\n'
     )
-    assert own_frames(stack) == 'Python stack, the innermost call first:\n  File "a.py", line 2 in loss'
-    assert own_frames("") == ""
+    assert failures.own_frames(stack) == 'Python stack, the innermost call first:\n  File "a.py", line 2 in loss'
+    assert failures.own_frames("") == ""
 
 
 CLOSED = "[pair.cc:553] Connection closed by peer [127.0.0.1]:1"
@@ -263,17 +247,17 @@ class OwnError(RuntimeError):
     ],
 )
 def test_what_an_exception_says_of_the_peers(error: Exception, follows: str, waited_s: float) -> None:
-    assert consequence_of(error) == (follows, waited_s)
+    assert worker.consequence_of(error) == (follows, waited_s)
 
 
 def test_a_report_carries_the_kind_of_its_refusal() -> None:
-    refused = failure_report(RequestError("some-code", "rank 0 refused the run"), 1, "n1")
+    refused = worker.failure_report(RequestError("some-code", "rank 0 refused the run"), 1, "n1")
     assert (refused.kind, refused.code, refused.follows) == ("refused", "some-code", "")
-    followed = failure_report(EndedByAnother("ended-by-rank-0", "any words"), 1, "n1")
+    followed = worker.failure_report(EndedByAnother("ended-by-rank-0", "any words"), 1, "n1")
     assert (followed.kind, followed.code, followed.follows) == ("refused", "ended-by-rank-0", "lost-peer")
 
 
 @pytest.mark.parametrize("said", ["", "OMP_WAIT_POLICY=active", "GOMP_SPINCOUNT=5", "OMP_NUM_THREADS=4"])
 def test_how_threads_wait_is_set_only_where_the_user_has_not(said: str) -> None:
-    ours = {"GOMP_SPINCOUNT": SPIN_COUNT} if said in ("", "OMP_NUM_THREADS=4") else {}
-    assert openmp_defaults(dict([said.split("=")] if said else [])) == ours
+    ours = {"GOMP_SPINCOUNT": worker.SPIN_COUNT} if said in ("", "OMP_NUM_THREADS=4") else {}
+    assert worker.openmp_defaults(dict([said.split("=")] if said else [])) == ours

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
-from processes import is_running, wait_for
+from processes import is_running, run_to_end, wait_for
 
 from noether.launch.processes.worker import keep_freed_memory
 
@@ -172,9 +172,7 @@ def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> N
     preload += "outlive_signals(int(os.environ['NOETHER_PARENT_PID']))\nopen('there', 'w').close()\n"
     (tmp_path / "light_preload.py").write_text(preload)
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    done = run_to_end([sys.executable, "-c", code], environ, cwd=tmp_path, limit_s=LIMIT_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
@@ -216,13 +214,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "GLIBC_TUNABLES=glibc.malloc.trim_threshold=1",
-        "MALLOC_TRIM_THRESHOLD_=1",
-        "LD_PRELOAD=/usr/lib/libjemalloc.so.2",
-        "LD_PRELOAD=/usr/lib/libtcmalloc.so.4",
-    ],
-)
+    ["GLIBC_TUNABLES=glibc.malloc.trim_threshold=1", "MALLOC_TRIM_THRESHOLD_=1",
+     "LD_PRELOAD=/usr/lib/libjemalloc.so.2", "LD_PRELOAD=/usr/lib/libtcmalloc.so.4"],
+)  # fmt: skip
 def test_what_the_user_has_said_about_memory_stays(said: str) -> None:
     assert not keep_freed_memory(dict([said.split("=", 1)]))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TINY
 from misbehaving import WORDS, misbehave, processes_of
-from processes import free_port, wait_for
+from processes import free_port, read_until, wait_for
 from sharing import in_every_push
 
 # Ten seconds are promised; machines that run tests are busy.
@@ -38,16 +38,6 @@ def run(environ: dict[str, str], tmp_path: Path, start_process: Run) -> Iterator
     yield start
     for pid in processes_of(str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
-
-
-def read_until(process: subprocess.Popen[str], words: str) -> str:
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if words in line:
-            return said
-    raise AssertionError(f"{words!r} was never said:\n{said}")
 
 
 def nodes(count: int, rank: int, port: int | None) -> list[str]:

@@ -7,24 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from noether.runs.report import views
 from noether.runs.report.cases import VALUE_MAP, Scale, error_scale, field_picture, value_scale
 from noether.runs.report.numbers import number, tick_labels
-from noether.runs.report.views import (
-    TOWARDS_VIEWER,
-    Frame,
-    Space,
-    frame_around,
-    half_of,
-    project,
-    section_view,
-    shape_triangles,
-    side,
-    space_by_extent,
-    space_of,
-    surface_extent,
-    surface_view,
-    visible,
-)
 
 
 def sphere(count: int) -> np.ndarray:
@@ -38,15 +23,15 @@ def sphere(count: int) -> np.ndarray:
 @pytest.mark.parametrize("with_normals", [True, False], ids=["normals", "points alone"])
 def test_the_viewer_sees_the_near_side_of_a_sphere(with_normals: bool) -> None:
     points = sphere(1000)
-    towards = points @ TOWARDS_VIEWER
-    seen = np.isin(np.arange(1000), visible(points, points if with_normals else None))
+    towards = points @ views.TOWARDS_VIEWER
+    seen = np.isin(np.arange(1000), views.visible(points, points if with_normals else None))
     assert seen[towards > 0.15].mean() == 1
     assert not seen[towards < -0.1].any()
 
 
 def test_a_shape_hides_what_is_behind_it() -> None:
-    near, far = sphere(600) * 0.5 + 3 * TOWARDS_VIEWER, sphere(600) * 0.3
-    seen = visible(np.vstack([near, far]), np.vstack([sphere(600), sphere(600)]))
+    near, far = sphere(600) * 0.5 + 3 * views.TOWARDS_VIEWER, sphere(600) * 0.3
+    seen = views.visible(np.vstack([near, far]), np.vstack([sphere(600), sphere(600)]))
     assert (seen < 600).any()
     assert not (seen >= 600).any()
 
@@ -56,7 +41,7 @@ def test_a_bay_in_the_outline_stays_open() -> None:
     points = np.stack([across.ravel(), up.ravel()], axis=-1)
     step = points[(points[:, 0] >= 2) | (points[:, 1] <= 1)]  # a bonnet before a cabin
     step += 1e-6 * np.random.default_rng(0).normal(size=step.shape)
-    triangles = step[shape_triangles(step)]
+    triangles = step[views.shape_triangles(step)]
     a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
     area = 0.5 * np.abs(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
     assert area == pytest.approx(6, rel=0.05)  # the convex hull has 7
@@ -65,8 +50,8 @@ def test_a_bay_in_the_outline_stays_open() -> None:
 def test_section_interpolates_linear_fields_exactly() -> None:
     rng = np.random.default_rng(0)
     points = rng.uniform([-1, 0, -2], [1, 2, 3], size=(900, 3))
-    frame = Frame(np.array([-1.5, 0.3]), np.array([2.5, 1.7]))
-    view = section_view(points, None, frame)
+    frame = views.Frame(np.array([-1.5, 0.3]), np.array([2.5, 1.7]))
+    view = views.section_view(points, None, frame)
     field = 3 + points @ [5.0, -2.0, 0.7]
     along, up = np.meshgrid(*frame.axes())
     drawn = np.sum(field[view.vertices] * view.weights, axis=1).reshape(frame.grid_shape)
@@ -76,16 +61,18 @@ def test_section_interpolates_linear_fields_exactly() -> None:
 @pytest.mark.parametrize("half", [1, -1], ids=["right", "left"])
 def test_the_section_of_half_a_flow_is_its_plane_of_symmetry(half: int) -> None:
     points = np.random.default_rng(0).uniform([0, 0, -2], [1, 2, 3], size=(4000, 3)) * [half, 1, 1]
-    view = section_view(points, None, frame_around([side(points)], 0.0), Space(np.eye(3), half=half_of(points)))
+    view = views.section_view(
+        points, None, views.frame_around([views.side(points)], 0.0), views.Space(np.eye(3), half=views.half_of(points))
+    )
     drawn = np.sum(np.abs(points[:, 0])[view.vertices] * view.weights, axis=1)
     assert 0 < np.median(drawn) < 0.1
 
 
 def test_half_a_body_is_seen_from_its_own_side() -> None:
     points = np.abs(sphere(1000)) * [1, 1, -1]
-    space = Space(np.eye(3), half=half_of(points))
-    view = surface_view(points, points, frame_around([surface_extent(points, space)], 0.02), space)
-    assert (half_of(points), half_of(sphere(99))) == (1, 0)
+    space = views.Space(np.eye(3), half=views.half_of(points))
+    view = views.surface_view(points, points, views.frame_around([views.surface_extent(points, space)], 0.02), space)
+    assert (views.half_of(points), views.half_of(sphere(99))) == (1, 0)
     assert points[np.unique(view.vertices), 0].max() > 0.99, "its outermost points are seen"
 
 
@@ -97,10 +84,10 @@ def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
     plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # far from the origin, as CAD has it
     rims = [np.column_stack([*rim, np.full(24, 100 + level)]) for level in (0, 1)]
     points = np.concatenate([plate, *rims])
-    space = space_by_extent([points])
+    space = views.space_by_extent([points])
     turned = space.turned(points)
     assert np.ptp(turned, axis=0) == pytest.approx([1, 6, 16])
-    view = section_view(turned, None, frame_around([side(turned)], 0.0), space)
+    view = views.section_view(turned, None, views.frame_around([views.side(turned)], 0.0), space)
     assert view.clip is not None
     edge, hole = sorted(map(np.asarray, view.clip.to_polygons()), key=np.ptp, reverse=True)
     assert np.ptp(edge, axis=0) == pytest.approx([16, 6], abs=0.3)
@@ -114,14 +101,14 @@ def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
 
 def test_picture_has_the_colours_of_the_scale() -> None:
     points = sphere(800)
-    frame = frame_around([surface_extent(points)], 0.02)
+    frame = views.frame_around([views.surface_extent(points)], 0.02)
     scale = Scale(0.0, 10.0, VALUE_MAP)
-    view = surface_view(points, points, frame)
+    view = views.surface_view(points, points, frame)
     image = imread(io.BytesIO(field_picture(view, np.full(800, 7.5), scale)), format="webp") / 255
     rows, columns = frame.grid_shape
     assert image.shape == (2 * rows, 2 * columns, 4)
     # Picture rows run downwards, the frame's coordinate up.
-    place = (project(np.zeros((1, 3)))[0] - frame.low) / (frame.high - frame.low)
+    place = (views.project(np.zeros((1, 3)))[0] - frame.low) / (frame.high - frame.low)
     centre = image[round((1 - place[1]) * 2 * rows), round(place[0] * 2 * columns)]
     np.testing.assert_allclose(centre, matplotlib.colormaps[VALUE_MAP](0.75), atol=0.02)
     assert image[2, 2, 3] == 0  # nothing is drawn in the corner
@@ -154,7 +141,7 @@ X, Y, Z = np.eye(3)
     ids=["cars", "aerospace", "against-y", "up-along-the-wind", "nothing-said"],
 )
 def test_wind_and_up_are_turned_to_the_pictures_axes(about, of_wind, of_up, wind, ground) -> None:
-    space = space_of(about)
+    space = views.space_of(about)
     assert (space.wind, space.ground) == (wind, ground)
     np.testing.assert_allclose(space.turned(of_wind[None])[0], Z, atol=1e-12)
     if of_up is not None:
@@ -165,8 +152,8 @@ def test_wind_and_up_are_turned_to_the_pictures_axes(about, of_wind, of_up, wind
 
 def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
     points = np.random.default_rng(0).normal(size=(50, 3)) + np.array([0, 5, 0])
-    on_ground = surface_extent(points)
-    free = surface_extent(points, Space(np.eye(3), wind=False, ground=False))
+    on_ground = views.surface_extent(points)
+    free = views.surface_extent(points, views.Space(np.eye(3), wind=False, ground=False))
     assert (len(on_ground), len(free)) == (102, 50)
 
 

@@ -1,14 +1,14 @@
 """W&B and MLflow hold one run through kills; a service that fails never ends a run."""
 
-import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import REPOSITORY, TINY
+from conftest import TINY
+from processes import wait_for
 from sharing import in_every_push
 
 from noether.common.dotted_path import code_granted
@@ -110,40 +110,35 @@ def test_the_best_of_each_metric_is_told_of_the_groups_that_are_logged(tmp_path:
     assert best == {"*": None, **dict.fromkeys(groups, "max")}
 
 
-def killed_after(update: int, folder: Path, environ: dict[str, str], words: list[str]) -> None:
-    """Starts a run and kills its process once the history has reached an update, and the service has been opened."""
-    command = [sys.executable, "-m", "noether", "train", *words]
-    process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 150
-        while time.monotonic() < deadline and process.poll() is None:
-            rows = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").exists() else []
-            if any(f'"update": {update}' in row for row in rows) and (folder / "trackers.json").exists():
-                break
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
+def killed_after(update: int, folder: Path, process: "subprocess.Popen[str]") -> None:
+    """Kills a run's process once the history has reached an update, and the service has been opened."""
+
+    def has_come() -> bool:
+        rows = (folder / "metrics.jsonl").read_text() if (folder / "metrics.jsonl").exists() else ""
+        return f'"update": {update},' in rows and (folder / "trackers.json").exists()
+
+    wait_for(f"update {update}", has_come, 150, process=process)
+    process.kill()
+    process.wait(10)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", in_every_push(("wandb", "mlflow"), "wandb"))
-def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, monkeypatch) -> None:
+def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, start_process, monkeypatch) -> None:
     pytest.importorskip(name)
     folder, store = tmp_path / "run", tmp_path / "mlruns"
     services = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
-    own = {**environ, **services}
+    begin = partial(start_process, env={**environ, **services})
     words = [
         *("--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "accelerator=cpu"),
         *(f"tracker.services=[{name}]", "trainer.max_updates=4000", "trainer.log_every=20 updates"),
         "trainer.checkpoint_every=20 updates",
     ]
-    killed_after(40, folder, own, words)
+    killed_after(40, folder, begin([sys.executable, "-m", "noether", "train", *words]))
     session = sessions(folder)[name]
-    killed_after(100, folder, own, words)
-    last = noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **services)
-    assert last.code == 0, last.out + last.err
+    killed_after(100, folder, begin([sys.executable, "-m", "noether", "train", *words]))
+    noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **services, code=0)
     assert sessions(folder) == {name: session}
     if name == "wandb":
         parts = sorted(folder.glob("wandb/offline-run-*"))

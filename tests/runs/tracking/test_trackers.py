@@ -94,16 +94,23 @@ def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(t
     assert [(event.step, event.value) for event in events.Scalars("training/loss")] == [(2, 2.0), (4, 2.0), (6, 2.0)]
 
 
-def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later(tmp_path, monkeypatch) -> None:
-    file, warnings, full = MetricsFile(tmp_path / "metrics.jsonl", start_update=0), [], [True]
-    write = os.write
+@pytest.fixture
+def full(monkeypatch) -> list[bool]:
+    """Whether the disk is full. Before that it takes a part of what is written, as one does that nearly is."""
+    is_full, write = [False], os.write
 
     def refusing(descriptor: int, content: bytes) -> int:
-        if full[0]:
+        if is_full[0]:
             raise OSError(28, "No space left on device")
-        return write(descriptor, content[:10])  # A disk that is nearly full takes a part.
+        return write(descriptor, content[:10])
 
     monkeypatch.setattr(os, "write", refusing)
+    return is_full
+
+
+def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later(tmp_path, full) -> None:
+    file, warnings = MetricsFile(tmp_path / "metrics.jsonl", start_update=0), []
+    full[0] = True
     trackers = Trackers([file], warnings.append)
     for update in (2, 4):
         trackers.log(training(update))
@@ -117,21 +124,12 @@ def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later
 
 
 @pytest.mark.parametrize("ends_by", [None, OSError(5, "a rank is gone")], ids=["by-itself", "with-another-failure"])
-def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp_path, monkeypatch) -> None:
-    metrics, events = tmp_path / "metrics.jsonl", tmp_path / "events"
-    lost, full = [False], [False]
-    write = os.write
-
-    def refusing(descriptor: int, content: bytes) -> int:
-        if full[0]:
-            raise OSError(28, "No space left on device")
-        return write(descriptor, content)
+def test_rows_held_back_are_dropped_where_a_later_start_has_the_run(ends_by, tmp_path, full) -> None:
+    metrics, events, lost = tmp_path / "metrics.jsonl", tmp_path / "events", [False]
 
     def check() -> None:
         if lost[0]:
             raise NoetherError("another start has the run")
-
-    monkeypatch.setattr(os, "write", refusing)
 
     def train() -> None:
         with Trackers([MetricsFile(metrics, 0), TensorBoardFile(events, 0, METRICS)], check=check) as trackers:
