@@ -1,0 +1,194 @@
+"""Writes the cases of the corpus that are no text: by VTK, meshio, Gmsh, CalculiX and OpenFOAM.
+
+All are of unit cubes or unit squares with T = 1, 2, … at cells, or at points, so that counts and sizes are known.
+"""
+
+import gzip
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import meshio
+import numpy as np
+import pyvista
+from processes import find_program
+from vtkmodules.vtkFiltersParallel import vtkExtractPolyDataPiece, vtkExtractUnstructuredGridPiece
+from vtkmodules.vtkIOExodus import vtkExodusIIWriter
+from vtkmodules.vtkIOHDF import vtkHDFWriter
+from vtkmodules.vtkIOParallelXML import vtkXMLPPolyDataWriter, vtkXMLPUnstructuredGridWriter
+
+HERE = Path(__file__).parent
+
+
+def numbered(mesh: Any, at: str = "cells") -> Any:
+    """The mesh with T = 1, 2, … at its cells or points, and nothing else."""
+    mesh.clear_data()
+    data, count = (mesh.cell_data, mesh.n_cells) if at == "cells" else (mesh.point_data, mesh.n_points)
+    data["T"] = np.arange(1.0, count + 1)
+    return mesh
+
+
+def image(n: int) -> pyvista.ImageData:
+    return pyvista.ImageData(dimensions=(n + 1,) * 3)
+
+
+def cubes(n: int, at: str = "cells") -> pyvista.UnstructuredGrid:
+    """n × n × n unit cubes."""
+    return numbered(image(n).cast_to_structured_grid().cast_to_unstructured_grid(), at)
+
+
+def squares(n: int, at: str = "cells") -> pyvista.PolyData:
+    """n × n unit squares in a plane."""
+    plane = pyvista.ImageData(dimensions=(n + 1, n + 1, 1)).cast_to_structured_grid().cast_to_unstructured_grid()
+    return numbered(pyvista.PolyData(plane.points, faces=plane.cells), at)
+
+
+def run(folder: Path, package: str, *command: str, **environ: str) -> None:
+    subprocess.run([find_program(command[0], package), *command[1:]], cwd=folder, check=True, capture_output=True,
+                   timeout=60, env=os.environ | environ)  # fmt: skip
+
+
+# VTK
+
+
+def by_pyvista(folder: Path, name: str, n: int = 3, at: str = "cells") -> None:
+    """A file by its suffix: regular meshes, or cubes, or squares; binary."""
+    suffix = Path(name).suffix
+    if suffix == ".vti":
+        mesh = numbered(image(n), at)
+    elif suffix == ".vtr":
+        mesh = numbered(pyvista.RectilinearGrid(*([np.arange(n + 1.0)] * 3)), at)
+    elif suffix == ".vts":
+        mesh = numbered(image(n).cast_to_structured_grid(), at)
+    else:
+        mesh = squares(n, at) if suffix in (".vtp", ".ply") else cubes(n, at)
+    mesh.save(folder / name)
+
+
+def by_vtk(folder: Path, name: str, n: int = 3, at: str = "cells", kind: str = "volume") -> None:
+    """.vtkhdf, or Exodus under any suffix, with the numbers of elements and nodes that VTK adds."""
+    writer = vtkHDFWriter() if name.endswith(".vtkhdf") else vtkExodusIIWriter()
+    writer.SetInputData(cubes(n, at) if kind == "volume" else squares(n, at).cast_to_unstructured_grid())
+    writer.SetFileName(str(folder / name))
+    writer.Write()
+
+
+def in_pieces(folder: Path, name: str, n: int = 4, pieces: int = 3, ghosts: int = 0) -> None:
+    """A .pvtu or .pvtp of several pieces as ParaView writes them, each with layers of its neighbours' cells."""
+    is_flat = name.endswith(".pvtp")
+    part = vtkExtractPolyDataPiece() if is_flat else vtkExtractUnstructuredGridPiece()
+    part.SetInputData(squares(n) if is_flat else cubes(n))
+    part.SetCreateGhostCells(ghosts > 0)
+    writer = vtkXMLPPolyDataWriter() if is_flat else vtkXMLPUnstructuredGridWriter()
+    writer.SetInputConnection(part.GetOutputPort())
+    writer.SetFileName(str(folder / name))
+    writer.SetNumberOfPieces(pieces)
+    writer.SetEndPiece(pieces - 1)
+    writer.SetGhostLevel(ghosts)
+    writer.Write()
+
+
+def cgns(folder: Path) -> None:
+    """Eight hexahedra at three times, by the library of CGNS."""
+    (folder / "flow.cgns").write_bytes(gzip.decompress((HERE / "steps.cgns.gz").read_bytes()))
+
+
+# meshio
+
+
+def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "points", n: int = 2) -> None:
+    """Cubes and n squares of their skin, with T; at cells, that of the squares is 900."""
+    grid = cubes(n, at)
+    skin = np.array([[i, i + 1, i + n + 2, i + n + 1] for i in range(n)])
+    cells = [("hexahedron", grid.cells_dict[pyvista.CellType.HEXAHEDRON]), ("quad", skin)]
+    values = {"T": np.asarray(grid.point_data["T"])} if at == "points" else {}
+    in_cells = {"T": [np.asarray(grid.cell_data["T"]), np.full(n, 900.0)]} if at == "cells" else {}
+    mesh = meshio.Mesh(np.asarray(grid.points, float), cells, point_data=values, cell_data=in_cells)
+    before = Path.cwd()
+    os.chdir(folder)  # where meshio writes the numbers of an .xdmf
+    try:
+        meshio.write(name, mesh, file_format=form)
+    finally:
+        os.chdir(before)
+
+
+# Gmsh
+
+
+def by_gmsh(folder: Path, n: int, groups: str = "", form: str = "msh41", every: bool = False) -> None:
+    """A cube of edge 1: n³ hexahedra, 6 n² quadrilaterals, 12 n lines and 8 points, those of groups or every one."""
+    (folder / "box.geo").write_text(f"""
+SetFactory("OpenCASCADE"); Box(1) = {{0, 0, 0, 1, 1, 1}};
+Transfinite Curve {{:}} = {n + 1}; Transfinite Surface {{:}}; Recombine Surface {{:}}; Transfinite Volume {{:}};
+{groups}
+Mesh.SaveAll = {int(every)};
+""")
+    run(folder, "gmsh", "gmsh", "-3", "-format", form, "-o", "box.msh", "box.geo")
+    (folder / "box.geo").unlink()
+
+
+# CalculiX
+
+
+def by_ccx(folder: Path, form: str = "FILE") -> None:
+    """Eight cubes of 210 GPa without lateral strain, stretched by 0.01 over their height of 2."""
+    mesh = cubes(2)
+    nodes = [f"{i + 1}, {x:g}, {y:g}, {z:g}" for i, (x, y, z) in enumerate(mesh.points)]
+    elements = [f"{i + 1}, " + ", ".join(str(k + 1) for k in own)
+                for i, own in enumerate(mesh.cells_dict[pyvista.CellType.HEXAHEDRON])]  # fmt: skip
+    sets = [f"*NSET, NSET={name}\n" + ",\n".join(str(i + 1) for i, own in enumerate(mesh.points) if own[2] == height)
+            for name, height in (("LOW", 0), ("HIGH", 2))]  # fmt: skip
+    steps = f"""*MATERIAL, NAME=M
+*ELASTIC
+210000, 0
+*SOLID SECTION, ELSET=EALL, MATERIAL=M
+*BOUNDARY
+LOW, 1, 3
+HIGH, 1, 2
+*STEP
+*STATIC
+*BOUNDARY
+HIGH, 3, 3, 0.01
+*NODE {form}
+U
+*{"EL" if form == "FILE" else "ELEMENT"} {form}
+S
+*END STEP"""
+    lines = ["*NODE, NSET=NALL", *nodes, "*ELEMENT, TYPE=C3D8, ELSET=EALL", *elements, *sets, steps]
+    (folder / "block.inp").write_text("\n".join(lines) + "\n")
+    run(folder, "calculix-ccx", "ccx", "block", OMP_NUM_THREADS="1")
+    for path in folder.iterdir():
+        if path.suffix not in (".inp", ".frd"):
+            path.unlink()
+
+
+# OpenFOAM
+
+
+def by_openfoam(folder: Path, n: int = 2) -> None:
+    """A cube of n³ cells, decomposed for two processors, which went on to time 5; at time 0, T is 300 and 301, …"""
+    head = "FoamFile {{ version 2.0; format ascii; class {}; object {}; }}\n"
+    values = "\n".join(str(300 + k) for k in range(n**3))
+    files = {
+        "system/controlDict": ("dictionary", "deltaT 1; endTime 5; writeInterval 1; writeControl timeStep;"
+                               "startFrom startTime; startTime 0; stopAt endTime; application laplacianFoam;"),
+        "system/fvSchemes": ("dictionary", "ddtSchemes {} gradSchemes {} divSchemes {} laplacianSchemes {}"),
+        "system/fvSolution": ("dictionary", "solvers {}"),
+        "system/decomposeParDict": ("dictionary", "numberOfSubdomains 2; method simple; coeffs { n (2 1 1); }"),
+        "system/blockMeshDict": ("dictionary", f"""scale 1;
+vertices ((0 0 0) (1 0 0) (1 1 0) (0 1 0) (0 0 1) (1 0 1) (1 1 1) (0 1 1));
+blocks (hex (0 1 2 3 4 5 6 7) ({n} {n} {n}) simpleGrading (1 1 1)); edges ();
+boundary (body {{ type wall; faces ((0 3 2 1) (4 5 6 7) (0 1 5 4) (1 2 6 5) (2 3 7 6) (3 0 4 7)); }});"""),
+        "0/T": ("volScalarField", f"""dimensions [0 0 0 1 0 0 0];
+internalField nonuniform List<scalar> {n**3} ({values});
+boundaryField {{ body {{ type zeroGradient; }} }}"""),
+    }  # fmt: skip
+    for name, (kind, text) in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(head.format(kind, Path(name).name) + text + "\n")
+    for program in ("blockMesh", "decomposePar"):
+        run(folder, "openfoam", program, WM_PROJECT_DIR="/usr/share/openfoam")
+    for processor in folder.glob("processor*"):
+        shutil.copytree(processor / "0", processor / "5")
