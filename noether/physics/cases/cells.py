@@ -1,12 +1,14 @@
 """The cells of a mesh by their dimension, by VTK's own table: what kind of set they make, and what belongs to none."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from noether.common.numbers import first_of
 from noether.physics.cases.case_map import SetKind
 from noether.physics.cases.mesh_files import to_numpy
 
@@ -14,7 +16,9 @@ KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
 CALLED = ("vertices", "lines", "faces", "cells in space")
 """Cells by their dimension."""
-GHOSTS, UNUSED = "ghost cells", "points of no cell in the set"
+GHOSTS, UNUSED = "ghost cells", "points"
+MOST_NAMED = 8
+GHOST_TYPE = "vtkGhostType"
 TRIANGLE, POLYGON, QUAD = 5, 7, 9
 """VTK's numbers of the faces whose corners stand in turn."""
 FLAT = 1e-14
@@ -32,7 +36,7 @@ class Block:
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
         """Return the block of a mesh, whose ghost cells (of pieces, or hidden) are taken out."""
-        if "vtkGhostType" not in mesh.cell_data:
+        if GHOST_TYPE not in mesh.cell_data:
             return cls(name, mesh)
         own = mesh.copy()
         own.RemoveGhostCells()
@@ -79,6 +83,25 @@ class Block:
             if left and kind:
                 left |= {UNUSED: self.whole.n_points - self.cells(kind).n_points}
         return {what: count for what, count in (left | {GHOSTS: self.ghosts}).items() if count}
+
+
+def range_text(values: Sequence[int]) -> str:
+    """Return whole numbers as a text: their range, or the one that all are."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
+    """Say what of the cases is in no set, of {(what, block): how much} of each: "7 cells (4 vertices, 3 lines)"."""
+    keys = dict.fromkeys(key for own in cases for key in own)
+    parts = {key: range_text([own.get(key, 0) for own in cases]) for key in keys}
+    cells = [
+        f"{parts[what, block]} {what}" + (f" of {block}" if block else "") for what, block in keys if what != UNUSED
+    ]
+    total = range_text([sum(count for (what, _), count in own.items() if what != UNUSED) for own in cases])
+    points = range_text([sum(count for (what, _), count in own.items() if what == UNUSED) for own in cases])
+    said = [f"{total} cells ({first_of(cells, MOST_NAMED)})"] if cells else []
+    return "in no set: " + " and ".join(said + ([f"{points} points"] if points != "0" else []))
 
 
 def polygons(mesh: Any) -> tuple[Any, np.ndarray, np.ndarray]:

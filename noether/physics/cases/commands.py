@@ -27,6 +27,7 @@ from noether.core.data.checks import describe_split
 from noether.core.data.shared_work import locked, partial_name
 from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
+from noether.physics.cases.cells import in_no_set, range_text
 from noether.physics.cases.dataset import DATASET_FILE
 from noether.physics.cases.draft import draft_map, words_of_steps
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
@@ -174,12 +175,11 @@ def _say_survey(console: Console, survey: Survey) -> None:
 
 def _title(template: str, block: str, found: dict[str, BlockFacts]) -> str:
     facts = list(found.values())
-    points, cells = _range([own.points for own in facts]), _range([own.cells for own in facts])
+    points, cells = range_text([own.points for own in facts]), range_text([own.cells for own in facts])
     kind = facts[0].kind if facts[0].kind == "points" else f"a {facts[0].kind}"
     words = f"{f'{template} {block}'.rstrip()}: {kind} in {len(found)} cases, {points} points, {cells} cells"
-    for what in dict.fromkeys(what for own in facts for what in own.beside):
-        words += f"; in no set: {_range([own.beside.get(what, 0) for own in facts])} {what}"
-    return words
+    beside = [{(what, ""): count for what, count in own.beside.items()} for own in facts]
+    return f"{words}; {in_no_set(beside)}" if any(beside) else words
 
 
 def _block_table(found: dict[str, BlockFacts]) -> Table:
@@ -187,14 +187,9 @@ def _block_table(found: dict[str, BlockFacts]) -> Table:
     for (at, name), arrays in arrays_of([found]).items():
         each = [array for _, array in arrays]
         low, high = min(array.low for array in each), max(array.high for array in each)
-        components = _range([array.components for array in each])
+        components = range_text([array.components for array in each])
         table.add_row(name, at, components, f"{low:.4g}", f"{high:.4g}", str(len(each)))
     return table
-
-
-def _range(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def prepare_here(

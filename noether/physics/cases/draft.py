@@ -168,7 +168,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             body = [name for name in chosen if not BACKGROUND.search(name)] or list(chosen)
             wanted = body if kind == "surface" else list(chosen)
             arrays = _common([chosen[name] for name in wanted])
-            if kind == "surface" and not arrays and len(survey.blocks) > 1:
+            if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
                 continue  # a shape alone, beside the same with fields
             at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
                                    for place in ("points", "cells"))  # fmt: skip
@@ -195,7 +195,7 @@ def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
     path = PurePosixPath(template)  # of a region of OpenFOAM the region's name
     name = kind if kind not in names else plain_name(path.parent.name if path.name == MESH else path.stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
-        name += "2" if name in names else "x"
+        name = name.replace("_", "", 1) if "_" in name else f"{name}2"
     return name
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from noether.common.errors import RequestError, one_line
 from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import AtTime, Step
-from noether.physics.cases.cells import Block
+from noether.physics.cases.cells import GHOST_TYPE, Block
 from noether.physics.cases.decks import DECKS, MED_STEP, read_by_meshio
 from noether.physics.cases.frd import FrdFile
 from noether.physics.cases.mesh_files import Unfit, import_pyvista, output_of, raising_what_vtk_says
@@ -229,7 +229,7 @@ def _vtk_reader(path: Path) -> Any:
                 raise Unfit("a binary file of Tecplot, which only Tecplot reads")
             reader = pyvista.TecplotReader(path)
         else:
-            reader = pyvista.get_reader(path, force_ext=suffix)
+            reader = pyvista.get_reader(path, force_ext=EXODUS[0] if suffix in EXODUS else suffix)
         if isinstance(reader, pyvista.OpenFOAMReader):
             reader.cell_to_point_creation = False
             reader.enable_all_patch_arrays()
@@ -368,7 +368,7 @@ def _choose_arrays(reader: Any, arrays: set[str]) -> None:
     for kind in ("cell", "point"):
         if hasattr(reader, f"{kind}_array_names") and hasattr(reader, f"disable_all_{kind}_arrays"):
             getattr(reader, f"disable_all_{kind}_arrays")()
-            for name in set(getattr(reader, f"{kind}_array_names")) & arrays:
+            for name in set(getattr(reader, f"{kind}_array_names")) & (arrays | {GHOST_TYPE}):
                 getattr(reader, f"enable_{kind}_array")(name)
 
 

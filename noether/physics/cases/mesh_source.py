@@ -322,7 +322,7 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
     if (flat := flat_cells(mesh, volume)).size:
         raise RequestError(
             "cells-without-volume",
-            f"{path} has cells without volume" + (f" in {block.name}" if block.name else ""),
+            f"{path} has cells of no volume" + (f" in {block.name}" if block.name else ""),
             seen=f"{flat.size:,} of {mesh.n_cells:,} cells, the first at {np.round(centres[flat[0]], 4).tolist()}",
             expected="a volume of each cell of a volume set",
             fix="at: points      (in the map), or take them out in ParaView",

@@ -24,6 +24,7 @@ from noether.common.suggest import nearest
 from noether.core.data.shared_work import Progress, locked, silent, surviving_map
 from noether.physics.cars.shapenet_car import CarJob, car_jobs, shortfalls, split_cars
 from noether.physics.cases.case_map import CaseMap, SplitMap, parse_map
+from noether.physics.cases.cells import in_no_set
 from noether.physics.cases.dataset import gather, implausible, write_metadata
 from noether.physics.cases.layout import files_of, find_cases, in_order, leftovers, list_files, natural, run_of
 from noether.physics.cases.make_case import CaseJob, of_case, refuse_at_once, skippable
@@ -212,23 +213,16 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
 
 def _left_out(cases: Mapping[str, Any]) -> list[str]:
     """Say what of the cases' files is in no set, and which results lie elsewhere, each once for all cases."""
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    blocks: dict[tuple[str, str], dict[str, None]] = {}
+    left: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
     elsewhere: dict[str, list[str]] = {}
     for case, made in cases.items():
         for file, what, block, number in made.get("left", ()):
-            own = counts.setdefault((file, what), {})
-            own[case] = own.get(case, 0) + number
-            blocks.setdefault((file, what), {})[block] = None
+            left.setdefault(file, {}).setdefault(case, {})[what, block] = number
         for words in made.get("elsewhere", ()):
             elsewhere.setdefault(words, []).append(case)
-    said = []
-    for (file, what), own in counts.items():
-        low, high = min(own.values()), max(own.values())
-        named = first_of([block for block in blocks[file, what] if block], SHOWN)
-        many = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        where = f"{file} ({named})" if named else file
-        said.append(f"in no set: {many} {what} of {where}, in {len(own)} of {len(cases)} cases")
+    said = [
+        f"{file}: {in_no_set(list(own.values()))}, in {len(own)} of {len(cases)} cases" for file, own in left.items()
+    ]
     return said + [f"{first_of(own, SHOWN)}: {words}" for words, own in elsewhere.items()]
 
 

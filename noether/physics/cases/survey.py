@@ -83,7 +83,7 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
     inside: files that are meshes by what they hold. A single one would be a table of all cases.
     """
     meshes = [file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)]
-    meshes = [file for file in meshes if not file.lower().endswith(DECKS)] or meshes
+    meshes = _results(meshes)
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
     if best is None:
         return Grouping([], {}, {}, [], {})
@@ -115,6 +115,18 @@ def is_mesh(file: str) -> bool:
         and not file.endswith(".foam")  # ParaView's mark in the folder of an OpenFOAM case
         and "constant/triSurface" not in file
     )
+
+
+def _results(meshes: Sequence[str]) -> list[str]:
+    """Return the meshes without decks, if there are results, and without those that are called pieces of a list.
+
+    Such a piece was listed once; now another file is in its place.
+    """
+    lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
+             if file.lower().endswith((*PIECES, *STEPS))]  # fmt: skip
+    piece = re.compile(rf"(?:{'|'.join(lists)})(?:[_/.-].*\d|/.*)\.vt[a-z]$") if lists else None
+    whole = [file for file in meshes if piece is None or not piece.match(file)]
+    return [file for file in whole if not file.lower().endswith(DECKS)] or whole
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
