@@ -139,14 +139,10 @@ class _Supernodes(_Attention):
             return
         points = config.dataset.geometry_points or config.dataset.surface_points
         if self.supernodes > points:
-            raise SettingError(
-                "too-few-geometry-points",
-                "model.supernodes",
-                f" is more than the {points} geometry points",
-                value=self.supernodes,
-                expected="at most as many supernodes as geometry points",
-                fix=f"model.supernodes={points}      (or more dataset.geometry_points)",
-            )
+            raise SettingError("too-few-geometry-points", "model.supernodes",
+                               f" is more than the {points} geometry points", value=self.supernodes,
+                               expected="at most as many supernodes as geometry points",
+                               fix=f"model.supernodes={points}      (or more dataset.geometry_points)")  # fmt: skip
 
 
 class UPTConfig(_Supernodes):
@@ -258,6 +254,11 @@ class ForceCoefficientConfig(Section):
         return self
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it is integrated from."""
+        return (self.pressure, *([self.shear] if self.shear else []))
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """The keys of the numbers of a case that it is divided by: reference area, and the speed where it varies."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
@@ -291,7 +292,6 @@ class FieldsTaskConfig(ComponentSection):
     scalars: dict[str, ForceCoefficientConfig] = Field(
         default_factory=dict, description="Coefficients derived from the fields, by name."
     )
-
     force_weight: float = Field(
         0.0,
         ge=0,

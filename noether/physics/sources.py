@@ -38,13 +38,10 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
     wanted = dataset.points_per_update
     for name, count in wanted.items() if isinstance(wanted, dict) else ():
         if name not in sets:
-            raise RequestError(
-                "prepared-set-missing",
-                f"the prepared cases have no set {name}",
-                seen=f"dataset.points_per_update.{name}={count}",
-                expected="points of " + ", ".join(sets),
-                fix=f"dataset.points_per_update={count}      (of every set)",
-            )
+            raise RequestError("prepared-set-missing", f"the prepared cases have no set {name}",
+                               seen=f"dataset.points_per_update.{name}={count}",
+                               expected="points of " + ", ".join(sets),
+                               fix=f"dataset.points_per_update={count}      (of every set)")  # fmt: skip
 
 
 def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:

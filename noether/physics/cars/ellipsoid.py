@@ -83,7 +83,7 @@ class EllipsoidCar:
         on_planform = flow.half_force_coefficients(self.semi_axes, self.body_wind)[1]
         return float(on_planform) * planform / self.reference_area
 
-    @property
+    @cached_property
     def yawing_moment(self) -> float:
         """Exact moment of the pressure about y through the origin, N·m; about x and z it is identically 0."""
         return DYNAMIC_PRESSURE * flow.half_yawing_moment(self.semi_axes, self.body_wind)
@@ -283,7 +283,7 @@ class EllipsoidDataset:
 
         sample = {key: torch.from_numpy(array[index]) for key, array in self.packed.arrays.items()}
         lift = DYNAMIC_PRESSURE * float(sample["reference_area"]) * float(sample["lift_coefficient"])
-        yawing = _yawing_moment(*sample["car"].tolist())
+        yawing = _known_car(*sample["car"].tolist()).yawing_moment
         exact = {"pressure_force": [0.0, lift, 0.0], "pressure_moment": [0.0, yawing, 0.0]}
         return sample | {key: torch.tensor(vector) for key, vector in exact.items()}
 
@@ -298,10 +298,7 @@ class EllipsoidDataset:
         return f"{self.packed.path.stem}-{index:04d}"
 
 
-@cache
-def _yawing_moment(half_length: float, height: float, half_width: float, yaw: float) -> float:
-    # Cached for each car: it takes as long as the rest of the sample.
-    return EllipsoidCar(half_length, height, half_width, yaw).yawing_moment
+_known_car = cache(EllipsoidCar)  # Its moment takes as long as the rest of the sample.
 
 
 def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
@@ -372,13 +369,10 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
             with locked(folder):
                 _make(folder, dataset, workers, progress)
     except OSError as error:
-        raise RequestError(
-            "ellipsoid-not-written",
-            f"cannot write the ellipsoid data set to {folder}",
-            seen=f"{type(error).__name__}: {error}",
-            expected="a folder this user can write to, with room for the files",
-            fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
-        ) from error
+        raise RequestError("ellipsoid-not-written", f"cannot write the ellipsoid data set to {folder}",
+                           seen=f"{type(error).__name__}: {error}",
+                           expected="a folder this user can write to, with room for the files",
+                           fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to") from error  # fmt: skip
 
 
 def _order(dataset: "EllipsoidDatasetConfig", split: str, size: int) -> dict[str, str]:
@@ -396,13 +390,8 @@ def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
         if not path.exists():
             missing[split] = size
         elif (seen := dict(open_split(path).metadata)) != order:
-            raise RequestError(
-                "ellipsoid-of-other-settings",
-                f"{path} was made with other settings",
-                seen=str(seen),
-                expected=str(order),
-                fix=f"rm {quote(str(path))}",
-            )
+            raise RequestError("ellipsoid-of-other-settings", f"{path} was made with other settings", seen=str(seen),
+                               expected=str(order), fix=f"rm {quote(str(path))}")  # fmt: skip
         else:
             check_digest(path)
     return missing

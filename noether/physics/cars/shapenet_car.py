@@ -207,7 +207,7 @@ def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
             fix=f"noether data prepare shapenet_car {source} FOLDER      (then dataset_root=FOLDER)",
             mount="" if root.is_dir() else str(root.absolute()),
         )
-    split_indices([param_of(case) for case in published_order(about["cases"])], split)
+    split_indices(published_order(about["cases"]), split)
     check_files(root, about)
     return about
 
@@ -216,41 +216,33 @@ def open_shapenet_car(root: Path, split: str) -> tuple[ShapeNetCarDataset, Shape
     """Opens the training and the test split of a prepared folder."""
     about = read_metadata(root)
     cars = published_order(about["cases"])
-    splits = split_indices([param_of(case) for case in cars], split)
-    train, test = (ShapeNetCarDataset(root, [cars[i] for i in own], about) for own in splits)
+    train, test = (ShapeNetCarDataset(root, [cars[i] for i in own], about) for own in split_indices(cars, split))
     return train, test
 
 
-def split_indices(params: Sequence[str], split: str) -> tuple[list[int], list[int]]:
-    """Positions of the training and of the test cars of a published split.
+def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int]]:
+    """Positions of the training and of the test cars of a published split, of cars in the published order.
 
     param0: the cars of that folder are the test split. randperm189: torch.randperm(889) with seed 0, its first 189
     (the UPT paper's, of surface pressure alone; figures on the two are not comparable). RequestError: the cars that
     are there do not have this split.
     """
-    cars = len(params)
+    cars = len(cases)
     if split == "param0":
-        test = [i for i, param in enumerate(params) if param == "param0"]
+        test = [i for i, case in enumerate(cases) if param_of(case) == "param0"]
     elif cars != ALL_CARS:
-        raise RequestError(
-            "split-needs-all-cars",
-            "the split randperm189 needs all cars",
-            seen=f"{cars} cars",
-            expected=f"{ALL_CARS}",
-            fix="dataset.split=param0",
-        )
+        raise RequestError("split-needs-all-cars", "the split randperm189 needs all cars", seen=f"{cars} cars",
+                           expected=f"{ALL_CARS}", fix="dataset.split=param0")  # fmt: skip
     else:
         import torch
 
         test = sorted(torch.randperm(cars, generator=torch.Generator().manual_seed(0))[:189].tolist())
     train = sorted(set(range(cars)) - set(test))
     if len(test) < 1 or len(train) < 2:
-        raise RequestError(
-            "split-needs-param-folders",
-            f"the split {split} needs cars in param0 to test on and in param1 to param8 to train on",
-            seen=f"{len(train)} to train on and {len(test)} to test on",
-            expected="at least 2 and 1",
-        )
+        raise RequestError("split-needs-param-folders",
+                           f"the split {split} needs cars in param0 to test on and in param1 to param8 to train on",
+                           seen=f"{len(train)} to train on and {len(test)} to test on",
+                           expected="at least 2 and 1")  # fmt: skip
     return train, test
 
 

@@ -24,29 +24,16 @@ def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool
             asked for.
     """
     target = Path(out).expanduser()
-    _check_export_folder(wanted.run, target, overwrite)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if not (target / "model.json").is_file():
+            raise RequestError("not-an-export", f"{target} exists and is not an export", seen="files of another kind",
+                               expected="a new folder, or one with an earlier export",
+                               fix=f"noether export {wanted.run} {target}-export")  # fmt: skip
+        if not overwrite:
+            raise RequestError("export-exists", f"{target} already holds an export", seen=f"{target / 'model.json'}",
+                               expected="a new folder, or --overwrite to replace the export that is there",
+                               fix=f"noether export {wanted.run} {target} --overwrite")  # fmt: skip
     chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))
     request = ExportRequest(chosen, target, program)
     return run_here(chosen.config, "noether.physics.export.export.export_worker", request)
-
-
-def _check_export_folder(run: str, target: Path, overwrite: bool) -> None:
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / "model.json").is_file():
-        raise RequestError(
-            "not-an-export",
-            f"{target} exists and is not an export",
-            seen="files of another kind",
-            expected="a new folder, or one with an earlier export",
-            fix=f"noether export {run} {target}-export",
-        )
-    if not overwrite:
-        raise RequestError(
-            "export-exists",
-            f"{target} already holds an export",
-            seen=f"{target / 'model.json'}",
-            expected="a new folder, or --overwrite to replace the export that is there",
-            fix=f"noether export {run} {target} --overwrite",
-        )

@@ -45,13 +45,10 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
         partial = UNFENCED.partial(out)
         partial.mkdir()
     except OSError as error:
-        raise RequestError(
-            "export-folder-not-made",
-            f"no export can be written to {out}",
-            seen=f"{error.filename or out.parent}: {error.strerror}",
-            expected="a folder that this user may make",
-            fix=f"noether export {request.chosen.folder.path} ANOTHER_FOLDER",
-        ) from None
+        raise RequestError("export-folder-not-made", f"no export can be written to {out}",
+                           seen=f"{error.filename or out.parent}: {error.strerror}",
+                           expected="a folder that this user may make",
+                           fix=f"noether export {request.chosen.folder.path} ANOTHER_FOLDER") from None  # fmt: skip
     try:
         with joined_group(context) as group:
             trained = load_trained(request.chosen, group.device)
@@ -103,10 +100,10 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     box = task.seen.points.get(own) or task.seen.points["geometry_points"]
     whole = rng.uniform(box["low"], box["high"], (max(trained.points_learned, count), 3))[: trained.points_learned]
     normals = whole / np.linalg.norm(whole, axis=1, keepdims=True)
-    features = trained.layout.features.get(own, {})
+    features = trained.task.layout().features.get(own, {})
     values = {key: _typical(trained, key, len(whole)) for key in features if key.partition("_")[2] not in KNOWN}
     shape = replace(Shape.of_points(whole), normals=normals, values=values)
-    others = {name: places[name] for name in trained.layout.sets if name != own}
+    others = {name: places[name] for name in trained.task.layout().sets if name != own}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
     batch = shape_batch(trained, shape, others, parameters)
     asked = places.get(own, whole)
@@ -235,7 +232,7 @@ def _cost(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel)
         started = time.perf_counter()
         loaded(arrays)
         seconds.append(time.perf_counter() - started)
-    points = sum(inputs[name].shape[1] for name in trained.layout.sets)
+    points = sum(inputs[name].shape[1] for name in trained.task.layout().sets)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         f"{points:,} points in {sorted(seconds[1:])[1] * 1e3:.0f} ms on this CPU, {torch.get_num_threads()} threads "

@@ -89,12 +89,10 @@ class ExportedModel:
                     lengths.setdefault(axis, {})[name] = length
         for axis, found in lengths.items():
             if len(set(found.values())) > 1:
-                raise RequestError(
-                    "export-input-lengths",
-                    f"the arrays of the set {axis} differ in their numbers of points",
-                    seen=", ".join(f"{name} {length}" for name, length in found.items()),
-                    expected="one number for all of them",
-                )
+                raise RequestError("export-input-lengths",
+                                   f"the arrays of the set {axis} differ in their numbers of points",
+                                   seen=", ".join(f"{name} {length}" for name, length in found.items()),
+                                   expected="one number for all of them")  # fmt: skip
 
     def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
         if name not in arrays:
@@ -108,12 +106,8 @@ class ExportedModel:
         if len(shape) > 1 and 0 < fixed < len(value):
             value = value[torch.from_numpy(fixed_rows(len(value), fixed))]
         if list(value.shape[1:]) != shape[1:] or (shape and (len(value) != fixed if fixed > 0 else len(value) < 2)):
-            raise RequestError(
-                "export-input-shape",
-                f"{name} has the wrong shape",
-                seen=str(list(value.shape)),
-                expected=f"{shape}" + ("" if fixed > 0 else ", at least 2 points"),
-            )
+            raise RequestError("export-input-shape", f"{name} has the wrong shape", seen=str(list(value.shape)),
+                               expected=f"{shape}" + ("" if fixed > 0 else ", at least 2 points"))  # fmt: skip
         return value[None]
 
 
@@ -186,10 +180,5 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _no_export(folder: Path, error: Exception) -> RequestError:
-    return RequestError(
-        "no-exported-model",
-        f"{folder} holds no exported model",
-        seen=str(error),
-        expected=f"{ABOUT} and {WEIGHTS}",
-        fix=f"noether export runs/NAME {folder}",
-    )
+    return RequestError("no-exported-model", f"{folder} holds no exported model", seen=str(error),
+                        expected=f"{ABOUT} and {WEIGHTS}", fix=f"noether export runs/NAME {folder}")  # fmt: skip

@@ -1,6 +1,7 @@
 """Baselines beside the model: the mean field, the most similar training case, and a plain network."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from noether.core.data.loader import Dataset
 from noether.core.data.points import GEOMETRY, Sample
 from noether.core.tasks.base import SampleMetrics, Task, by_channel
 from noether.physics.fields.fields import POSITION_SCALE
+from noether.physics.models.points import split_channels
 
 UPDATES, CASES, POINTS, WIDTH = 600, 16, 64, 128
 LEARNING_RATE = 5e-3
@@ -29,13 +31,10 @@ class PlainNetwork:
 
     def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
         self._task, self._updates = task, updates
-        self._sets: dict[str, list[str]] = {}
+        self._sets: dict[str, dict[str, int]] = {}
         for name, field in task.fields.items():
-            self._sets.setdefault(field.points, []).append(name)
-        self._outputs = [name for name in task.predicted if name not in task.fields]
-        first = samples[0]
-        self._widths = {name: by_channel(first[name]).shape[1] for name in task.fields}
-        self._widths |= {name: first[name].numel() for name in self._outputs}
+            self._sets.setdefault(field.points, {})[name] = by_channel(samples[0][name]).shape[1]
+        self._outputs = {name: samples[0][name].numel() for name in task.predicted if name not in task.fields}
         self._parameters = [scaled_parameters(sample, task).float() for sample in samples]
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
@@ -46,25 +45,20 @@ class PlainNetwork:
         """Returns what is predicted of a sample, in physical units: fields (N, C), outputs of the case (C,)."""
         scaled: dict[str, Tensor] = {}
         parameters = scaled_parameters(sample, self._task).float()
-        for points, names in self._sets.items():
+        for points, widths in self._sets.items():
             positions = _unit(self._task.prepare({points: sample[points][None]})[points][0])
             read = torch.cat((positions, parameters.expand(len(positions), -1)), dim=-1)
             parts = [self._networks[points](chunk) for chunk in read.split(CHUNK)]
-            widths = [self._widths[name] for name in names]
-            scaled |= dict(zip(names, torch.cat(parts).split(widths, dim=-1), strict=True))
+            scaled |= split_channels(torch.cat(parts), widths)
         if self._ridge is not None:
-            outputs = (_squares(parameters[None]) @ self._ridge)[0]
-            widths = [self._widths[name] for name in self._outputs]
-            scaled |= dict(zip(self._outputs, outputs.split(widths), strict=True))
+            scaled |= split_channels((_squares(parameters[None]) @ self._ridge)[0], self._outputs)
         return {name: own[0] for name, own in self._task.to_physical({k: v[None] for k, v in scaled.items()}).items()}
 
     def _fitted(self, samples: Sequence[Sample], points: str, seed: int) -> nn.Module:
-        names = self._sets[points]
-        width = sum(self._widths[name] for name in names)
         layers: list[nn.Module] = [nn.Linear(3 + len(self._parameters[0]), WIDTH), nn.GELU()]
         for _ in range(2):
             layers += [nn.Linear(WIDTH, WIDTH), nn.GELU()]
-        network = nn.Sequential(*layers, nn.Linear(WIDTH, width))
+        network = nn.Sequential(*layers, nn.Linear(WIDTH, sum(self._sets[points].values())))
         optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._updates)
         for inputs, targets in self._batches(samples, points, seed):
@@ -121,18 +115,12 @@ def _squares(parameters: Tensor) -> Tensor:
 COARSE_POINTS = 128
 CANDIDATES = 5
 
-
 Predictor = Callable[[Sample, int], dict[str, Tensor]]
 """Predicts everything of a test sample, given with its position: fields (N, C), outputs of the case (C,)."""
 
 
 def make_baselines(
-    task: Task,
-    train: Dataset,
-    train_indices: Sequence[int],
-    *,
-    updates: int = UPDATES,
-    among_itself: bool = False,
+    task: Task, train: Dataset, train_indices: Sequence[int], *, updates: int = UPDATES, among_itself: bool = False
 ) -> dict[str, Predictor]:
     """Makes the baselines that fit the task, by name.
 
@@ -146,20 +134,21 @@ def make_baselines(
         where cases have parameters. It makes as many `updates` as the model has, at most 600.
     """
     samples = [train[index] for index in train_indices]
-    carried = Carrying(samples, task)
+    carry = partial(carried, samples, task, among_itself=among_itself)
 
-    def nearest(search: ShapeSearch | ParameterSearch, *, boxed: bool) -> Predictor:
-        def predict(sample: Sample, index: int) -> dict[str, Tensor]:
-            return carried.of(search.nearest(sample, but=index if among_itself else None), sample, boxed=boxed)
-
-        return predict
+    def mean_field(sample: Sample, index: int) -> dict[str, Tensor]:
+        """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
+        like = {name: by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1)
+                for name in task.predicted}  # fmt: skip
+        physical = task.to_physical({name: torch.zeros_like(values)[None] for name, values in like.items()})
+        return {name: values[0] for name, values in physical.items()}
 
     made: dict[str, Predictor] = {
-        "mean_field": lambda sample, index: _means(task, sample),
-        "nearest_shape": nearest(ShapeSearch(samples, task), boxed=False),
+        "mean_field": mean_field,
+        "nearest_shape": carry(ShapeSearch(samples, task), boxed=False),
     }
     if task.case_inputs:
-        made["nearest_case"] = nearest(ParameterSearch(samples, task), boxed=True)
+        made["nearest_case"] = carry(ParameterSearch(samples, task), boxed=True)
         network = PlainNetwork(samples, task, min(updates, UPDATES))
         made["plain_network"] = lambda sample, index: network.predict(sample)
     return made
@@ -187,14 +176,11 @@ def score_baselines(
         for baseline, predict in baselines.items():
             predicted = {name: values[None] for name, values in predict(sample, index).items()}
             rows[baseline].append(task.of_physical(predicted, batch) | task.details(predicted, batch))
-    return {baseline: task.summarise(_columns(own)) for baseline, own in rows.items()}
-
-
-def _means(task: Task, sample: Sample) -> dict[str, Tensor]:
-    """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
-    zeros = {name: torch.zeros_like(by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1))[None]
-             for name in task.predicted}  # fmt: skip
-    return {name: values[0] for name, values in task.to_physical(zeros).items()}
+    columns = {
+        baseline: {name: np.array([float(row[name]) for row in own]) for name in own[0]}
+        for baseline, own in rows.items()
+    }
+    return {baseline: task.summarise(own) for baseline, own in columns.items()}
 
 
 class ShapeSearch:
@@ -208,7 +194,7 @@ class ShapeSearch:
         self._shape = next(key for key in shapes if key in samples[0])
         self._points = [sample[self._shape] for sample in samples]
         self._coarse = [_few(points) for points in self._points]
-        self._trees: dict[int, cKDTree] = {}
+        self._tree = cache(lambda shape: cKDTree(self._points[shape].numpy()))
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
         """Returns the position of the most similar training sample, `but` left out where there are others."""
@@ -219,14 +205,11 @@ class ShapeSearch:
         candidates = (order[order != but] if but is not None and len(order) > 1 else order)[:CANDIDATES]
         points = sample[self._shape].numpy()
         own_tree = cKDTree(points)
-        exact = [self._chamfer(int(candidate), points, own_tree) for candidate in candidates]
+        exact = [
+            np.mean(self._tree(shape).query(points)[0]) + np.mean(own_tree.query(self._points[shape].numpy())[0])
+            for shape in candidates.tolist()
+        ]
         return int(candidates[int(np.argmin(exact))])
-
-    def _chamfer(self, shape: int, points: np.ndarray, own_tree: cKDTree) -> float:
-        other = self._points[shape].numpy()
-        if shape not in self._trees:
-            self._trees[shape] = cKDTree(other)
-        return float(np.mean(self._trees[shape].query(points)[0]) + np.mean(own_tree.query(other)[0]))
 
 
 class ParameterSearch:
@@ -244,31 +227,29 @@ class ParameterSearch:
         return int(np.argmin(distances))
 
 
-class Carrying:
-    """Carries the fields of a training sample over to the points of another one."""
+def carried(
+    samples: Sequence[Sample], task: Task, search: ShapeSearch | ParameterSearch, *, boxed: bool, among_itself: bool
+) -> Predictor:
+    """Returns what predicts everything of a sample as the most similar training sample has it.
 
-    def __init__(self, samples: Sequence[Sample], task: Task) -> None:
-        self._samples, self._task = samples, task
-        self._trees: dict[tuple[int, str, bool], cKDTree] = {}
+    Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
+    of the two span 0..1 along each axis.
+    """
+    sets = {field.points for field in task.fields.values()}
 
-    def of(self, case: int, sample: Sample, *, boxed: bool) -> dict[str, Tensor]:
-        """Returns everything that is predicted of a sample, taken from a training sample.
+    @cache
+    def tree(case: int, points: str) -> cKDTree:
+        return cKDTree(_positions(samples[case][points], boxed=boxed))
 
-        Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
-        of the two span 0..1 along each axis.
-        """
-        other = self._samples[case]
-        carried = {name: other[name].reshape(-1) for name in self._task.predicted}
-        rows: dict[str, np.ndarray] = {}
-        for name, field in self._task.fields.items():
-            points = field.points
-            if points not in rows:
-                key = case, points, boxed
-                if key not in self._trees:
-                    self._trees[key] = cKDTree(_positions(other[points], boxed=boxed))
-                rows[points] = self._trees[key].query(_positions(sample[points], boxed=boxed))[1]
-            carried[name] = by_channel(other[name])[torch.from_numpy(rows[points])]
-        return carried
+    def predict(sample: Sample, index: int) -> dict[str, Tensor]:
+        case = search.nearest(sample, but=index if among_itself else None)
+        rows = {points: tree(case, points).query(_positions(sample[points], boxed=boxed))[1] for points in sets}
+        found = {name: samples[case][name].reshape(-1) for name in task.predicted}
+        for name, field in task.fields.items():
+            found[name] = by_channel(samples[case][name])[torch.from_numpy(rows[field.points])]
+        return found
+
+    return predict
 
 
 def _positions(points: Tensor, *, boxed: bool) -> np.ndarray:
@@ -281,8 +262,3 @@ def _positions(points: Tensor, *, boxed: bool) -> np.ndarray:
 
 def _few(points: Tensor) -> Tensor:
     return points[:: max(1, len(points) // COARSE_POINTS)][:COARSE_POINTS].float()
-
-
-def _columns(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, np.ndarray]:
-    """Metrics of each sample, (S,) by name."""
-    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}

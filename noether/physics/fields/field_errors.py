@@ -18,7 +18,6 @@ from noether.runs.metrics import FIELD_ERRORS, Metric
 if TYPE_CHECKING:
     from noether.physics.fields.fields import FieldsTask
 
-
 WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
 """Measures of which every point counts by its area or volume, and the measures that they are then."""
 
@@ -175,10 +174,7 @@ def numbers(task: "FieldsTask", physical: Predictions, batch: Batch) -> Measured
     for name, scalar in task.scalars.items():
         if any(key not in batch for key in scalar.needed_keys()):
             continue  # `lacks` says which
-        integral, predicted = (
-            force_coefficient(of[scalar.pressure], batch, scalar, of[scalar.shear] if scalar.shear else None)
-            for of in (truth, physical)
-        )
+        integral, predicted = (force_coefficient(of, batch, scalar) for of in (truth, physical))
         measured[name] = {
             "prediction": predicted,
             "truth": true_coefficient(batch, scalar) if scalar.truth else integral,

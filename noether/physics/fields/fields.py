@@ -263,7 +263,7 @@ class FieldsTask(Task):
                 )  # fmt: skip
                 losses.append(field.weight * mean)
         if self._forces.deviation:
-            of = {name for scalar in self.scalars.values() for name in (scalar.pressure, scalar.shear) if name}
+            of = {name for scalar in self.scalars.values() for name in scalar.fields}
             true, found = self.to_physical({name: prepared[name] for name in of}), self.to_physical(predictions)
             losses.append(self._forces.errors({name: found[name] - true[name] for name in of}, prepared, self.scalars))
         return torch.stack(losses).sum(dim=0)
@@ -354,7 +354,7 @@ class FieldsTask(Task):
 
 Sample = Mapping[str, Tensor]
 Given = Mapping[str, Any] | None
-Described = tuple[dict[str, FieldConfig], dict[str, ParameterConfig], Mapping[str, Any]]
+Described = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 
 
 def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample: Sample) -> Described:
@@ -371,7 +371,9 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
     """
     fields, parameters, scalars = given
     named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
-    changes = {name: _changes(own) for name, own in (fields or {}).items()}
+    defaults = FieldConfig().model_dump()  # What an entry of the configuration has of these it leaves to the data set.
+    changes = {name: {key: value for key, value in own.items() if value != defaults.get(key)}
+               for name, own in (fields or {}).items()}  # fmt: skip
     # Whether the configuration says alone what is predicted, so that nothing comes from the data set.
     alone = fields is not None and all(own.get("points") for own in fields.values())
     fields = {} if alone else dict(named)
@@ -400,16 +402,10 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
             or "task.fields.NAME.points=surface_points",
         )
     return (
-        {name: FieldConfig.model_validate(_known(own, FieldConfig)) for name, own in standard.items()},
-        {name: ParameterConfig.model_validate(_known(own, ParameterConfig)) for name, own in parameters.items()},
+        {name: _known(own, FieldConfig) for name, own in standard.items()},
+        {name: _known(own, ParameterConfig) for name, own in parameters.items()},
         scalars or ({} if alone else about.get("scalars", {})),
     )
-
-
-def _changes(own: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry of the configuration says: a default leaves it to the data set."""
-    defaults = FieldConfig().model_dump()
-    return {key: value for key, value in own.items() if value != defaults.get(key)}
 
 
 def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
@@ -444,13 +440,10 @@ def check_keys(
     for key, setting, fix in named:
         if key not in sample:
             near = nearest(key, sample)
-            raise RequestError(
-                "samples-lack-key",
-                f"the samples have no {key}, which {setting} names",
-                seen=", ".join(sample) or "no arrays",
-                expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
-                fix=f"{fix}      (or give the samples {key})",
-            )
+            raise RequestError("samples-lack-key", f"the samples have no {key}, which {setting} names",
+                               seen=", ".join(sample) or "no arrays",
+                               expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
+                               fix=f"{fix}      (or give the samples {key})")  # fmt: skip
 
 
 def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
@@ -488,11 +481,7 @@ def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
     of_points = field.points != CASE
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:
-        raise RequestError(
-            "field-components",
-            f"{name} has another number of components than task.fields says",
-            seen=f"{name} {tuple(values.shape)}, task.fields.{name}.components={field.components}",
-            expected=f"{found}",
-            fix=f"task.fields.{name}.components={found}",
-        )
+        raise RequestError("field-components", f"{name} has another number of components than task.fields says",
+                           seen=f"{name} {tuple(values.shape)}, task.fields.{name}.components={field.components}",
+                           expected=f"{found}", fix=f"task.fields.{name}.components={found}")  # fmt: skip
     return int(found)

@@ -7,34 +7,33 @@ from torch import Tensor
 
 from noether.common.errors import RequestError
 from noether.core.data.moments import Moments
+from noether.core.tasks.base import by_channel
 from noether.physics.settings import ForceCoefficientConfig
 
 Batch = Mapping[str, Tensor]
 
 
-def force_coefficient(
-    pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None = None
-) -> Tensor:
+def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     """Returns ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); of a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
 
-    pressure (B, N, 1) and shear (B, N, 3) in Pa, points and outward normals (B, N, 3), areas (B, N) in m², 0 where a
-    point is padding. shear is τ as the air pulls on the wall; None: pressure alone.
+    fields: by name, pressure p (B, N) or (B, N, 1) and wall shear stress τ (B, N, 3) in Pa, as the air pulls on the
+    wall; without τ where the scalar has pressure alone.
+    batch: points and outward normals (B, N, 3), areas (B, N) in m², 0 where a point is padding.
     """
-    return _force(pressure, batch, scalar, shear) / _reference(batch, scalar)
+    return _force(fields, batch, scalar) / _reference(batch, scalar)
 
 
-def mean_force(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None) -> Tensor:
+def mean_force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     """Returns the force or moment (B,) per area of the points and dynamic pressure; arguments as above."""
-    return _force(pressure, batch, scalar, shear) / (
-        _dynamic_pressure(batch, scalar) * batch[scalar.areas].double().sum(dim=1)
-    )
+    area = batch[scalar.areas].double().sum(dim=1)
+    return _force(fields, batch, scalar) / (_dynamic_pressure(batch, scalar) * area)
 
 
-def _force(pressure: Tensor, batch: Batch, scalar: ForceCoefficientConfig, shear: Tensor | None) -> Tensor:
+def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     """Returns the force in N or moment in N·m along the direction, (B,)."""
-    traction = -pressure.double() * batch[scalar.normals].double()
-    if shear is not None:
-        traction = traction + shear.double()
+    traction = -by_channel(fields[scalar.pressure], batched=True).double() * batch[scalar.normals].double()
+    if scalar.shear is not None:
+        traction = traction + fields[scalar.shear].double()
     if scalar.moment:
         traction = torch.linalg.cross(batch[scalar.points].double(), traction)
     return (_along(traction, scalar) * batch[scalar.areas].double()).sum(dim=1)
@@ -106,10 +105,8 @@ class ForceLoss:
     def add(self, sample: Mapping[str, Tensor], scalars: Scalars) -> None:
         """Takes one training sample."""
         for name, scalar in scalars.items() if self.weight else ():
-            one = {key: sample[key][None] for key in (*scalar.needed_keys(), *_fields(scalar))}
-            value = mean_force(
-                one[scalar.pressure].reshape(1, -1, 1), one, scalar, one[scalar.shear] if scalar.shear else None
-            )
+            one = {key: sample[key][None] for key in (*scalar.needed_keys(), *scalar.fields)}
+            value = mean_force(one, one, scalar)
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
@@ -126,13 +123,8 @@ class ForceLoss:
     def errors(self, differences: Mapping[str, Tensor], prepared: Mapping[str, Tensor], scalars: Scalars) -> Tensor:
         """Returns the term for each sample, (B,), from the fields' errors (B, N, C) in physical units."""
         batch = {key.removeprefix(PHYSICAL): value for key, value in prepared.items() if key.startswith(PHYSICAL)}
-        terms = []
-        for name, deviation in self.deviation.items():
-            scalar = scalars[name]
-            shear = differences[scalar.shear] if scalar.shear else None
-            terms.append((mean_force(differences[scalar.pressure], batch, scalar, shear) / deviation).square())
-        return self.weight * torch.stack(terms).sum(dim=0).to(differences[scalar.pressure].dtype)
-
-
-def _fields(scalar: ForceCoefficientConfig) -> list[str]:
-    return [scalar.pressure] + ([scalar.shear] if scalar.shear else [])
+        terms = [
+            (mean_force(differences, batch, scalars[name]) / deviation).square()
+            for name, deviation in self.deviation.items()
+        ]
+        return self.weight * torch.stack(terms).sum(dim=0).to(next(iter(differences.values())).dtype)

@@ -11,18 +11,13 @@ from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
 from noether.core.data.points import mask_of
-from noether.physics.models.layers.blocks import (
-    MLP,
-    KeysValues,
-    PerceiverBlock,
-    TransformerBlock,
-    initialise_linear,
-    publish_norms,
-)
+from noether.physics.models.layers.blocks import MLP, KeysValues, PerceiverBlock, TransformerBlock
 from noether.physics.models.points import (
     AnchoredModel,
+    Batch,
     GeometryModel,
     Latent,
+    Pooling,
     blocks_of,
     in_full_precision,
     joined_masks,
@@ -51,14 +46,12 @@ class ABUPT(AnchoredModel, GeometryModel):
     batch, all points are anchors.
 
     Args:
-        dim: channels of a token.
-        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        dim, heads, layout: as of PointModel, for RoPE on three axes; the published model's layout where not given.
         geometry_depth: transformer blocks among the supernodes.
         physics_depth: pairs of blocks whose weights all sets share: among a set's own anchors, then from the
             other sets (where there is no other, its own again). One more among the own follows.
         branch_depth: blocks that each set has for itself.
-        supernodes, radius, max_neighbours: of the pooling, as of GeometryModel.
-        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
+        supernodes, radius, max_neighbours: as of Pooling.
 
     At the defaults 7,007,236 parameters.
     """
@@ -76,31 +69,17 @@ class ABUPT(AnchoredModel, GeometryModel):
         max_neighbours: int = 32,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__(
-            layout,
-            dim,
-            heads,
-            supernodes=supernodes,
-            radius=radius,
-            max_neighbours=max_neighbours,
-            depths={"geometry_depth": geometry_depth, "physics_depth": physics_depth, "branch_depth": branch_depth},
-        )
-        more = {"conditioned": self.conditioned}
-        self.geometry = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(geometry_depth))
+        depths = {"geometry_depth": geometry_depth, "physics_depth": physics_depth, "branch_depth": branch_depth}
+        super().__init__(layout, dim, heads, Pooling(supernodes, radius, max_neighbours), **depths)
+        self.geometry = self._blocks(TransformerBlock, geometry_depth)
         self.point_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
-        self.read_geometry = PerceiverBlock(dim, heads, **more)
-        self.physics = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(2 * physics_depth + 1))
-        self.branch = nn.ModuleDict(
-            {
-                points: nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(branch_depth))
-                for points in layout.outputs
-            }
-        )
+        self.read_geometry = PerceiverBlock(dim, heads, conditioned=self.conditioned)
+        self.physics = self._blocks(TransformerBlock, 2 * physics_depth + 1)
+        self.branch = nn.ModuleDict({points: self._blocks(TransformerBlock, branch_depth) for points in layout.outputs})
         self.head = nn.ModuleDict({points: nn.Linear(dim, layout.width(points)) for points in layout.outputs})
-        self.apply(initialise_linear)
-        publish_norms(self)
+        self._initialise()
 
-    def attend(self, context: dict[str, Tensor]) -> tuple[Latent, dict[str, Tensor]]:
+    def attend(self, context: Batch) -> tuple[Latent, Batch]:
         """What queries read, and the fields at the anchors themselves.
 
         context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as `surface_points` (B,
@@ -137,7 +116,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         pooled = mean_token(supernodes, mask) + mean_token(torch.cat(list(tokens.values()), dim=1), anchors)
         return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
 
-    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
         """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
         read: Attended = latent.read
         tokens, tables = self._tokens(queries, read.geometry, latent.condition)
@@ -149,18 +128,16 @@ class ABUPT(AnchoredModel, GeometryModel):
             tokens[name] = x
         return self._fields(tokens)
 
-    def _tokens(
-        self, batch: dict[str, Tensor], geometry: KeysValues, condition: Tensor | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _tokens(self, batch: Batch, geometry: KeysValues, condition: Tensor | None) -> tuple[Batch, Batch]:
         """Each set's tokens once they have read the geometry, and their rotary tables."""
         tokens, tables = {}, {}
         for name in present(batch, self.layout):
             own, tables[name] = self._set_tokens(batch, name, self.point_mlp[name])
-            tokens[name] = self.read_geometry(own, geometry, tables[name], condition)
+            tokens[name] = self.read_geometry.read(own, geometry, tables[name], condition)
         return tokens, tables
 
-    def _fields(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-        predictions: dict[str, Tensor] = {}
+    def _fields(self, tokens: Batch) -> Batch:
+        predictions: Batch = {}
         for name, x in tokens.items():
             predictions |= split_channels(in_full_precision(x, self.head[name]), self.layout.outputs[name])
         return predictions

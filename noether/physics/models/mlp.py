@@ -8,15 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.physics.models.points import (
-    Batch,
-    Latent,
-    PointModel,
-    in_full_precision,
-    mean_token,
-    present,
-    split_fields,
-)
+from noether.physics.models.points import Batch, Latent, PointModel, mean_token, present
 
 HALF_DOMAIN = 500.0
 """Positions arrive scaled to 0..1000; the network reads them as -1..1."""
@@ -62,7 +54,9 @@ class PointwiseMLP(PointModel):
         known = sum(layout.parameters.values()) + (dim if reads_shape else 0)
         self.first = nn.Linear(known, dim)
         self.case = nn.Sequential(nn.Linear(known, case_dim), nn.GELU(), nn.Linear(case_dim, case_dim), nn.GELU())
-        self.modulations = nn.ModuleList(_starting_at_zero(nn.Linear(case_dim, 2 * dim)) for _ in range(depth))
+        self.modulations = nn.ModuleList(nn.Linear(case_dim, 2 * dim) for _ in range(depth))
+        for parameter in self.modulations.parameters():
+            nn.init.zeros_(parameter)  # At first every layer is as if no case changed it.
         self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs)) if layout.outputs else None
 
     @classmethod
@@ -102,7 +96,7 @@ class PointwiseMLP(PointModel):
             shift, scale = modulation(case).chunk(2, dim=-1)
             x = self.activation((self.layers[number - 1](x) if number else x) * (1 + scale) + shift)
         sizes = {points: own.shape[1] for points, own in tokens.items()}
-        return split_fields(in_full_precision(self._in_parameter_precision(x), self.head), sizes, self.layout)
+        return self._by_shared_layers(self._in_parameter_precision(x), sizes, self.head)
 
     def _waves(self, points: Tensor) -> Tensor:
         """Coordinates (..., 3) as -1..1, and their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
@@ -110,10 +104,3 @@ class PointwiseMLP(PointModel):
         octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
         phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)
         return torch.cat((x, phases.sin(), phases.cos()), dim=-1).to(self._dtype)
-
-
-def _starting_at_zero(layer: nn.Linear) -> nn.Linear:
-    """At first every layer is as if no case changed it."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer

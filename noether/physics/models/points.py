@@ -1,9 +1,9 @@
 """The base classes of models of fields: a latent computed once, and predictions at any number of query points."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from noether.common.errors import RequestError
 from noether.core.data.layout import Layout
 from noether.core.data.points import ANCHOR, mask_of
-from noether.physics.models.layers.blocks import ParameterEmbedding, initialise_linear
+from noether.physics.models.layers.blocks import ParameterEmbedding, initialise_linear, publish_norms
 from noether.physics.models.layers.positions import rotary_table, sincos_embedding
 from noether.physics.models.layers.supernodes import SupernodePooling
 from noether.physics.settings import check_heads
@@ -45,7 +45,7 @@ class PointModel(nn.Module):
     layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made, so
     that the published models keep their sizes.
     dim: channels of a token.
-    heads: attention heads.
+    heads: attention heads; must divide `dim`.
     rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
     counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
     RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to change.
@@ -58,7 +58,10 @@ class PointModel(nn.Module):
     """Points of each set of a case that an update draws where no setting says so."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
-        _check_counts({"dim": dim, "heads": heads, **counts})
+        for name, value in {"dim": dim, "heads": heads, **counts}.items():
+            if value is not None and value < 1:
+                raise RequestError("model-option-below-one", f"model.{name} is below 1", seen=f"model.{name}={value}",
+                                   expected="a whole number of at least 1", fix=f"model.{name}=1")  # fmt: skip
         check_heads(dim, heads, rotary=rotary)
         self.check_layout(layout)
         super().__init__()
@@ -113,6 +116,18 @@ class PointModel(nn.Module):
         if self.case_head is None:
             return {}
         return split_channels(in_full_precision(latent.pooled, self.case_head), self.layout.case_outputs)
+
+    def _by_shared_layers(self, x: Tensor, sizes: Mapping[str, int], *layers: nn.Module) -> Batch:
+        """The fields at the points of several sets, (B, N, dim) one set after the other, by layers that all share.
+
+        The last has the channels of every field of every set, one after the other, in the order of the layout.
+        """
+        predictions: Batch = {}
+        widths = {points: self.layout.width(points) for points in self.layout.outputs}
+        fields = in_full_precision(x, *layers).split(list(sizes.values()), dim=1)
+        for points, part in zip(sizes, fields, strict=True):
+            predictions |= split_channels(split_channels(part, widths)[points], self.layout.outputs[points])
+        return predictions
 
     @property
     def conditioned(self) -> bool:
@@ -228,17 +243,14 @@ class SequenceModel(AnchoredModel):
         for block in blocks_of(self.blocks):
             x, attended_to = block.with_keys_values(x, table, mask, condition)
             read.append(attended_to)
-        return Latent(read, condition, mean_token(x, mask)), self._fields(x, sizes)
+        return Latent(read, condition, mean_token(x, mask)), self._by_shared_layers(x, sizes, self.norm, self.head)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
         """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
         x, table, sizes = self._tokens(queries)
         for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
             x = block.read(x, attended_to, table, latent.condition)
-        return self._fields(x, sizes)
-
-    def _fields(self, x: Tensor, sizes: Mapping[str, int]) -> Batch:
-        return split_fields(in_full_precision(x, self.norm, self.head), sizes, self.layout)
+        return self._by_shared_layers(x, sizes, self.norm, self.head)
 
 
 def present(batch: Batch, layout: Layout) -> list[str]:
@@ -267,18 +279,6 @@ def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
     return x
 
 
-def split_fields(fields: Tensor, sizes: Mapping[str, int], layout: Layout) -> Batch:
-    """Takes a shared head's (B, N, C) at the points of several sets apart into the predictions.
-
-    The head has the channels of every field of every set, one after the other, in the order of the layout.
-    """
-    predictions: Batch = {}
-    widths = {points: layout.width(points) for points in layout.outputs}
-    for points, part in zip(sizes, fields.split(list(sizes.values()), dim=1), strict=True):
-        predictions |= split_channels(split_channels(part, widths)[points], layout.outputs[points])
-    return predictions
-
-
 def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
     """Takes the channels (…, C) of several quantities apart, by their names."""
     return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
@@ -296,18 +296,6 @@ def blocks_of(modules: nn.Module) -> Iterable[Any]:
     return cast(Iterable[Any], modules)
 
 
-def _check_counts(counts: Mapping[str, int | None]) -> None:
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise RequestError(
-                "model-option-below-one",
-                f"model.{name} is below 1",
-                seen=f"model.{name}={value}",
-                expected="a whole number of at least 1",
-                fix=f"model.{name}=1",
-            )
-
-
 def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
     """The entries of one query set, so many points at a time."""
     size, prefix = batch[points].shape[:2], points.removesuffix("points")
@@ -316,41 +304,45 @@ def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
         yield {key: value[:, start : start + chunk_size] for key, value in own.items()}
 
 
-class GeometryModel(PointModel):
-    """A model that reads the shape itself: points of the geometry, pooled into supernodes.
+class Pooling(NamedTuple):
+    """How points of the geometry become tokens.
 
-    layout, dim, heads: as of PointModel.
     supernodes: how many geometry points become supernodes: the *first* so many, which is a random choice because data
     sets give geometry points in random order. None: all of them.
     radius: a supernode gathers the geometry points within it, in the unit of the scaled positions.
     max_neighbours: and only the nearest so many.
+    """
+
+    supernodes: int | None
+    radius: float
+    max_neighbours: int
+
+
+class GeometryModel(PointModel):
+    """A model that reads the shape itself: points of the geometry, pooled into supernodes.
+
+    layout, dim, heads: as of PointModel.
     depths: numbers of blocks, by the option's name.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        dim: int,
-        heads: int,
-        *,
-        supernodes: int | None,
-        radius: float,
-        max_neighbours: int,
-        depths: Mapping[str, int],
-    ) -> None:
+    def __init__(self, layout: Layout, dim: int, heads: int, pooling: Pooling, **depths: int) -> None:
+        supernodes, radius, max_neighbours = pooling
         if radius <= 0:
-            raise RequestError(
-                "radius-not-positive",
-                "model.radius is not positive",
-                seen=f"model.radius={radius}",
-                expected="a length in the unit of the scaled positions, which span about 0..1000",
-                fix="model.radius=9.0",
-            )
-        super().__init__(
-            layout, dim, heads, rotary=True, supernodes=supernodes, max_neighbours=max_neighbours, **depths
-        )
-        self.supernodes = supernodes
+            raise RequestError("radius-not-positive", "model.radius is not positive", seen=f"model.radius={radius}",
+                               expected="a length in the unit of the scaled positions, which span about 0..1000",
+                               fix="model.radius=9.0")  # fmt: skip
+        counts = {"supernodes": supernodes, "max_neighbours": max_neighbours, **depths}
+        super().__init__(layout, dim, heads, rotary=True, **counts)
+        self.heads, self.supernodes = heads, supernodes
         self.pooling = SupernodePooling(dim, radius, max_neighbours)
+
+    def _blocks(self, kind: Callable[..., nn.Module], count: int) -> nn.ModuleList:
+        return nn.ModuleList(kind(self.dim, self.heads, conditioned=self.conditioned) for _ in range(count))
+
+    def _initialise(self) -> None:
+        """Draws all first weights, and gives the norms their eps."""
+        self.apply(initialise_linear)
+        publish_norms(self)
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:

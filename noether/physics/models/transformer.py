@@ -17,10 +17,8 @@ class Transformer(SequenceModel):
     Where the batch has anchors, points attend to those only: the trained function, at any resolution.
 
     Args:
-        dim: channels of a token.
-        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        dim, heads, layout: as of PointModel, for RoPE on three axes; the published model's layout where not given.
         depth: transformer blocks.
-        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
 
     At the defaults 5,487,748 parameters.
     """

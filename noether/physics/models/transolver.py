@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from noether.core.data.layout import CAR_FLOW, Layout
 from noether.core.data.moments import Moments
-from noether.core.models.build import Recomputable, recomputed
-from noether.physics.models.layers.blocks import MLP, Modulation, Modulations, modulated
-from noether.physics.models.points import SequenceModel, blocks_of, present
+from noether.physics.models.layers.blocks import AttentionBlock
+from noether.physics.models.points import Batch, SequenceModel, blocks_of, present
 
 EPSILON = 1e-5
 FIRST_TEMPERATURE = 0.5
@@ -47,6 +46,16 @@ class SliceAttention(nn.Module):
         self.key = nn.Linear(head_dim, head_dim, bias=False)
         self.value = nn.Linear(head_dim, head_dim, bias=False)
         self.output = nn.Linear(dim, dim)
+
+    def with_keys_values(self, x: Tensor, table: None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(batch, points, dim) after attention, and the slices' tokens for others to `read`; no position turns them."""
+        weights = self.slice_weights(x)
+        tokens = self.slice_tokens(x, weights, mask)
+        return self.scatter(weights, tokens), tokens
+
+    def read(self, x: Tensor, tokens: Tensor, table: None) -> Tensor:
+        """What points (batch, points, dim) read of the slices of others, to which they add nothing."""
+        return self.scatter(self.slice_weights(x), tokens)
 
     def slice_weights(self, x: Tensor) -> Tensor:
         """How much of each point belongs to each slice: (batch, points, dim) to (batch, heads, points, slices)."""
@@ -117,43 +126,6 @@ UNFITTED = {"input_mean": (500.0,) * 3 + (0.0,) * 4, "input_deviation": (100.0,)
 """The inputs' scaling where nothing was fitted: positions of 0..1000 become about −5..5."""
 
 
-class TransolverBlock(Recomputable):
-    """x += SliceAttention(LN x); x += MLP(LN x); `conditioned` as of TransformerBlock."""
-
-    def __init__(self, dim: int, heads: int, slices: int, mlp_ratio: int, *, conditioned: bool = False) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SliceAttention(dim, heads, slices)
-        self.mlp_norm = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, mlp_ratio * dim)
-        self.modulation = Modulation(dim, 2) if conditioned else None
-
-    @recomputed
-    def with_keys_values(
-        self, x: Tensor, table: None, mask: Tensor | None, condition: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """(batch, points, dim) after the block, and the slices' tokens for others to `read`; no position turns them."""
-        how = self._modulations(condition)
-        normed = modulated(self.attention_norm, x, how)
-        weights = self.attention.slice_weights(normed)
-        tokens = self.attention.slice_tokens(normed, weights, mask)
-        return self._finish(x, weights, tokens, how), tokens
-
-    @recomputed
-    def read(self, x: Tensor, tokens: Tensor, table: None, condition: Tensor | None = None) -> Tensor:
-        """The block for points that read the slices of others and add nothing to them."""
-        how = self._modulations(condition)
-        return self._finish(x, self.attention.slice_weights(modulated(self.attention_norm, x, how)), tokens, how)
-
-    def _finish(self, x: Tensor, weights: Tensor, tokens: Tensor, how: Modulations | None) -> Tensor:
-        x = x + self.attention.scatter(weights, tokens)
-        out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
-        return out
-
-    def _modulations(self, condition: Tensor | None) -> Modulations | None:
-        return None if self.modulation is None else self.modulation(condition)
-
-
 class Transolver(SequenceModel):
     """Predict fields at points by attention among slices of all points.
 
@@ -161,12 +133,10 @@ class Transolver(SequenceModel):
     the training split, as the authors' code does it: `fit_inputs` stores their mean and standard deviation as buffers.
 
     Args:
-        dim: channels of a point.
-        heads: attention heads; must divide `dim`.
+        dim, heads, layout: as of PointModel; the published model's layout where not given.
         depth: blocks.
         slices: slices of a head.
         mlp_ratio: hidden over outer width of the MLPs.
-        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
 
     At the defaults 3,860,804 parameters.
     """
@@ -187,7 +157,8 @@ class Transolver(SequenceModel):
         self.input_deviation: Tensor
         for name, values in UNFITTED.items():
             self.register_buffer(name, torch.tensor(values))
-        self._build(TransolverBlock(dim, heads, slices, mlp_ratio, conditioned=self.conditioned) for _ in range(depth))
+        how = {"conditioned": self.conditioned}
+        self._build(AttentionBlock(dim, SliceAttention(dim, heads, slices), mlp_ratio, **how) for _ in range(depth))
         for block in blocks_of(self.blocks):
             # With weights as small as the others', all slices would begin alike and have to be told apart first.
             nn.init.orthogonal_(block.attention.slice.weight)
@@ -198,7 +169,7 @@ class Transolver(SequenceModel):
         return tuple(key for points in layout.outputs for key in _known_of(points))
 
     @torch.no_grad()
-    def fit_inputs(self, samples: Iterable[dict[str, Tensor]]) -> None:
+    def fit_inputs(self, samples: Iterable[Batch]) -> None:
         """Takes mean and standard deviation of the inputs from prepared training samples, each a batch of one.
 
         Points of all sets count alike. A channel that never changes, such as a distance of 0, keeps its scale.
@@ -210,7 +181,7 @@ class Transolver(SequenceModel):
         self.input_mean.copy_(torch.from_numpy(moments.mean))
         self.input_deviation.copy_(torch.from_numpy(np.where(moments.spread == 0, 1.0, moments.spread)))
 
-    def _tokens(self, batch: dict[str, Tensor]) -> tuple[Tensor, None, dict[str, int]]:
+    def _tokens(self, batch: Batch) -> tuple[Tensor, None, dict[str, int]]:
         """Position, distance and direction of every point through the input MLP.
 
         batch: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), any other set such as `volume_points` (B,
@@ -226,12 +197,12 @@ class Transolver(SequenceModel):
             x = torch.cat([self._with_features(batch, name, part) for name, part in parts], dim=1)
         return self._in_parameter_precision(x), None, sizes
 
-    def _point_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
+    def _point_inputs(self, batch: Batch, name: str) -> Tensor:
         """(B, N, 7), standardised: xyz, the distance to the surface, the direction away from it."""
         raw = self._raw_inputs(batch, name)
         return (raw - self.input_mean.to(raw.dtype)) / self.input_deviation.to(raw.dtype)
 
-    def _raw_inputs(self, batch: dict[str, Tensor], name: str) -> Tensor:
+    def _raw_inputs(self, batch: Batch, name: str) -> Tensor:
         prefix, needed = name.removesuffix("_points"), _known_of(name)
         if absent := [key for key in needed if key not in batch]:
             raise ValueError(f"Transolver reads {name} with {' and '.join(needed)}: no {', '.join(absent)}")

@@ -4,23 +4,21 @@ Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its Shap
 `encode` makes the latent, `decode` asks it.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from noether.core.data.layout import CAR_FLOW, Layout
-from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock, initialise_linear, publish_norms
-from noether.physics.models.points import GeometryModel, Latent, blocks_of, in_full_precision, mean_token, split_fields
+from noether.physics.models.layers.blocks import MLP, PerceiverBlock, TransformerBlock
+from noether.physics.models.points import Batch, GeometryModel, Latent, Pooling, blocks_of, mean_token
 
 
 class UPT(GeometryModel):
     """Predict fields at points, and outputs of the case, from the geometry's points.
 
     Args:
-        dim: channels of a token.
-        heads: attention heads. `dim / heads` must be even and at least 6, for RoPE on three axes.
+        dim, heads, layout: as of PointModel, for RoPE on three axes; the published model's layout where not given.
         encoder_depth: transformer blocks among the supernodes.
         decoder_depth: perceiver blocks from queries to supernodes.
-        supernodes, radius, max_neighbours: of the pooling, as of GeometryModel.
-        layout: the fields, features, parameters and outputs of a case; the published model's where not given.
+        supernodes, radius, max_neighbours: as of Pooling.
 
     At the defaults 11,015,620 parameters. Every one gets a gradient when both query sets are asked for;
     with one absent, the other's query MLP gets none.
@@ -38,29 +36,18 @@ class UPT(GeometryModel):
         max_neighbours: int = 32,
         layout: Layout = CAR_FLOW,
     ) -> None:
-        super().__init__(
-            layout,
-            dim,
-            heads,
-            supernodes=supernodes,
-            radius=radius,
-            max_neighbours=max_neighbours,
-            depths={"encoder_depth": encoder_depth, "decoder_depth": decoder_depth},
-        )
-        more = {"conditioned": self.conditioned}
-        self.encoder = nn.ModuleList(TransformerBlock(dim, heads, **more) for _ in range(encoder_depth))
+        pooling = Pooling(supernodes, radius, max_neighbours)
+        super().__init__(layout, dim, heads, pooling, encoder_depth=encoder_depth, decoder_depth=decoder_depth)
+        self.encoder = self._blocks(TransformerBlock, encoder_depth)
         self.query_mlp = nn.ModuleDict({points: MLP(dim, dim) for points in layout.outputs})
         fields = sum(layout.width(points) for points in layout.outputs)
+        self.decoder = self._blocks(PerceiverBlock, decoder_depth if fields else 0)
         if fields:
-            self.decoder = nn.ModuleList(PerceiverBlock(dim, heads, **more) for _ in range(decoder_depth))
             self.norm = nn.LayerNorm(dim)
             self.head = nn.Linear(dim, fields)
-        else:
-            self.decoder = nn.ModuleList()
-        self.apply(initialise_linear)
-        publish_norms(self)
+        self._initialise()
 
-    def encode(self, batch: dict[str, Tensor]) -> Latent:
+    def encode(self, batch: Batch) -> Latent:
         """The geometry as what each decoder block attends to.
 
         batch: `geometry_points` (B, Ng, 3), and `geometry_mask` (B, Ng) where some are padding; the layout's
@@ -72,10 +59,10 @@ class UPT(GeometryModel):
         read = [block.keys_values(tokens, table, mask) for block in blocks_of(self.decoder)]
         return Latent(read, condition, mean_token(tokens, mask))
 
-    def decode(self, latent: Latent, queries: dict[str, Tensor]) -> dict[str, Tensor]:
+    def decode(self, latent: Latent, queries: Batch) -> Batch:
         """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
         # Queries do not see each other, so all sets go through the blocks as one sequence.
         tokens, table, sizes = self._sequence(queries, self.query_mlp)
-        for block, attended_to in zip(self.decoder, latent.read, strict=True):
-            tokens = block(tokens, attended_to, table, latent.condition)
-        return split_fields(in_full_precision(tokens, self.norm, self.head), sizes, self.layout)
+        for block, attended_to in zip(blocks_of(self.decoder), latent.read, strict=True):
+            tokens = block.read(tokens, attended_to, table, latent.condition)
+        return self._by_shared_layers(tokens, sizes, self.norm, self.head)

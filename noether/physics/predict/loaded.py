@@ -46,9 +46,8 @@ class LoadedRun:
         words = named_runs([str(run), *map(str, more)])
         self._members = [choose_model(WantedModel(word, checkpoint, weights, trust)) for word in words]
         check_members(self._members)
-        self._chosen = self._members[0]
-        self._folder = self._chosen.folder
-        self.config: RunConfig = self._chosen.config
+        self._folder = self._members[0].folder
+        self.config: RunConfig = self._members[0].config
 
     @cached_property
     def trained(self) -> TrainedModel:
@@ -74,22 +73,14 @@ class LoadedRun:
     def tested(self) -> dict[str, Any]:
         """What result.json says of the test split: metrics, baselines, pace. RequestError: it was not evaluated."""
         if not self._folder.result.is_file():
-            raise RequestError(
-                "run-not-evaluated",
-                f"{self._folder.path} has not been evaluated",
-                seen=f"no {self._folder.result}",
-                expected="a run that has ended",
-                fix=f"noether evaluate {self._folder.path}",
-            )
+            raise RequestError("run-not-evaluated", f"{self._folder.path} has not been evaluated",
+                               seen=f"no {self._folder.result}", expected="a run that has ended",
+                               fix=f"noether evaluate {self._folder.path}")  # fmt: skip
         result = read_record(self._folder.result)
         if "metrics" not in result:
-            raise RequestError(
-                "result-unreadable",
-                f"{self._folder.result} is damaged",
-                seen="no metrics",
-                expected="what an evaluation wrote",
-                fix=f"noether evaluate {self._folder.path}",
-            )
+            raise RequestError("result-unreadable", f"{self._folder.result} is damaged", seen="no metrics",
+                               expected="what an evaluation wrote",
+                               fix=f"noether evaluate {self._folder.path}")  # fmt: skip
         return result
 
     @property
@@ -140,8 +131,9 @@ class LoadedRun:
         opened = open_shape(self.trained, shape, others, axes=axes, scale=scale)
         level = interval_level(None if interval is None else str(interval), len(self._members))
         calibration = None if level is None else (self.calibrated, level)
-        words = self._ensemble, opened.shape, opened.others, parameters, chunk_size
-        found = predict_together(*words, calibration=calibration)
+        found = predict_together(
+            self._ensemble, opened.shape, opened.others, parameters, chunk_size, calibration=calibration
+        )
         answer: dict[str, Any] = {**opened.files.back(found.fields), "points": opened.given.points}
         answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
         lacks = lacking_words(self.trained.task, opened.shape, found.fields, parameters)
@@ -149,9 +141,9 @@ class LoadedRun:
         if calibration is not None:
             for name in (name for name in self.trained.task.fields if name in found.fields):
                 answer |= found.arrays(name, answer[name], opened.files)
-            reach = {name: float(found.half_widths[name]) for name in found.scalars if name in found.half_widths}
-            middle = found.scalars
-            answer["intervals"] = {name: (middle[name] - half, middle[name] + half) for name, half in reach.items()}
+            reach = {name: (found.scalars[name], float(half)) for name, half in found.half_widths.items()
+                     if name in found.scalars}  # fmt: skip
+            answer["intervals"] = {name: (mean - half, mean + half) for name, (mean, half) in reach.items()}
             answer["nearer"] = found.nearer
         return answer
 

@@ -39,13 +39,7 @@ from noether.physics.predict.trained import (
     reference_areas,
 )
 from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
-from noether.physics.uncertainty.ensemble import (
-    Prediction,
-    calibrated,
-    interval_table,
-    likeness_words,
-    predict_together,
-)
+from noether.physics.uncertainty import ensemble
 from noether.runs.report.elements import axes_words
 from noether.runs.report.tables import reference_words
 
@@ -58,23 +52,22 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         trained, asked, level = members[0], request.shape, request.level
         others = {} if request.volume is None else {"volume_points": request.volume}
         opened = open_shape(trained, asked.mesh, others, axes=asked.axes, scale=asked.scale, say=console.say)
-        for words in opened.warnings:
+        for words in (*opened.warnings, *outside_training(trained, asked.parameters)):
             console.warn(words)
         truth = _truth(request, opened.given, trained, console)
-        for words in outside_training(trained, asked.parameters):
-            console.warn(words)
-        ensemble = None if level is None else calibrated(members, request.members, request.data, console)
-        calibration = None if ensemble is None or level is None else (ensemble, level)
+        calibration = None
+        if level is not None:
+            calibration = ensemble.calibrated(members, request.members, request.data, console), level
         started = time.perf_counter()
-        found = predict_together(
+        found = ensemble.predict_together(
             members, opened.shape, opened.others, asked.parameters, asked.chunk_size, calibration=calibration
         )
         seconds = time.perf_counter() - started
         for line in _write(request, opened, trained, found, truth):
             console.say(line)
         if calibration is not None:
-            console.say(interval_table(trained, found, *calibration))
-            if unlike := likeness_words(found, calibration[0]):
+            console.say(ensemble.interval_table(trained, found, *calibration))
+            if unlike := ensemble.likeness_words(found, calibration[0]):
                 console.warn(unlike)
         for name, value in found.scalars.items() if calibration is None else ():
             console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
@@ -192,12 +185,8 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
         return found
     given = np.asarray(read_array(request.truth), np.float64)
     if not at_shape:
-        raise RequestError(
-            "truth-needs-surface-field",
-            f"--truth needs a run that predicts a field at {own}",
-            seen=", ".join(task.fields),
-            expected=f"a field at {own}",
-        )
+        raise RequestError("truth-needs-surface-field", f"--truth needs a run that predicts a field at {own}",
+                           seen=", ".join(task.fields), expected=f"a field at {own}")  # fmt: skip
     name, channels = next(iter(at_shape.items()))
     rows = shape.of_file or len(shape.points)
     values = _as_field(given, channels)
@@ -223,7 +212,7 @@ def _write(
     request: PredictRequest,
     opened: OpenedShape,
     trained: TrainedModel,
-    found: Prediction,
+    found: ensemble.Prediction,
     truth: Mapping[str, np.ndarray],
 ) -> list[str]:
     """Writes a file for each set: the user's own mesh again where one was given, else the points."""

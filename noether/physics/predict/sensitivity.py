@@ -1,6 +1,6 @@
 """What to change: the gradient of one output with respect to every surface point and every parameter of a case."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from shlex import quote
 
@@ -23,6 +23,7 @@ from noether.physics.predict.predict import open_shape
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
 from noether.physics.predict.shape_request import SensitivityRequest
 from noether.physics.predict.trained import (
+    Parameters,
     TrainedModel,
     case_numbers,
     integrate,
@@ -57,9 +58,7 @@ class Sensitivity:
     parameters: dict[str, np.ndarray]
 
 
-def sensitivity(
-    trained: TrainedModel, shape: Shape, of: str, parameters: Mapping[str, float | list[float]], chunk_size: int
-) -> Sensitivity:
+def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parameters, chunk_size: int) -> Sensitivity:
     """Differentiates an output of a model on a shape, in the precision of its weights, without autocast.
 
     Everything that the model reads of a mesh moves with its points: the places that show the shape, normals, areas,
@@ -93,8 +92,7 @@ def sensitivity(
         if over:
             value = _over_points(over, physical[name], surface.get("areas"))
         elif name in task.scalars:
-            fields = {key: own[:, 0] if own.shape[-1] == 1 else own for key, own in physical.items() if own.ndim > 1}
-            value = integrate(task, name, {**fields, **surface}, {**numbers, **given})[0]
+            value = integrate(task, name, {**physical, **surface}, {**numbers, **given})[0]
         else:
             value = physical[name][task.case_labels(name).index(of)]
         inputs = {"": points, **given}

@@ -15,19 +15,10 @@ from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
 from noether.core.data.order import fixed_rows
 from noether.core.tasks.angles import Period, as_angle
+from noether.physics.cases import surface_mesh
 from noether.physics.cases.case_map import turned
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.cases.mesh_source import FACES, POINTS, ShapePart, read_mesh_apart
-from noether.physics.cases.surface_mesh import (
-    SurfaceSamples,
-    area_vectors,
-    find_holes,
-    frontal_area,
-    oriented,
-    point_areas,
-    sample_surface,
-    triangles,
-)
 
 Axes = Literal["files", "model"]
 
@@ -54,7 +45,7 @@ class Shape:
         """The area of a mesh's shadow along the wind, in m²; a large mesh takes half a second, once."""
         assert self.faces is not None
         if wind not in self.frontal:
-            self.frontal[wind] = frontal_area(self.points, self.faces, np.asarray(wind))
+            self.frontal[wind] = surface_mesh.frontal_area(self.points, self.faces, np.asarray(wind))
         return self.frontal[wind]
 
     def lengthwise(self, up: np.ndarray) -> tuple[float, ...]:
@@ -70,8 +61,8 @@ class Shape:
     @classmethod
     def of_mesh(cls, points: np.ndarray, faces: np.ndarray) -> "Shape":
         """Points in m and faces, which are turned to look outwards."""
-        faces = oriented(points, faces)
-        areas, normals = point_areas(points, faces)
+        faces = surface_mesh.oriented(points, faces)
+        areas, normals = surface_mesh.point_areas(points, faces)
         return cls(points, faces, normals, areas, {}, np.arange(len(points)))
 
 
@@ -140,15 +131,13 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
         return Shape.of_points(mesh.points * scale)
     if part.at == "points":
         return replace(Shape.of_points(mesh.points * scale), values=mesh.values)
-    corners = [mesh.triangles, triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
+    corners = [mesh.triangles, surface_mesh.triangles(mesh.quads)] if len(mesh.triangles) else [mesh.quads]
     cells = np.concatenate(corners)
-    if not area_vectors(mesh.points, cells).any():
-        raise RequestError(
-            "shape-without-faces",
-            f"{path} has no triangles or quadrilaterals" + (" with an area" if len(cells) else ""),
-            seen=f"{len(cells):,} faces of area 0" if len(cells) else "points and cells of other kinds",
-            expected="a surface mesh; or its points as a .npy file",
-        )
+    if not surface_mesh.area_vectors(mesh.points, cells).any():
+        raise RequestError("shape-without-faces",
+                           f"{path} has no triangles or quadrilaterals" + (" with an area" if len(cells) else ""),
+                           seen=f"{len(cells):,} faces of area 0" if len(cells) else "points and cells of other kinds",
+                           expected="a surface mesh; or its points as a .npy file")  # fmt: skip
     rows = np.unique(cells)
     shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
     values = {name: values[rows] for name, values in mesh.values.items()}
@@ -204,13 +193,9 @@ def check_range(
             fix=f"--scale {metres:g}" if fits else "use a shape of the size of the training shapes, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
-        raise RequestError(
-            "shape-outside-domain",
-            f"{path} lies completely outside the box of the training data",
-            seen=seen,
-            expected=expected,
-            fix="move and rotate the mesh to the axes and the origin of the training data",
-        )
+        raise RequestError("shape-outside-domain", f"{path} lies completely outside the box of the training data",
+                           seen=seen, expected=expected,
+                           fix="move and rotate the mesh to the axes and the origin of the training data")  # fmt: skip
     margin = 0.05 * (high - low).max()
     outside = (own_low < low - margin) | (own_high > high + margin)
     if not outside.any():
@@ -229,28 +214,19 @@ def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.nd
     """
     if shape.faces is None:
         return []
-    holes = find_holes(shape.points, shape.faces, box)
-    warnings = []
-    if holes.edges:
-        share = holes.area / (holes.area + float(np.linalg.norm(area_vectors(shape.points, shape.faces), axis=1).sum()))
-        warnings.append(
-            f"{path} is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
-            f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({share:.1%} of the surface); "
-            "forces lack what acts there"
-        )
-    if holes.against:
-        warnings.append(
-            f"{path} has faces that look inwards: {holes.against:,} edges lie between two that are wound against each "
-            "other; forces have the wrong sign there"
-        )
-    if holes.inwards:
-        warnings.append(
-            f"{path} has {holes.inwards:,} closed {'part that looks' if holes.inwards == 1 else 'parts that look'} "
-            "inwards; unless they are cavities, forces have the wrong sign there"
-        )
-    if holes.twice:
-        warnings.append(f"{path} has {holes.twice:,} faces twice; forces count them twice")
-    return warnings
+    holes = surface_mesh.find_holes(shape.points, shape.faces, box)
+    whole = holes.area + float(np.linalg.norm(surface_mesh.area_vectors(shape.points, shape.faces), axis=1).sum())
+    words = {
+        f"is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
+        f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({holes.area / whole:.1%} of the "
+        "surface); forces lack what acts there": holes.edges,
+        f"has faces that look inwards: {holes.against:,} edges lie between two that are wound against each other; "
+        "forces have the wrong sign there": holes.against,
+        f"has {holes.inwards:,} closed {'part that looks' if holes.inwards == 1 else 'parts that look'} inwards; "
+        "unless they are cavities, forces have the wrong sign there": holes.inwards,
+        f"has {holes.twice:,} faces twice; forces count them twice": holes.twice,
+    }
+    return [f"{path} {what}" for what, count in words.items() if count]
 
 
 @dataclass(frozen=True)
@@ -261,7 +237,7 @@ class ShownBy:
     """
 
     rows: np.ndarray
-    places: SurfaceSamples | None = None
+    places: surface_mesh.SurfaceSamples | None = None
 
     def of(self, points: Any) -> Any:
         """The points (n, 3) that show the shape, whose own points (N, 3), an array or a tensor, may have moved."""
@@ -278,7 +254,7 @@ def shown_by(shape: Shape, count: int) -> ShownBy:
         drawn = fixed_rows(len(shape.points), count)
         # In such an order that those which evaluation draws of them are the first of all: what an export takes.
         return ShownBy(drawn[np.argsort(fixed_rows(len(drawn), count))])
-    places = sample_surface(shape.points, shape.faces, count)
+    places = surface_mesh.sample_surface(shape.points, shape.faces, count)
     return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
 
 

@@ -89,21 +89,15 @@ def typed_shape(
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
     check_suffix(Path(out))
+    unit = f"--scale {LENGTHS[scale]}" if scale in LENGTHS else "leave --scale out"
     return ShapeRequest(
         mesh=_file("mesh", mesh),
         out=Path(out).expanduser(),
-        scale=_scale(scale),
+        scale=None if scale is None else number_of("scale", scale, float, 1e-9, 1e9, unit),
         axes=one_of("axes", axes, ("files", "model")),
         chunk_size=number_of("chunk", chunk, int, 1, 10**9, "leave --chunk out"),
         parameters=_parameters(parameters),
     )
-
-
-def _scale(text: str | None) -> float | None:
-    if text is None:
-        return None
-    fix = f"--scale {LENGTHS[text]}" if text in LENGTHS else "leave --scale out"
-    return number_of("scale", text, float, 1e-9, 1e9, fix)
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
@@ -116,13 +110,9 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
         except ValueError:
             numbers = []
         if not numbers or not all(map(isfinite, numbers)):
-            raise RequestError(
-                "set-flag",
-                "--set takes a parameter and its number",
-                seen=f"--set {part}",
-                expected="NAME=NUMBER, separated by commas",
-                fix=f"--set {name.partition(':')[0].strip() or 'NAME'}=NUMBER",
-            )
+            raise RequestError("set-flag", "--set takes a parameter and its number", seen=f"--set {part}",
+                               expected="NAME=NUMBER, separated by commas",
+                               fix=f"--set {name.partition(':')[0].strip() or 'NAME'}=NUMBER")  # fmt: skip
         parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
     return parameters
 

@@ -15,10 +15,10 @@ from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
-from noether.core.data.layout import FRONTAL_WITHOUT_YAW, Layout
-from noether.core.data.loader import Batch, to_device
+from noether.core.data.layout import FRONTAL_WITHOUT_YAW
+from noether.core.data.loader import Batch, Dataset, to_device
 from noether.core.data.order import SampleKey, fixed_rows
-from noether.core.data.points import ANCHOR, GEOMETRY, KNOWN, Sample, shape_key
+from noether.core.data.points import ANCHOR, GEOMETRY, KNOWN, PointSampler, Sample, shape_key
 from noether.core.evaluate import predict_batch
 from noether.core.models.build import build_model
 from noether.core.precision import Precision, choose_precision
@@ -33,6 +33,10 @@ from noether.physics.predict.shape_input import Shape, as_trained, shown_by
 from noether.runs.metrics import Metric
 
 VOLUME_ANCHORS = 4096
+PointSets = Mapping[str, np.ndarray]
+"""Sets of points by name, such as `volume_points`, (N, 3) each."""
+Parameters = Mapping[str, float | list[float]]
+"""Of a case, by name, each one number or several."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class TrainedModel:
     def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
         """What the model predicts, scaled, of a batch that is in physical units."""
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
+
+    def draw(self, dataset: Dataset | None = None) -> PointSampler:
+        """Which points of a sample the run uses; those of a data set may be in random order already."""
+        shuffled = getattr(dataset, "points_are_shuffled", False)
+        return point_draw(self.config, self.task, self.model, shuffled=shuffled)
 
     @property
     def points_learned(self) -> int:
@@ -71,12 +80,7 @@ class TrainedModel:
     @property
     def axes(self) -> tuple[str, ...]:
         """The sets of points that are asked, by what their keys begin with: surface, volume, …"""
-        return tuple(name.removesuffix("_points") for name in self.layout.sets)
-
-    @property
-    def layout(self) -> Layout:
-        """What the model predicts and reads."""
-        return self.task.layout()
+        return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
 
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
@@ -88,21 +92,15 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     with code_granted(chosen.code):
         task = build_task(config.task.kind, **config.task.options())
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
-        raise RequestError(
-            "needs-field-model",
-            "predict and export need a model of fields at points",
-            seen=f"task.kind={config.task.kind}",
-            expected="a run with task.kind=fields",
-            fix="noether evaluate RUN      (the metrics of a run of any task)",
-        )
+        raise RequestError("needs-field-model", "predict and export need a model of fields at points",
+                           seen=f"task.kind={config.task.kind}", expected="a run with task.kind=fields",
+                           fix="noether evaluate RUN      (the metrics of a run of any task)")  # fmt: skip
     load_task_state(task, checkpoint)
     if shape_key(task.seen.points) is None:
-        raise RequestError(
-            "training-points-unknown",
-            f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
-            seen="no points in task.json",
-            expected="a checkpoint of a data set with points",
-        )
+        raise RequestError("training-points-unknown",
+                           f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
+                           seen="no points in task.json",
+                           expected="a checkpoint of a data set with points")  # fmt: skip
     precision = choose_precision(config.trainer, device)
     with code_granted(chosen.code):
         built = build_model(config.model.kind, task.layout(), **config.model.options())
@@ -111,38 +109,27 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     return TrainedModel(config, model.eval(), task, device, precision)
 
 
-def shape_batch(
-    trained: TrainedModel,
-    shape: Shape,
-    others: Mapping[str, np.ndarray] | None = None,
-    parameters: Mapping[str, float | list[float]] | None = None,
-) -> dict[str, Tensor]:
+def shape_batch(trained: TrainedModel, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
     """Returns a batch of one in physical units: the shape as in training, and every point as a query.
 
     The geometry, and the anchors of models whose points attend to points, come from as many points as a training
     sample has; the queries are all the shape's points, and those of the other sets that are given.
 
     trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
-    others: further sets of points by name, such as `volume_points`, (N, 3) each.
-    parameters: of the case, each one number or several.
+    others, parameters: further sets of points, and the parameters of the case.
     RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
     """
     thinned = as_trained(shape, shown_by(shape, trained.points_learned))
     context, queries = (shape_tensors(trained, own) for own in (thinned, shape))
-    sample = whole_sample(trained, context, queries, others or {}, parameter_tensors(trained, parameters or {}))
+    sample = whole_sample(trained, context, queries, others, parameter_tensors(trained, parameters))
     return {key: value[None].to(trained.device, torch.float32) for key, value in sample.items()}
 
 
 def shape_draws(
-    trained: TrainedModel,
-    shape: Shape,
-    others: Mapping[str, np.ndarray],
-    parameters: Mapping[str, float | list[float]],
-    count: int,
+    trained: TrainedModel, shape: Shape, others: PointSets, parameters: Parameters, count: int
 ) -> Iterator[Sample]:
     """Yields a shape as so many updates of training would show it, each by points of its own; arguments as above."""
-    draw, given = point_draw(trained.config, trained.task, trained.model), parameter_tensors(trained, parameters)
-    learned = trained.points_learned
+    draw, given, learned = trained.draw(), parameter_tensors(trained, parameters), trained.points_learned
     every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
     shown, size = shape_tensors(trained, every), min(learned, len(every.points))
     order = torch.from_numpy(fixed_rows(len(every.points), len(every.points)))
@@ -154,7 +141,7 @@ def shape_draws(
 
 
 def whole_sample(
-    trained: TrainedModel, context: Sample, queries: Sample, given: Mapping[str, np.ndarray], parameters: Sample
+    trained: TrainedModel, context: Sample, queries: Sample, given: PointSets, parameters: Sample
 ) -> Sample:
     """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
 
@@ -164,11 +151,10 @@ def whole_sample(
     parameters: of the case.
     """
     points = context[trained.shape_set]
-    needs_anchors = hasattr(trained.model, "attend")
     context |= _other_sets(trained, points, given)
-    shown = point_draw(trained.config, trained.task, trained.model).for_evaluation(context)
+    shown = trained.draw().for_evaluation(context)
     batch = {key: value for key, value in shown.items() if key not in context}
-    if needs_anchors:  # sets that training draws no points of attend to all of theirs
+    if hasattr(trained.model, "attend"):  # sets that training draws no points of attend to all of theirs
         batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
     batch |= queries
     for name, own in given.items():
@@ -177,7 +163,7 @@ def whole_sample(
 
 
 @torch.no_grad()
-def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: int) -> dict[str, np.ndarray]:
+def predict_shape(trained: TrainedModel, batch: Batch, chunk_size: int) -> dict[str, np.ndarray]:
     """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
 
     Outputs of the case are arrays () or (C,).
@@ -200,19 +186,16 @@ def predict_shape(trained: TrainedModel, batch: dict[str, Tensor], chunk_size: i
             expected="a mesh with faces, on which points and normals can be sampled",
         ) from error
     if absent := [name for name in asked if name not in scaled]:
-        raise RequestError(
-            "field-not-predicted",
-            f"the model predicts no {', '.join(absent)}",
-            seen=", ".join(scaled) or "nothing",
-            expected=f"every output of the task: {', '.join(asked)}",
-            fix="fix the forward of model.kind, or task.fields",
-        )
+        raise RequestError("field-not-predicted", f"the model predicts no {', '.join(absent)}",
+                           seen=", ".join(scaled) or "nothing",
+                           expected=f"every output of the task: {', '.join(asked)}",
+                           fix="fix the forward of model.kind, or task.fields")  # fmt: skip
     physical = trained.task.to_physical({name: scaled[name] for name in asked})
     arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
     return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
 
 
-def outside_training(trained: TrainedModel, parameters: Mapping[str, float | list[float]]) -> list[str]:
+def outside_training(trained: TrainedModel, parameters: Parameters) -> list[str]:
     """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
     words = []
     for name, tensor in parameter_tensors(trained, parameters).items():
@@ -228,7 +211,7 @@ def outside_training(trained: TrainedModel, parameters: Mapping[str, float | lis
     return words
 
 
-def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[float]]) -> Sample:
+def parameter_tensors(trained: TrainedModel, given: Parameters) -> Sample:
     """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
 
     RequestError: one that the model reads is missing, or it does not read one.
@@ -259,12 +242,8 @@ def parameter_tensors(trained: TrainedModel, given: Mapping[str, float | list[fl
     tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
     for name, value in tensors.items():
         if value.numel() != trained.task.components.get(name, 1):
-            raise RequestError(
-                "input-components",
-                f"{name} has another number of components",
-                seen=f"{value.numel()}",
-                expected=f"{trained.task.components.get(name, 1)}",
-            )
+            raise RequestError("input-components", f"{name} has another number of components", seen=f"{value.numel()}",
+                               expected=f"{trained.task.components.get(name, 1)}")  # fmt: skip
     return {name: value for name, value in tensors.items() if name in known}
 
 
@@ -279,7 +258,7 @@ def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
     found = {trained.shape_set: shape.points}
     if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
         found[f"{own}normals"] = shape.normals
-    for points, keys in trained.layout.features.items():
+    for points, keys in trained.task.layout().features.items():
         for key, width in keys.items():
             if key.partition("_")[2] in KNOWN:
                 continue  # normals and distances are worked out
@@ -296,10 +275,10 @@ def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
     return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
 
-def _other_sets(trained: TrainedModel, points: Tensor, given: Mapping[str, np.ndarray]) -> Sample:
+def _other_sets(trained: TrainedModel, points: Tensor, given: PointSets) -> Sample:
     """What the model attends to beside the points that show the shape: enough points of the other sets."""
     found: Sample = {}
-    for name in trained.layout.sets if hasattr(trained.model, "attend") else ():
+    for name in trained.task.layout().sets if hasattr(trained.model, "attend") else ():
         own = given.get(name)
         if name != trained.shape_set:
             enough = own is not None and len(own) >= VOLUME_ANCHORS
@@ -330,7 +309,7 @@ def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
 
 
 def scalar_values(
-    trained: TrainedModel, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
+    trained: TrainedModel, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Parameters
 ) -> dict[str, float]:
     """The outputs of the case by their labels, and for meshes the force coefficients of the predicted fields."""
     task = trained.task
@@ -378,8 +357,8 @@ def reference_areas(task: FieldsTask, shape: Shape, given: Collection[str]) -> d
 def lacking(task: FieldsTask, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
     """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
     have = {*fields, *numbers}
-    needed = {name: (own.pressure, own.shear, *own.numbers) for name, own in task.scalars.items()}
-    return {name: [key for key in keys if key and key not in have] for name, keys in needed.items()}
+    needed = {name: (*own.fields, *own.numbers) for name, own in task.scalars.items()}
+    return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
 
 
 def lacking_words(task: FieldsTask, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
@@ -402,7 +381,6 @@ def integrate(task: FieldsTask, name: str, surface: Mapping[str, Tensor], number
     """
     scalar = task.scalars[name]
     batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
-    batch |= {scalar.points: surface["points"][None], scalar.normals: surface["normals"][None]}
-    batch |= {scalar.areas: surface["areas"][None]}
-    shear = None if scalar.shear is None else surface[scalar.shear][None]
-    return force_coefficient(surface[scalar.pressure][None, :, None], batch, scalar, shear)
+    keys = {"points": scalar.points, "normals": scalar.normals, "areas": scalar.areas}
+    batch |= {key: surface[name][None] for name, key in keys.items()}
+    return force_coefficient({name: surface[name][None] for name in scalar.fields}, batch, scalar)

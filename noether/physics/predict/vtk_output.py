@@ -13,27 +13,21 @@ from noether.common.whole_file import UNFENCED
 from noether.core.evaluate import ShownCase, to_array
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Task, by_channel
-from noether.physics.cases.mesh_files import VTK_QUAD, VTK_TRIANGLE, import_pyvista, read_array
+from noether.physics.cases.mesh_files import import_pyvista, raising_what_vtk_says, read_array
 from noether.physics.cases.mesh_source import FACES, ShapePart, whole_mesh
 
 if TYPE_CHECKING:  # It imports SciPy, which a rank that trains does not need.
     from noether.physics.predict.shape_input import Shape
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
-CELL_TYPES = {1: 1, 3: VTK_TRIANGLE, 4: VTK_QUAD}
-"""VTK's number of the cell with so many corners: 1 is a vertex."""
 
 
 def check_suffix(path: Path) -> None:
     """Refuses a name whose suffix is not a format that can be written. RequestError."""
     if path.suffix not in SUFFIXES:
-        raise RequestError(
-            "unknown-suffix",
-            f"{path.name} has a suffix that cannot be written",
-            seen=path.suffix or "no suffix",
-            expected=", ".join(SUFFIXES),
-            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
-        )
+        raise RequestError("unknown-suffix", f"{path.name} has a suffix that cannot be written",
+                           seen=path.suffix or "no suffix", expected=", ".join(SUFFIXES),
+                           fix=f"--out {quote(str(path.with_suffix('.vtu')))}")  # fmt: skip
 
 
 def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
@@ -44,12 +38,9 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
     check_suffix(path)
     pyvista = import_pyvista()
     points = np.asarray(points, np.float32)
-    cells = np.arange(len(points))[:, None] if faces is None else np.asarray(faces, np.int64)
-    rows = np.insert(cells, 0, cells.shape[1], axis=1).ravel()
-    if path.suffix == ".vtp":
-        mesh = pyvista.PolyData(points, **{"verts" if faces is None else "faces": rows})
-    else:
-        mesh = pyvista.UnstructuredGrid(rows, np.full(len(cells), CELL_TYPES[cells.shape[1]], np.uint8), points)
+    mesh = pyvista.PolyData(points) if faces is None else pyvista.PolyData.from_regular_faces(points, faces)
+    if path.suffix != ".vtp":
+        mesh = mesh.cast_to_unstructured_grid()
     for name, array in arrays.items():
         mesh.point_data[name] = np.ascontiguousarray(array, np.float32)
     _save(mesh, path)
@@ -100,13 +91,9 @@ def write_on_shape(
     if isinstance(mesh, pyvista.PointSet):
         mesh = mesh.cast_to_polydata()
     if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
-        raise RequestError(
-            "suffix-without-cells",
-            f"{path.name} cannot hold the cells of {source.name}",
-            seen=path.suffix,
-            expected=".vtu or .vtk",
-            fix=f"--out {quote(str(path.with_suffix('.vtu')))}",
-        )
+        raise RequestError("suffix-without-cells", f"{path.name} cannot hold the cells of {source.name}",
+                           seen=path.suffix, expected=".vtu or .vtk",
+                           fix=f"--out {quote(str(path.with_suffix('.vtu')))}")  # fmt: skip
     if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
         mesh = mesh.cast_to_unstructured_grid()
     data, count = (mesh.cell_data, mesh.n_cells) if part.at == "cells" else (mesh.point_data, mesh.n_points)
@@ -119,26 +106,19 @@ def write_on_shape(
 
 def _save(mesh: Any, path: Path) -> None:
     """Saves a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
-    pyvista = import_pyvista()
     try:
         made = UNFENCED.partial(path)
         partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
         create_plain(partial).close()  # the reason why a folder cannot be written, which VTK does not give
         try:
-            with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
+            with raising_what_vtk_says():
                 mesh.save(partial)
-            if errors := caught.error_events:
-                raise OSError(" ".join(str(errors[0].alert).split()))
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise RequestError(
-            "output-not-written",
-            f"cannot write {path}",
-            seen=f"{type(error).__name__}: {error}",
-            expected="a writable folder",
-        ) from None
+    except (OSError, ValueError) as error:
+        raise RequestError("output-not-written", f"cannot write {path}", seen=f"{type(error).__name__}: {error}",
+                           expected="a writable folder") from None  # fmt: skip
 
 
 def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ from noether.core.data.build import Splits, open_splits
 from noether.core.data.checks import data_identity
 from noether.core.data.loader import Dataset, evaluation_batches, to_device
 from noether.core.data.order import SampleKey
-from noether.core.data.points import PointSampler, mask_of
-from noether.core.problem import check_held_out, held_out, point_draw
+from noether.core.data.points import mask_of
+from noether.core.problem import check_held_out, held_out
 from noether.core.tasks.angles import as_arc
 from noether.core.tasks.base import by_channel
 from noether.physics.fields.field_errors import numbers
 from noether.physics.models.points import PointModel
 from noether.physics.predict.shape_input import FileAxes, Shape
 from noether.physics.predict.trained import (
+    Parameters,
+    PointSets,
     TrainedModel,
     output_text,
     predict_shape,
@@ -133,7 +136,7 @@ class Ensemble:
     record: Mapping[str, Any]
 
     def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
-        """Returns how far the interval reaches to both sides (…, C), from the spread (…, C).
+        """Returns how far the interval reaches to both sides, from the spread: (N, C), (N,) of one component, or ().
 
         RequestError: the validation split has too few cases for such a level.
         """
@@ -148,7 +151,7 @@ class Ensemble:
                 expected=f"at most {most} %, or at least {int(np.ceil(level / (100 - level)))} validation cases",
                 fix=f"--interval {most}" if most else "train with dataset.validation_fraction=0.2",
             )
-        return np.asarray(np.asarray(quantiles) * (spread + np.asarray(own["floor"])))
+        return np.asarray(np.asarray(quantiles) * (spread + np.asarray(own["floor"]))).reshape(spread.shape)
 
 
 def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -175,24 +178,19 @@ def calibrate(
     test = list(range(len(splits.test)))
     say(f"calibrating on {len(validation)} validation cases, and measuring on {len(test)} test cases; once")
     floors: dict[str, list[np.ndarray]] = {}
-    for mean, _, truth in _cases(members, splits.train, train[:SCALED_BY]):
-        for label, own in mean.items():
-            floors.setdefault(label, []).append(np.abs(own - truth[label]).mean(axis=0))
+    for case in _cases(members, splits.train, train[:SCALED_BY]):
+        for label, (mean, _, truth) in case.items():
+            floors.setdefault(label, []).append(np.abs(mean - truth).mean(axis=0))
     floor = {label: np.maximum(np.mean(own, axis=0), np.finfo(np.float32).tiny) for label, own in floors.items()}
-    held, unseen = (
-        scores_of(members, dataset, indices, floor)
-        for dataset, indices in ((splits.train, validation), (splits.test, test))
-    )
+    held = scores_of(members, splits.train, validation, floor)
+    unseen = scores_of(members, splits.test, test, floor)
     outputs = {}
     for label, cases in held.items():
         quantiles = [conformal_quantiles([case[k] for case in cases]) for k in range(len(cases[0]))]
         shares = [covered_shares([case[k] for case in unseen[label]], own) for k, own in enumerate(quantiles)]
         columns = [[float(value) if np.isfinite(value) else None for value in own] for own in quantiles]
-        outputs[label] = {
-            "floor": floor[label].tolist(),
-            "quantiles": columns,
-            "covered": np.mean(shares, axis=0).tolist(),
-        }
+        covered = np.mean(shares, axis=0).tolist()
+        outputs[label] = {"floor": floor[label].tolist(), "quantiles": columns, "covered": covered}
     return {
         "version": CALIBRATION_VERSION,
         "members": [str(one.folder.path) for one in chosen],
@@ -207,13 +205,10 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
     with code_granted(chosen.code):
         splits = open_splits(chosen.config, data)
     if (trained_on := chosen.checkpoint.meta()["data"]) not in (None, now := data_identity(splits)):
-        raise RequestError(
-            "data-not-of-the-runs",
-            "the data is not what the runs were trained on",
-            seen=differing(trained_on, now),
-            expected="the data of the runs, of which their validation split was held out",
-            fix="put the data of the runs back, or leave --interval out",
-        )
+        raise RequestError("data-not-of-the-runs", "the data is not what the runs were trained on",
+                           seen=differing(trained_on, now),
+                           expected="the data of the runs, of which their validation split was held out",
+                           fix="put the data of the runs back, or leave --interval out")  # fmt: skip
     return splits
 
 
@@ -223,45 +218,36 @@ def scores_of(
 ) -> dict[str, list[list[np.ndarray]]]:
     """Returns by label, case and component the scores |y − mean| / (spread + floor) of its points."""
     found: dict[str, list[list[np.ndarray]]] = {}
-    for mean, spread, truth in _cases(members, dataset, indices):
-        for label, own in mean.items():
-            scores = np.abs(own - truth[label]) / (spread[label] + floor[label])
+    for case in _cases(members, dataset, indices):
+        for label, (mean, spread, truth) in case.items():
+            scores = np.abs(mean - truth) / (spread + floor[label])
             found.setdefault(label, []).append([kept_scores(column) for column in scores.T])
     return found
 
 
 def _cases(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
-) -> Iterator[tuple[Values, Values, Values]]:
-    """Yields mean, spread and truth of each case."""
-    every = [_predictions(member, dataset, indices) for member in members]
-    for of_case in zip(*every, strict=True):
-        truth = of_case[0][1]
-        both = {label: mean_and_spread([values[label] for values, _ in of_case]) for label in truth}
-        yield {key: own[0] for key, own in both.items()}, {key: own[1] for key, own in both.items()}, truth
+) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Yields mean, spread and truth of each output of each case."""
+    for of_case in zip(*(_predictions(member, dataset, indices) for member in members), strict=True):
+        yield {label: (*mean_and_spread([values[label] for values, _ in of_case]), truth)
+               for label, truth in of_case[0][1].items()}  # fmt: skip
 
 
 def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
     """Yields a member's prediction of each case, and the truth."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
-    for given in evaluation_batches(dataset, indices, 1, _draw(member, dataset)):
+    for given in evaluation_batches(dataset, indices, 1, member.draw(dataset)):
         batch = to_device(given, member.device, member.precision.weights)
         physical = task.to_physical(member.predict(batch, chunk))
-        found: Values = {}
-        truth: Values = {}
-        for name, field in task.fields.items():
-            real = mask_of(batch, field.points)
-            for values, own in ((found, physical[name]), (truth, by_channel(batch[name], batched=True))):
-                values[name] = (own[0] if real is None else own[0][real[0]]).double().cpu().numpy()
+        pairs = {name: (physical[name][0], by_channel(batch[name], batched=True)[0]) for name in task.fields}
+        for name, (own, true) in pairs.items():
+            if (real := mask_of(batch, task.fields[name].points)) is not None:
+                pairs[name] = own[real[0]], true[real[0]]
         for label, both in numbers(task, physical, batch).items():
-            for values, part in ((found, "prediction"), (truth, "truth")):
-                values[label] = both[part].double().cpu().numpy().reshape(1, 1)
+            pairs[label] = both["prediction"].reshape(1, 1), both["truth"].reshape(1, 1)
+        found, truth = ({name: pair[part].double().cpu().numpy() for name, pair in pairs.items()} for part in range(2))
         yield found, truth
-
-
-def _draw(member: TrainedModel, dataset: Dataset) -> PointSampler:
-    shuffled = getattr(dataset, "points_are_shuffled", False)
-    return point_draw(member.config, member.task, member.model, shuffled=shuffled)
 
 
 def _fit_distances(
@@ -270,17 +256,14 @@ def _fit_distances(
     """What distances are measured by, and those of the validation split; None for models without a latent."""
     if not all(isinstance(member.model, PointModel) for member in members):
         return None
-    fitted, held = [], []
-    for member in members:
-        of_train, of_held = (_latents(member, dataset, indices) for indices in (train, validation))
-        own = fit_distance(of_train)
-        fitted.append({key: np.asarray(value).tolist() for key, value in own.items()})
-        held.append(distances(own, of_held))
-    return {"members": fitted, "validation": np.mean(held, axis=0).tolist()}
+    fitted = [fit_distance(_latents(member, dataset, train)) for member in members]
+    held = [distances(own, _latents(member, dataset, validation)) for own, member in zip(fitted, members, strict=True)]
+    found = [{key: value.tolist() for key, value in own.items()} for own in fitted]
+    return {"members": found, "validation": np.mean(held, axis=0).tolist()}
 
 
 def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> np.ndarray:
-    draw, found = _draw(member, dataset), []
+    draw, found = member.draw(dataset), []
     for index in indices:
         sample = dataset[index]
         found.append(latent(member, (draw.for_training(sample, SampleKey(index, epoch)) for epoch in range(DRAWS))))
@@ -300,15 +283,12 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
     return np.asarray(np.mean(found, axis=0))
 
 
-def shape_distance(
-    ensemble: Ensemble, shape: Shape, others: Mapping[str, np.ndarray], parameters: Mapping[str, float | list[float]]
-) -> float | None:
+def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
     """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
 
     shape, others, parameters: as of `shape_batch`.
     """
-    known = ensemble.record["distance"]
-    if known is None:
+    if (known := ensemble.record["distance"]) is None:
         return None
     found = [
         distances(fitted, latent(member, shape_draws(member, shape, others, parameters, DRAWS))[None])[0]
@@ -329,8 +309,8 @@ class Prediction:
     fields: dict[str, np.ndarray]
     scalars: dict[str, float]
     spreads: dict[str, np.ndarray]
-    half_widths: dict[str, np.ndarray]
-    nearer: float | None
+    half_widths: dict[str, np.ndarray] = field(default_factory=dict)
+    nearer: float | None = None
 
     def arrays(self, name: str, mean: np.ndarray, files: FileAxes) -> dict[str, np.ndarray]:
         """Returns what a file has of a field beside its prediction, the `mean`, in the axes of the files.
@@ -350,11 +330,11 @@ class Prediction:
 def predict_together(
     members: Sequence[TrainedModel],
     shape: Shape,
-    others: Mapping[str, np.ndarray],
-    parameters: Mapping[str, float | list[float]],
+    others: PointSets,
+    parameters: Parameters,
     chunk_size: int,
     *,
-    calibration: tuple[Ensemble, int] | None = None,
+    calibration: tuple[Ensemble, int] | None,
 ) -> Prediction:
     """Predicts a shape with each member.
 
@@ -363,30 +343,25 @@ def predict_together(
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
     RequestError: as of these, or too few cases were held out for such a level.
     """
-    batches: list[dict[str, Tensor]] = [shape_batch(member, shape, others, parameters) for member in members]
+    batches = [shape_batch(member, shape, others, parameters) for member in members]
     every = [predict_shape(member, batch, chunk_size) for member, batch in zip(members, batches, strict=True)]
     labels = [scalar_values(member, shape, own, parameters) for member, own in zip(members, every, strict=True)]
     fields = {name: mean_and_spread([own[name] for own in every]) for name in every[0]}
     scalars = {label: mean_and_spread([np.array(own[label]) for own in labels]) for label in labels[0]}
-    spreads = {name: own[1] for name, own in {**fields, **scalars}.items()}
-    half_widths: dict[str, np.ndarray] = {}
-    nearer = None
-    if calibration is not None:
-        ensemble, level = calibration
-        for label in (*members[0].task.fields, *scalars):
-            if label in spreads and label in ensemble.record["outputs"]:
-                spread = spreads[label]
-                columns = spread if spread.ndim == 2 else spread.reshape(-1, 1)
-                half_widths[label] = ensemble.half_width(label, columns, level).reshape(spread.shape)
-        if (distance := shape_distance(ensemble, shape, others, parameters)) is not None:
-            nearer = float(np.mean(np.asarray(ensemble.record["distance"]["validation"]) < distance))
-    return Prediction(
-        {name: own[0] for name, own in fields.items()},
-        {label: float(own[0]) for label, own in scalars.items()},
-        spreads,
-        half_widths,
-        nearer,
+    found = Prediction(
+        {name: mean for name, (mean, _) in fields.items()},
+        {label: float(mean) for label, (mean, _) in scalars.items()},
+        {name: spread for name, (_, spread) in {**fields, **scalars}.items()},
     )
+    if calibration is None:
+        return found
+    ensemble, level = calibration
+    for label in (*members[0].task.fields, *scalars):
+        if label in found.spreads and label in ensemble.record["outputs"]:
+            found.half_widths[label] = ensemble.half_width(label, found.spreads[label], level)
+    if (distance := shape_distance(ensemble, shape, others, parameters)) is None:
+        return found
+    return replace(found, nearer=float(np.mean(np.asarray(ensemble.record["distance"]["validation"]) < distance)))
 
 
 def calibrated(
@@ -408,30 +383,19 @@ def calibrated(
 
 def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble, level: int) -> Table:
     """Returns a row for each coefficient and field: value, spread, interval, and what it covers of the test split."""
-    columns = (
-        "",
-        "prediction",
-        "spread",
-        f"{level} % interval",
-        f"covers, {ensemble.record['cases']['test']} test cases",
-    )
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
-    for label, half in found.half_widths.items():
-        covers = f"{ensemble.record['outputs'][label]['covered'][LEVELS.tolist().index(level)]:.1%}"
-        if label in found.scalars:
-            mean = found.scalars[label]
-            value, spread, low, high = (
-                output_text(trained.task, label, number)
-                for number in (mean, float(found.spreads[label]), mean - float(half), mean + float(half))
-            )
-            table.add_row(label.replace("_", " "), value, spread, f"{low} to {high}", covers)
-        else:
-            both = (as_arc(own, trained.task.fields[label].period) for own in (found.spreads[label], half))
-            spread, reach = (output_text(trained.task, label, float(np.mean(own))) for own in both)
-            table.add_row(label.replace("_", " "), "mean over points", spread, f"± {reach}", covers)
-    for label in (label for label in found.scalars if label not in found.half_widths):  # Samples lack what it needs.
-        known = (output_text(trained.task, label, float(own[label])) for own in (found.scalars, found.spreads))
-        table.add_row(label.replace("_", " "), *known, NONE, NONE)
+    covers = f"covers, {ensemble.record['cases']['test']} test cases"
+    table = Table("", "prediction", "spread", f"{level} % interval", covers, box=None, padding=(0, 2, 0, 0))
+    for label in dict.fromkeys((*found.half_widths, *found.scalars)):
+        words, mean = partial(output_text, trained.task, label), found.scalars.get(label)
+        period = trained.task.fields[label].period if mean is None else None
+        interval, share = NONE, NONE  # of what samples lack something for
+        if label in found.half_widths:
+            half = float(np.mean(as_arc(found.half_widths[label], period)))
+            interval = f"± {words(half)}" if mean is None else f"{words(mean - half)} to {words(mean + half)}"
+            share = f"{ensemble.record['outputs'][label]['covered'][LEVELS.tolist().index(level)]:.1%}"
+        spread = words(float(np.mean(as_arc(found.spreads[label], period))))
+        value = "mean over points" if mean is None else words(mean)
+        table.add_row(label.replace("_", " "), value, spread, interval, share)
     return table
 
 

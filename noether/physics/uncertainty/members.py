@@ -32,13 +32,9 @@ def _runs_of(sweep: Path) -> list[str]:
     try:
         return [str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RequestError(
-            "sweep-damaged",
-            f"{sweep} does not say which runs it has",
-            seen=f"{type(error).__name__}: {error}",
-            expected="the file as a sweep has written it",
-            fix=f"the runs by their names, in place of {sweep.name}",
-        ) from None
+        raise RequestError("sweep-damaged", f"{sweep} does not say which runs it has",
+                           seen=f"{type(error).__name__}: {error}", expected="the file as a sweep has written it",
+                           fix=f"the runs by their names, in place of {sweep.name}") from None  # fmt: skip
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:

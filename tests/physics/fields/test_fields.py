@@ -274,7 +274,7 @@ def test_lift_of_a_hemisphere_on_the_ground() -> None:
     pressure = 245.0 * (1 - 9 / 4 * np.sin(theta) ** 2).reshape(1, -1, 1)
     batch = {"surface_normals": torch.from_numpy(normals), "surface_area": torch.from_numpy(areas)}
     batch["area"] = torch.tensor([np.pi])
-    lift = force_coefficient(torch.from_numpy(pressure), batch, task.scalars["lift"])
+    lift = force_coefficient({"surface_pressure": torch.from_numpy(pressure)}, batch, task.scalars["lift"])
     assert float(lift) == pytest.approx(11 / 16, rel=1e-4)
 
 

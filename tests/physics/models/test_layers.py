@@ -99,6 +99,11 @@ def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
 
 
+def unturned(points):
+    """The rotary table of points at the origin, where no angle turns a head's 8 channels."""
+    return rotary_table(torch.zeros(2, points, 3, dtype=torch.float64), 8)
+
+
 def torch_attention(dim, heads):
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
@@ -112,12 +117,13 @@ def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padd
     ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
     ours.output.load_state_dict(reference.out_proj.state_dict())
     x, mask = random(2, 7, 24), torch.arange(7) < torch.tensor([[7], [4]])
-    torch.testing.assert_close(ours(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
+    table, of_context = unturned(7), unturned(9)
+    torch.testing.assert_close(ours.with_keys_values(x, table)[0], reference(x, x, x)[0], rtol=0, atol=1e-12)
     expected = reference(x, x, x, key_padding_mask=~mask)[0]
-    torch.testing.assert_close(ours(x, mask=mask), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.read(x, ours.keys_values(x, mask=mask)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.with_keys_values(x, table, mask)[0], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.read(x, ours.keys_values(x, table, mask), table), expected, rtol=0, atol=1e-12)
     context = random(2, 9, 24, seed=1)
-    read = ours.read(x, ours.with_keys_values(context)[1])
+    read = ours.read(x, ours.with_keys_values(context, of_context)[1], table)
     torch.testing.assert_close(read, reference(x, context, context)[0], rtol=0, atol=1e-12)
 
 
@@ -129,7 +135,9 @@ def test_cross_attention_is_torch_multihead_attention():
     ours.output.load_state_dict(reference.out_proj.state_dict())
     x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
     expected = reference(x, context, context)[0]
-    torch.testing.assert_close(ours(x, ours.keys_values(context)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        ours.read(x, ours.keys_values(context, unturned(9)), unturned(5)), expected, rtol=0, atol=1e-12
+    )
 
 
 def test_attention_rotates_queries_and_keys_but_not_values():
@@ -138,7 +146,7 @@ def test_attention_rotates_queries_and_keys_but_not_values():
     queries, keys, values = attention.query_key_value(x).unflatten(-1, (3, 3, 8)).unbind(2)
     scores = torch.einsum("bnhc,bmhc->bhnm", rotate(queries, table), rotate(keys, table)) / 8**0.5
     expected = torch.einsum("bhnm,bmhc->bnhc", scores.softmax(-1), values).flatten(2)
-    torch.testing.assert_close(attention(x, table), attention.output(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(attention.with_keys_values(x, table)[0], attention.output(expected), rtol=0, atol=1e-12)
 
 
 def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():
@@ -148,9 +156,9 @@ def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads
     x, context = random(2, 5, 24), random(2, 7, 24, seed=1)
     at, context_at = (rotary_table(random(2, count, 3, scale=1000), 8) for count in (5, 7))
     attended_to = block.attention.keys_values(block.context_norm(context), context_at)
-    middle = x + block.attention(block.attention_norm(x), attended_to, at)
+    middle = x + block.attention.read(block.attention_norm(x), attended_to, at)
     expected = middle + block.mlp(block.mlp_norm(middle))
-    assert torch.equal(block(x, block.keys_values(context, context_at), at), expected)
+    assert torch.equal(block.read(x, block.keys_values(context, context_at), at), expected)
 
 
 def test_initial_weights_are_a_truncated_normal_and_biases_zero():
@@ -183,10 +191,11 @@ def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> No
     [(9.0, 32), (40.0, 32), (40.0, 3), (40.0, 1), (1e-6, 4), (1e6, 50), (1e6, 1000)],
     ids=["few", "many", "cut-at-3", "cut-at-1", "only-itself", "all", "more-slots-than-points"],
 )
-def test_radius_search_is_brute_force(radius, max_neighbours, max_distances):
+def test_radius_search_is_brute_force(radius, max_neighbours, max_distances, monkeypatch):
+    monkeypatch.setattr(supernodes, "MAX_DISTANCES", max_distances)
     points = random(2, 50, 3, scale=100)
     centres = points[:, :20]
-    found = radius_neighbours(points, centres, radius, max_neighbours, max_distances)
+    found = radius_neighbours(points, centres, radius, max_neighbours)
     assert found.indices.shape == found.found.shape == (2, 20, min(max_neighbours, 50))
     for b in range(2):
         expected = brute_force(points[b].numpy(), centres[b].numpy(), radius, max_neighbours)

@@ -397,7 +397,7 @@ def test_ab_upt_is_its_parts_written_out():
     x = {}
     for name in names:
         mlp = model.point_mlp[name.removeprefix("anchor_")]
-        x[name] = model.read_geometry(mlp(sincos_embedding(batch[name], 24)), geometry, at[name])
+        x[name] = model.read_geometry.read(mlp(sincos_embedding(batch[name], 24)), geometry, at[name])
 
     def step(block, sources):
         made = {name: block.keys_values(x[name], at[name]) for name in names[2:]}
@@ -503,4 +503,6 @@ def test_a_block_is_torch_s_own_encoder_layer(scale):
     block.mlp.expand.load_state_dict(reference.linear1.state_dict())
     block.mlp.contract.load_state_dict(reference.linear2.state_dict())
     x = scale * torch.randn(2, 7, 24, dtype=torch.float64)
-    torch.testing.assert_close(block(x), reference(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        block(x, rotary_table(torch.zeros(2, 7, 3).double(), 8)), reference(x), rtol=0, atol=1e-12
+    )

@@ -274,7 +274,7 @@ def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, 
     np.save(tmp_path / "points.npy", POINTS[:count])
     shape = read_shape(tmp_path / "points.npy")
     with pytest.raises(RequestError) as refused:
-        predict_shape(trained, shape_batch(trained, shape, None), 100)
+        predict_shape(trained, shape_batch(trained, shape, {}, {}), 100)
     assert words in refused.value.seen
 
 

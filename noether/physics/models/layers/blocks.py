@@ -1,6 +1,6 @@
 """Transformer and perceiver blocks: attention with rotary positions, MLP, conditioning, and initial weights."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,32 +31,25 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.head_dim = dim // heads
         self.query_key_value = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Attend: (batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
-        return self.with_keys_values(x, table, mask)[0]
-
-    def with_keys_values(
-        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, KeysValues]:
-        """`forward`, and the keys and values that the tokens made, for others to read."""
-        fused = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
-        queries, keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 2)
+    def with_keys_values(self, x: Tensor, table: Tensor, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
+        """Attend: (batch, tokens, dim), their rotary table and mask to the same; and keys and values for others."""
+        fused = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
+        queries, keys, values = rotate_first(fused, table, 2)
         attended_to = _by_head(keys, values, mask)
         return self.output(_attend(queries, attended_to)), attended_to
 
-    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+    def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
         """Keys and values of tokens (batch, tokens, dim) for others to read: the same weights, without queries."""
-        dim = self.heads * self.head_dim
+        dim = self.output.in_features
         weight, bias = self.query_key_value.weight[dim:], self.query_key_value.bias[dim:]
         return _split_keys_values(F.linear(context, weight, bias), self.heads, table, mask)
 
-    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
         """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
-        dim = self.heads * self.head_dim
+        dim = self.output.in_features
         queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
         out: Tensor = self.output(_read(queries, self.heads, attended_to, table))
         return out
@@ -74,24 +67,22 @@ class CrossAttention(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.head_dim = dim // heads
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.output = nn.Linear(dim, dim)
 
-    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+    def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
         """Keys and values of the attended set: (batch, tokens, dim), its rotary table and mask (batch, tokens)."""
         return _split_keys_values(self.key_value(context), self.heads, table, mask)
 
-    def forward(self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None) -> Tensor:
+    def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
         """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
         out: Tensor = self.output(_read(self.query(x), self.heads, attended_to, table))
         return out
 
 
-def _split_keys_values(fused: Tensor, heads: int, table: Tensor | None, mask: Tensor | None) -> KeysValues:
-    fused = fused.unflatten(-1, (2, heads, -1))
-    keys, values = fused.unbind(2) if table is None else rotate_first(fused, table, 1)
+def _split_keys_values(fused: Tensor, heads: int, table: Tensor, mask: Tensor | None) -> KeysValues:
+    keys, values = rotate_first(fused.unflatten(-1, (2, heads, -1)), table, 1)
     return _by_head(keys, values, mask)
 
 
@@ -100,9 +91,8 @@ def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
     return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), over_queries)
 
 
-def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor | None) -> Tensor:
-    queries = queries.unflatten(-1, (heads, -1))
-    return _attend(queries if table is None else rotate(queries, table), attended_to)
+def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor) -> Tensor:
+    return _attend(rotate(queries.unflatten(-1, (heads, -1)), table), attended_to)
 
 
 def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:
@@ -111,28 +101,42 @@ def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:
     return attended.transpose(1, 2).flatten(2)
 
 
+MLP_RATIO = 4
+
+
+class MLP(nn.Module):
+    """Linear, GELU, Linear on the last axis: `dim` to `hidden` to `out` channels, `dim` where that is not given."""
+
+    def __init__(self, dim: int, hidden: int, out: int | None = None) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden)
+        self.activation = nn.GELU()
+        self.contract = nn.Linear(hidden, out or dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., dim) to (..., out)."""
+        out: Tensor = self.contract(self.activation(self.expand(x)))
+        return out
+
+
 Modulations = tuple[tuple[Tensor, Tensor], ...]
 """Shift and scale, each (batch, 1, dim), for each norm of a block."""
 
 
-class ParameterEmbedding(nn.Module):
+class ParameterEmbedding(MLP):
     """Embeds the standardised parameters of a case, {key in the batch: components}: Linear, GELU, Linear."""
 
     def __init__(self, parameters: dict[str, int], dim: int) -> None:
-        super().__init__()
+        super().__init__(sum(parameters.values()), dim, dim)
         self.keys = tuple(parameters)
-        self.expand = nn.Linear(sum(parameters.values()), dim)
-        self.activation = nn.GELU()
-        self.contract = nn.Linear(dim, dim)
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
         """The embedding (batch, 1, dim) of parameters (batch,) or (batch, components). ValueError: one is absent."""
         if absent := [key for key in self.keys if key not in batch]:
             raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
         values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]
                             for key in self.keys], dim=1)  # fmt: skip
-        out: Tensor = self.contract(self.activation(self.expand(values.to(self.expand.weight.dtype)))).unsqueeze(1)
-        return out
+        return super().forward(values.to(self.expand.weight.dtype)).unsqueeze(1)
 
 
 class Modulation(nn.Linear):
@@ -160,74 +164,52 @@ def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, numbe
     return normed * (1 + scale) + shift
 
 
-MLP_RATIO = 4
-
-
-class MLP(nn.Module):
-    """Linear, GELU, Linear on the last axis: `dim` to `hidden` to `dim` channels."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.expand = nn.Linear(dim, hidden)
-        self.activation = nn.GELU()
-        self.contract = nn.Linear(hidden, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) to (..., dim)."""
-        out: Tensor = self.contract(self.activation(self.expand(x)))
-        return out
-
-
-class TransformerBlock(Recomputable):
-    """A pre-norm block: x += SelfAttention(LN x); x += MLP(LN x).
-
-    At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
+class AttentionBlock(Recomputable):
+    """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
     dim: channels of a token.
-    heads: attention heads.
+    attention: has `with_keys_values` and `read`, as SelfAttention has them; `keys_values` where it is asked for them.
+    The `table` of every call is the tokens' rotary table, or None where positions turn nothing in it.
+    mlp_ratio: hidden over outer width of the MLP.
     conditioned: whether the parameters of a case shift and scale the norms; then `condition` (batch, 1, dim) is given
     to every call.
+    norms_context: whether what is read has a norm of its own.
     """
 
-    def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
+    def __init__(
+        self, dim: int, attention: Any, mlp_ratio: int, *, conditioned: bool, norms_context: bool = False
+    ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads)
+        if norms_context:
+            self.context_norm = nn.LayerNorm(dim)
+        self.attention = attention
         self.mlp_norm = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, MLP_RATIO * dim)
+        self.mlp = MLP(dim, mlp_ratio * dim)
         self.modulation = Modulation(dim, 2) if conditioned else None
 
-    def forward(
-        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, table: Any, mask: Tensor | None = None, condition: Tensor | None = None) -> Tensor:
         """(batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
-        return self.with_keys_values(x, table, mask, condition)[0]
+        out: Tensor = self.with_keys_values(x, table, mask, condition)[0]
+        return out
 
     @recomputed
     def with_keys_values(
-        self, x: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
-    ) -> tuple[Tensor, KeysValues]:
+        self, x: Tensor, table: Any, mask: Tensor | None = None, condition: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """`forward`, and what other tokens need to `read` these."""
         how = self._modulations(condition)
-        attended, keys_values = self.attention.with_keys_values(modulated(self.attention_norm, x, how), table, mask)
-        x = x + attended
-        return x + self.mlp(modulated(self.mlp_norm, x, how, 1)), keys_values
+        attended, made = self.attention.with_keys_values(modulated(self.attention_norm, x, how), table, mask)
+        return self._finish(x, attended, how), made
 
     @recomputed
-    def keys_values(
-        self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None, condition: Tensor | None = None
-    ) -> KeysValues:
-        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
-        normed = modulated(self.attention_norm, context, self._modulations(condition))
-        return self.attention.keys_values(normed, table, mask)
-
-    @recomputed
-    def read(
-        self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
-    ) -> Tensor:
+    def read(self, x: Tensor, attended_to: Any, table: Any, condition: Tensor | None = None) -> Tensor:
         """The block with attention to other tokens in place of each other: (batch, queries, dim) to the same."""
         how = self._modulations(condition)
-        x = x + self.attention.read(modulated(self.attention_norm, x, how), attended_to, table)
+        return self._finish(x, self.attention.read(modulated(self.attention_norm, x, how), attended_to, table), how)
+
+    def _finish(self, x: Tensor, attended: Tensor, how: Modulations | None) -> Tensor:
+        x = x + attended
         out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
         return out
 
@@ -235,36 +217,40 @@ class TransformerBlock(Recomputable):
         return None if self.modulation is None else self.modulation(condition)
 
 
-class PerceiverBlock(Recomputable):
-    """Queries read a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
+class TransformerBlock(AttentionBlock):
+    """A block of self-attention.
 
-    Queries do not see each other, so each one's result is independent of which others are asked. 445,248 parameters at
-    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half. `conditioned` as of TransformerBlock.
+    At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(dim)
-        self.context_norm = nn.LayerNorm(dim)
-        self.attention = CrossAttention(dim, heads)
-        self.mlp_norm = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, MLP_RATIO * dim)
-        self.modulation = Modulation(dim, 2) if conditioned else None
+        super().__init__(dim, SelfAttention(dim, heads), MLP_RATIO, conditioned=conditioned)
 
     @recomputed
-    def keys_values(self, context: Tensor, table: Tensor | None = None, mask: Tensor | None = None) -> KeysValues:
+    def keys_values(
+        self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
+    ) -> KeysValues:
+        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
+        normed = modulated(self.attention_norm, context, self._modulations(condition))
+        made: KeysValues = self.attention.keys_values(normed, table, mask)
+        return made
+
+
+class PerceiverBlock(AttentionBlock):
+    """Queries `read` a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
+
+    Queries do not see each other, so each one's result is independent of which others are asked. 445,248 parameters at
+    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half.
+    """
+
+    def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
+        super().__init__(dim, CrossAttention(dim, heads), MLP_RATIO, conditioned=conditioned, norms_context=True)
+
+    @recomputed
+    def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
         """What the queries attend to, from the latent (batch, tokens, dim), its rotary table and mask."""
-        return self.attention.keys_values(self.context_norm(context), table, mask)
-
-    @recomputed
-    def forward(
-        self, x: Tensor, attended_to: KeysValues, table: Tensor | None = None, condition: Tensor | None = None
-    ) -> Tensor:
-        """(batch, queries, dim), `keys_values` and the queries' rotary table to (batch, queries, dim)."""
-        how = None if self.modulation is None else self.modulation(condition)
-        x = x + self.attention(modulated(self.attention_norm, x, how), attended_to, table)
-        out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
-        return out
+        made: KeysValues = self.attention.keys_values(self.context_norm(context), table, mask)
+        return made
 
 
 def initialise_linear(module: nn.Module) -> None:

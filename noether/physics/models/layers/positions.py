@@ -83,8 +83,7 @@ class _RotateFirst(torch.autograd.Function):
     def forward(ctx: Any, fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(table)
         ctx.shape, ctx.rotated = fused.shape, rotated
-        turned = torch.view_as_complex(fused[:, :, :rotated].unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(turned * torch.view_as_complex(table)[:, :, None, None]).flatten(-2)
+        turned = _rotate_complex(fused[:, :, :rotated], table[:, :, None, None])
         return (*turned.unbind(2), *fused[:, :, rotated:].unbind(2))
 
     @staticmethod

@@ -10,7 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 MAX_DISTANCES = 2**24
-"""Distances held in memory at once by the radius search: 64 MiB in float32."""
+"""Distances held in memory at once by the radius search: 64 MiB in float32. It searches as many centres at a time as
+stay below it, which changes nothing in the result."""
 MOST_PARTITIONED = 2048
 """Distances of a row from which on topk, which then keeps a heap, is the faster way on a CPU."""
 
@@ -25,12 +26,7 @@ class Neighbours(NamedTuple):
 
 
 def radius_neighbours(
-    points: Tensor,
-    centres: Tensor,
-    radius: float,
-    max_neighbours: int,
-    max_distances: int = MAX_DISTANCES,
-    mask: Tensor | None = None,
+    points: Tensor, centres: Tensor, radius: float, max_neighbours: int, mask: Tensor | None = None
 ) -> Neighbours:
     """The nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
 
@@ -44,16 +40,14 @@ def radius_neighbours(
     centres: (batch, centres, axes), the same dtype.
     radius: in the unit of the points.
     max_neighbours: the slots per centre, fewer where there are fewer points.
-    max_distances: bounds memory: as many centres are searched at a time as stay below it. It changes nothing in the
-    result.
     mask: (batch, points) bool, False for padding, which is nobody's neighbour; None: no padding.
     """
     batch, count, _ = points.shape
     slots = min(max_neighbours, count)
     parts: Sequence[Tensor] = (centres,)
     # A program that is written for batches of any size cannot branch on the size.
-    if not torch.compiler.is_exporting() and batch * count * centres.shape[1] > max_distances:
-        parts = centres.split(max(1, max_distances // (batch * count)), dim=1)
+    if not torch.compiler.is_exporting() and batch * count * centres.shape[1] > MAX_DISTANCES:
+        parts = centres.split(max(1, MAX_DISTANCES // (batch * count)), dim=1)
     with torch.no_grad():
         nearest = [_smallest(_distances(part, points, mask), slots) for part in parts]
         indices = torch.cat([indices for _, indices in nearest], dim=1)
@@ -125,31 +119,21 @@ class SupernodePooling(nn.Module):
 
         The first `supernodes` points become supernodes. mask: (batch, points), False for padding; None: no padding.
         """
-        centres = points[:, :supernodes]
-        neighbours = radius_neighbours(points, centres, self.radius, self.max_neighbours, mask=mask)
-        mean = self.message_out(self._mean_activation(embedding, embedding[:, :supernodes], neighbours))
-        out: Tensor = self.combine(torch.cat((mean, embedding[:, :supernodes].to(mean.dtype)), dim=-1))
-        return out
-
-    def _mean_activation(self, sources: Tensor, supernodes: Tensor, neighbours: Neighbours) -> Tensor:
-        """Mean over the edges of GELU(Linear([e(source), e(supernode)])): (batch, supernodes, dim)."""
+        indices, found = radius_neighbours(points, points[:, :supernodes], self.radius, self.max_neighbours, mask=mask)
+        centres = embedding[:, :supernodes]
         # W·[s, t] + b = W_s·s + (W_t·t + b): each half is applied once per point and then gathered, in place
         # of once per edge, which saves a factor of max_neighbours. The second Linear comes after the mean,
         # of which it is a linear function: the mean of Linear(g) is Linear(mean of g), exactly.
         from_source, from_supernode = self.message_in.weight.chunk(2, dim=1)
-        source_part = F.linear(sources, from_source)
-        supernode_part = F.linear(supernodes, from_supernode, self.message_in.bias)
-
-        batch, count, dim = source_part.shape
+        source_part = F.linear(embedding, from_source)
+        supernode_part = F.linear(centres, from_supernode, self.message_in.bias)
+        batch, count, _ = source_part.shape
         first_row = torch.arange(0, batch * count, count, device=source_part.device).view(batch, 1, 1)
-        rows, found = neighbours.indices + first_row, neighbours.found
-        total = summed_activation(
-            source_part.reshape(batch * count, dim),
-            supernode_part.reshape(-1, dim),
-            rows.flatten(0, 1),
-            found.flatten(0, 1),
-        )
-        return total.view(supernode_part.shape) / found.sum(dim=-1, keepdim=True).clamp(min=1)
+        rows = (indices + first_row).flatten(0, 1)
+        total = summed_activation(source_part.flatten(0, 1), supernode_part.flatten(0, 1), rows, found.flatten(0, 1))
+        mean = self.message_out(total.view(supernode_part.shape) / found.sum(dim=-1, keepdim=True).clamp(min=1))
+        out: Tensor = self.combine(torch.cat((mean, embedding[:, :supernodes].to(mean.dtype)), dim=-1))
+        return out
 
 
 NUMBERS_OF_A_BLOCK = 192 * 1024
