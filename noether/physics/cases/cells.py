@@ -1,6 +1,5 @@
 """The cells of a mesh by their dimension, by VTK's own table: what kind of set they make, and what belongs to none."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,9 +48,11 @@ class Block:
 
         if hasattr(self.whole, "n_strips"):  # PolyData: vertices first, then lines, faces and strips
             counts = [getattr(self.whole, f"GetNumberOf{name}")() for name in ("Verts", "Lines", "Polys", "Strips")]
-            return np.repeat([0, 1, 2, 2], counts)
-        kinds, own = np.unique(getattr(self.whole, "celltypes", []), return_inverse=True)
-        return np.array([vtkCellTypeUtilities.GetDimension(int(kind)) for kind in kinds], np.int64)[own]
+            return np.repeat(np.array([0, 1, 2, 2], np.int8), counts)
+        kinds, table = np.asarray(getattr(self.whole, "celltypes", np.empty(0, np.uint8))), np.zeros(256, np.int8)
+        for kind in np.flatnonzero(np.bincount(kinds)):
+            table[kind] = vtkCellTypeUtilities.GetDimension(int(kind))
+        return np.asarray(table[kinds])
 
     @property
     def kind(self) -> SetKind:
@@ -78,8 +79,8 @@ class Block:
         if kind == "points" or (kind is None and not self.dimensions.size):
             left = {} if kind else {"points": self.whole.n_points}
         else:
-            counts = Counter(self.dimensions.tolist())
-            left = {CALLED[n]: counts[n] for n in counts if KINDS.get(n) != kind or kind is None}
+            counts = enumerate(np.bincount(self.dimensions).tolist())
+            left = {CALLED[n]: count for n, count in counts if count and (kind is None or KINDS.get(n) != kind)}
             if left and kind:
                 left |= {UNUSED: self.whole.n_points - self.cells(kind).n_points}
         return {what: count for what, count in (left | {GHOSTS: self.ghosts}).items() if count}
@@ -118,8 +119,8 @@ def polygons(mesh: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     corners, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
     if corners.size and not 0 <= corners.min() <= corners.max() < mesh.n_points:
         raise ValueError(f"a face of point {int(corners.max())}, where there are {mesh.n_points} points")
-    sizes = np.diff(offsets)
-    for kind in set(np.unique(kinds).tolist()) - {TRIANGLE, POLYGON, QUAD}:
+    sizes, curved = np.diff(offsets), {*np.flatnonzero(np.bincount(kinds))} - {TRIANGLE, POLYGON, QUAD}
+    for kind in curved:
         for size in np.unique(sizes[kinds == kind]):
             rows = np.flatnonzero((kinds == kind) & (sizes == size))
             places = offsets[rows][:, None] + np.arange(size)
@@ -128,7 +129,7 @@ def polygons(mesh: Any) -> tuple[Any, np.ndarray, np.ndarray]:
             corners[places[:, : len(ring)]] = corners[places[:, ring]]
             corners[places[:, len(ring) :]] = -1
             sizes[rows] = len(ring)
-    return mesh, corners[corners >= 0], np.append(0, np.cumsum(sizes))
+    return (mesh, corners[corners >= 0], np.append(0, np.cumsum(sizes))) if curved else (mesh, corners, offsets)
 
 
 def _ring(face: Any) -> list[int]:

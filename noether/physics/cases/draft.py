@@ -107,7 +107,7 @@ def draft_map(survey: Survey) -> str:
     parameters, outputs = draft_numbers(survey)
     lines = [
         "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
-        f"# {len(survey.grouping.cases)} cases, {len(survey.looked_at)} of them looked at. "
+        f"# {len(survey.grouping.cases)} cases, {survey.grouping.why}, {len(survey.looked_at)} of them looked at. "
         f"Physics, by the names of fields and numbers: {meaning.physics}.",
         "# A unit that no name states is a guess.",
         *[f"# odd: {words}" for words in survey.odd[:20]],

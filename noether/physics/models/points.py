@@ -115,7 +115,8 @@ class PointModel(nn.Module):
         """The outputs of the whole case, each (B, C), from the pooled latent; nothing where the layout has none."""
         if self.case_head is None:
             return {}
-        return split_channels(in_full_precision(latent.pooled, self.case_head), self.layout.case_outputs)
+        pooled = self._in_parameter_precision(latent.pooled)
+        return split_channels(in_full_precision(pooled, self.case_head), self.layout.case_outputs)
 
     def _by_shared_layers(self, x: Tensor, sizes: Mapping[str, int], *layers: nn.Module) -> Batch:
         """The fields at the points of several sets, (B, N, dim) one set after the other, by layers that all share.

@@ -1,6 +1,7 @@
 """What every model promises (its size, symmetries and precisions, that it learns), and what is a model's own."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from noether.common.errors import RequestError
+from noether.core.data.layout import CAR_FLOW
 from noether.core.data.loader import stack_samples
 from noether.core.models.build import Recomputable, build_model, count_parameters, recompute_blocks, recomputed
 from noether.physics.cars.ellipsoid import EllipsoidCar, make_sample
@@ -214,8 +216,10 @@ def test_float32_model_takes_a_float64_batch(kind):
 @ANCHORS
 def test_bfloat16_autocast_predicts_and_trains_near_float32(kind, anchors):
     torch.manual_seed(0)
-    model = build_model(kind, **SMALL[kind])
+    layout = replace(CAR_FLOW, parameters={"speed": 1}, case_outputs={"drag": 1})
+    model = build_model(kind, layout, **SMALL[kind])
     batch = {name: value.float() for name, value in make_batch(anchors=anchors).items()}
+    batch["speed"] = torch.tensor([[20.0], [30.0]])
     exact = model(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         predictions = model(batch)
@@ -224,7 +228,7 @@ def test_bfloat16_autocast_predicts_and_trains_near_float32(kind, anchors):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     for name, prediction in predictions.items():
         assert prediction.dtype == torch.float32
-        assert (prediction - exact[name]).norm() < 0.02 * exact[name].norm()
+        assert (prediction - exact[name]).norm() < (0.1 if name == "drag" else 0.02) * exact[name].norm()
 
 
 @KINDS
