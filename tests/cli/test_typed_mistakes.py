@@ -49,6 +49,7 @@ TYPED = {
     "train accelerator=mps": "accelerator=auto",
     "predict runs/cars --mesh cars.stl": "--mesh car.stl",
     "predict runs/cars --mesh car.stl --scale mm": "--scale 0.001",
+    "predict runs/cars --mesh car.stl --scale yd": "--scale 0.9144",
     "predict runs/cars --mesh car.stl --chunk 0": "leave --chunk out",
     "predict runs/cars --mesh car.stl --interval often": "--interval 90",
     "train dataset.points_per_update.surface=99999": "leave dataset.points_per_update.surface out",

@@ -91,7 +91,7 @@ def read_times_and_blocks(
     return opened.times, blocks
 
 
-def files_behind(path: Path, depth: int = 2) -> list[Path]:
+def files_behind(path: Path, depth: int = 4) -> list[Path]:
     """Return the files that a mesh is made of: the folder of an OpenFOAM case, a list and the files it names, or one.
 
     depth: of lists that name lists, as a .vtm.series does.

@@ -1,6 +1,7 @@
-"""Starts what is asked about a user's shape: a prediction, or what changes it. No torch here."""
+"""Starts what is asked about a user's shape: a prediction, or what changes it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -8,9 +9,9 @@ from shlex import quote
 
 from noether.checkpoints.own_settings import ChosenModel, WantedModel, choose_model, run_here
 from noether.common.errors import RequestError
-from noether.common.numbers import LENGTHS
 from noether.common.suggest import nearest, number_of, one_of
 from noether.core.data.build import prepare_data
+from noether.physics.cases.case_map import metres_of
 from noether.physics.predict.vtk_output import check_suffix
 from noether.physics.uncertainty.members import check_members, read_calibration
 
@@ -89,7 +90,9 @@ def typed_shape(
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
     check_suffix(Path(out))
-    unit = f"--scale {LENGTHS[scale]}" if scale in LENGTHS else "leave --scale out"
+    unit = "leave --scale out"
+    with suppress(ValueError):
+        unit = f"--scale {metres_of(scale or '')}"
     return ShapeRequest(
         mesh=_file("mesh", mesh),
         out=Path(out).expanduser(),
