@@ -45,6 +45,9 @@ OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "vertex_indices", "vertex_index"),
     *("u", "v", "s", "t", "texture_u", "texture_v"),
 }
+OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
+          b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
+"""What lies in place of a file, by its first bytes."""
 SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
@@ -160,6 +163,11 @@ def _refusing(path: Path) -> Iterator[None]:
             fix=openfoam.line_for(path),
         )
     try:
+        head = _head(path, 100).lstrip().lower() if path.is_file() else b"-"
+        if other := next(
+            (words for start, words in OTHERS.items() if head.startswith(start)), "" if head else "an empty file"
+        ):
+            raise Unfit(f"{other}, and no mesh")
         yield
     except RequestError:
         raise

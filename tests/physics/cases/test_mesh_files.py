@@ -114,7 +114,11 @@ def test_mutated_arrays_are_read_or_refused(tmp_path: Path) -> None:
 
 
 NO_MESHES = {"mesh.xyz": b"0 0 0", "torn.stl": b"solid nothing", "torn.vtu": b"<VTKFile", "empty.ply": b""}
-NO_MESHES |= {"torn.vtp": b'<VTKFile type="PolyData"><PolyData>', "page.vtk": b"<html>404</html>"}
+NO_MESHES |= {
+    "lfs.vtu": b"version https://git-lfs.github.com/spec/v1",
+    "torn.vtp": b'<VTKFile type="PolyData"><PolyData>',
+    "page.vtk": b"<html>404</html>",
+}
 
 
 @pytest.mark.parametrize(("name", "content"), NO_MESHES.items(), ids=NO_MESHES)

@@ -345,7 +345,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         (["--mesh", str(torn), "--set", "wind_speed: 32"], "--set wind_speed=NUMBER"),
         ([], "--mesh is needed"),
         (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
-        (["--mesh", str(torn)], r"torn.stl (cannot be read as a mesh|has no triangles|holds no points)"),
+        (["--mesh", str(torn)], r"torn.stl (cannot be read|has no triangles|holds no points)"),
         ([*car, str(tmp_path / "one.npy")], r"shape \(1,\)"),
         ([*car, str(tmp_path / "of-cells.npy")], r"shape \(4000,\)"),
         ([*car, str(tmp_path / "vectors.npy")], r"shape \(3682, 3\)"),
