@@ -28,26 +28,20 @@ ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "abaqus": ("xx", "yy", "zz", "xy", "xz", "yz"),  # S11, S22, S33, S12, S13, S23
 }
 NAMES: dict[Invariant | None, tuple[str, ...]] = {
-    None: COMPONENTS,
-    "von_mises": (),
-    "principal": ("largest", "middle", "smallest"),
-}
+    None: COMPONENTS, "von_mises": (), "principal": ("largest", "middle", "smallest")
+}  # fmt: skip
 """What the components are called of a tensor (None), and of what is taken of it."""
-_ROWS, _COLUMNS = (["xyz".index(name[side]) for name in COMPONENTS] for side in (0, 1))
 
 
 def as_matrices(values: np.ndarray, order: TensorOrder = "vtk") -> np.ndarray:
     """Returns tensors (n, 6) of a program's order as symmetric matrices (n, 3, 3)."""
-    matrices = np.empty((len(values), 3, 3), values.dtype)
-    for column, name in enumerate(ORDERS[order]):
-        row, other = "xyz".index(name[0]), "xyz".index(name[1])
-        matrices[:, row, other] = matrices[:, other, row] = values[:, column]
-    return matrices
+    places = [[ORDERS[order].index(min(a + b, b + a)) for b in "xyz"] for a in "xyz"]
+    return np.take(values, places, axis=1)
 
 
 def as_components(matrices: np.ndarray) -> np.ndarray:
     """Returns symmetric matrices (n, 3, 3) as tensors (n, 6) in VTK's order."""
-    return np.asarray(matrices[:, _ROWS, _COLUMNS])
+    return matrices.reshape(-1, 9)[:, [0, 4, 8, 1, 5, 2]]
 
 
 def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.ndarray:
@@ -74,10 +68,7 @@ SetKind = Literal["surface", "volume", "points"]
 
 
 def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-    """Names a field of forces, or a number of their coefficients, that is in another unit than they are made in; or "".
-
-    Both as {name: unit}; "" is a unit that nobody states.
-    """
+    """Names a field of forces or a number of their coefficients, both {name: unit, or ""}, in a wrong unit; or ""."""
     known = {**dict.fromkeys(fields, "Pa"), "wind_speed": "m/s", "reference_area": "m²"}
     stated = {name: unit for name, unit in {**numbers, **fields}.items() if unit and unit != known.get(name)}
     return next((f"{name} is in {stated[name]}, and not in {unit}" for name, unit in known.items()
@@ -155,9 +146,7 @@ class SetMap(Section):
     kind: SetKind
     at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")
     patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
-    coordinates: list[str] = Field(
-        [], description="Of a CSV: its columns of x, y and z; empty: as they are usually called."
-    )
+    coordinates: list[str] = Field([], description="Of a CSV: its columns of x, y and z; empty: the usual ones.")
     values: str = Field("", description="A table with {case} in its path, a row for each of the points or cells.")
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")
     distance_to: str | None = Field(None, description="A surface set: each point is given the distance to it.")
@@ -168,9 +157,7 @@ class SetMap(Section):
     def _names_are_free(self) -> "SetMap":
         for name in self.fields:
             if name in RESERVED or not _NAME.match(name):
-                raise ValueError(
-                    f"fields.{name}: a field's name has small letters only, and is not {', '.join(RESERVED)}"
-                )
+                raise ValueError(f"fields.{name}: names are small letters, digits and _, and not {', '.join(RESERVED)}")
         return self
 
 
@@ -209,9 +196,7 @@ class CaseMap(Section):
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
     length: str | float = Field("m", description="Unit of the files' positions, such as mm, or a number of m.")
-    step: Step | Literal["each"] = Field(
-        "last", description="Of several: last, a number from 0, {time: T}, or each: every step is a case."
-    )
+    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}, or each as a case.")
     constants: dict[str, float] = Field(default_factory=dict)
     parameters: dict[str, NumberMap] = Field(default_factory=dict)
     outputs: dict[str, NumberMap] = Field(default_factory=dict)
@@ -223,9 +208,8 @@ class CaseMap(Section):
     def _names_exist(self) -> "CaseMap":
         if isinstance(self.length, str):
             metres_of(self.length)
-        if self.step == "each" and (
-            self.parameters.setdefault("time", NumberMap(unit="s")).file or "time" in self.outputs
-        ):
+        time = self.parameters.setdefault("time", NumberMap(unit="s")) if self.step == "each" else None
+        if time and (time.file or "time" in self.outputs):
             raise ValueError("step: each makes `time` a parameter: a number from a file needs another name")
         numbers = {*self.constants, *self.parameters}
         for name in (*self.sets, *self.parameters, *self.outputs):
@@ -299,12 +283,10 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
     if name in ready_maps():
         return (MAPS / f"{name}.yaml").read_text()
     raise RequestError(
-        "unknown-map",
-        f"there is no map {name}",
-        seen="neither a file nor a ready map",
+        "unknown-map", f"there is no map {name}", seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
         fix=f"noether data prepare {folders} --map {nearest(name, ready_maps()) or 'cases.yaml'}",
-    )
+    )  # fmt: skip
 
 
 def parse_map(text: str, name: str) -> CaseMap:
@@ -315,12 +297,8 @@ def parse_map(text: str, name: str) -> CaseMap:
     except (yaml.YAMLError, RecursionError, TypeError) as error:
         raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None
     except ValidationError as error:
-        wrong = [
-            f"{'.'.join(map(str, e['loc'])) or 'map'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
-        ]
+        said = [(".".join(map(str, e["loc"])) or "map", e["msg"].removeprefix("Value error, ")) for e in error.errors()]
         raise RequestError(
-            "map-does-not-fit",
-            f"{name} does not fit",
-            seen="\n".join(wrong),
+            "map-does-not-fit", f"{name} does not fit", seen="\n".join(map(": ".join, said)),
             expected="the keys that `noether data inspect CASES` writes, each with its comment",
-        ) from None
+        ) from None  # fmt: skip

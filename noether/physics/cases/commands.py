@@ -8,7 +8,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from noether.config.explain import as_override
 from noether.config.schema import RunConfig
 from noether.core.data.build import data_source, open_splits, prepare_with_bar, progress_bar
 from noether.core.data.checks import describe_split
-from noether.core.data.shared_work import locked, partial_name
+from noether.core.data.shared_work import locked
 from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
 from noether.physics.cases.cells import in_no_set, range_text
 from noether.physics.cases.dataset import DATASET_FILE
 from noether.physics.cases.draft import draft_map, words_of_steps
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
+from noether.physics.cases.store import whole_folder
 from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
 from noether.physics.settings import ShapeNetCarDatasetConfig
 
@@ -55,17 +56,11 @@ def unpacked(archive: Path, out: Path) -> Iterator[Path]:
     folder = out / FOLDER
     with locked(out, f".{FOLDER}.*.partial"):
         if not folder.is_dir():
-            partial = out / partial_name(FOLDER)
-            partial.mkdir()
-            try:
+            with whole_folder(folder) as partial:
                 _extract(archive, partial)
                 for inner in sorted(path for path in partial.rglob("*") if is_archive(path)):
                     _extract(inner, inner.parent)
                     inner.unlink()
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-            partial.rename(folder)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -86,19 +81,14 @@ def _extract(archive: Path, folder: Path) -> None:
                     tar.extractall(folder, _inside(tar, folder))
     except UNREADABLE as error:
         raise RequestError(
-            "archive-unreadable",
-            f"{archive} cannot be unpacked",
-            seen=f"{type(error).__name__}: {one_line(error)}",
+            "archive-unreadable", f"{archive} cannot be unpacked", seen=f"{type(error).__name__}: {one_line(error)}",
             expected="a complete .zip or .tar archive, and room for its files",
             fix="download the archive again, or give the folder that was unpacked from it",
-        ) from error
+        ) from error  # fmt: skip
 
 
 def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Yields what may be unpacked into a folder, as `filter="data"` does, which Python has from 3.11.4 on.
-
-    A TarError names a member, or the target of a link, that leads out of the folder, and a device.
-    """
+    """Yields what `filter="data"`, which Python has from 3.11.4 on, lets into a folder. TarError: what it does not."""
     root = os.path.realpath(folder)
     for member in tar:
         place = os.path.realpath(os.path.join(root, member.name))
@@ -111,7 +101,6 @@ def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-SHAPENET_CAR = "shapenet_car"
 SHOWN = 20  # names or reasons of a list
 
 
@@ -120,13 +109,8 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
     count = _read_workers(workers)
     root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if target.exists():
-        raise RequestError(
-            "map-exists",
-            f"{target} already exists",
-            seen="a file",
-            expected="a name that is free",
-            fix="--out another.yaml",
-        )
+        raise RequestError("map-exists", f"{target} already exists", seen="a file", expected="a name that is free",
+                           fix="--out another.yaml")  # fmt: skip
     with progress_bar(console, "looking at", "files") as report:
         survey = survey_folder(root, workers=count, progress=report)
     text = draft_map(survey)
@@ -144,10 +128,8 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
         then = f"it lacks what `prepare` needs ({error.seen}); write that"
     if survey.grouping.steps:
         then += ", say what the numbers in the files' names are"
-    print(  # in one line, to copy
-        f"{target}: a draft of the map; {then}, then: "
-        f"noether data prepare {shlex.quote(cases)} OUT --map {shlex.quote(out)}"
-    )
+    line = shlex.join(["noether", "data", "prepare", cases, "OUT", "--map", out])
+    print(f"{target}: a draft of the map; {then}, then: {line}")  # in one line, to copy
     return ExitCode.DONE
 
 
@@ -183,13 +165,17 @@ def _title(template: str, block: str, found: dict[str, BlockFacts]) -> str:
 
 
 def _block_table(found: dict[str, BlockFacts]) -> Table:
-    table = Table("array", "at", "components", "min", "max", "cases", box=None, padding=(0, 2, 0, 0))
+    table = _table(None, "array", "at", "components", "min", "max", "cases")
     for (at, name), arrays in arrays_of([found]).items():
         each = [array for _, array in arrays]
         low, high = min(array.low for array in each), max(array.high for array in each)
         components = range_text([array.components for array in each])
         table.add_row(name, at, components, f"{low:.4g}", f"{high:.4g}", str(len(each)))
     return table
+
+
+def _table(title: str | None, *columns: str) -> Table:
+    return Table(*columns, box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
 
 
 def prepare_here(
@@ -216,57 +202,47 @@ def prepare_here(
             console.say(words)
         console.say("dry run: nothing was written")
         return ExitCode.DONE
-    with ExitStack() as held:
-        root = held.enter_context(unpacked(source, folder)) if is_archive(source) else source
-        report = held.enter_context(progress_bar(console, "preparing", "cases"))
+    files = unpacked(source, folder) if is_archive(source) else nullcontext(source)
+    with files as root, progress_bar(console, "preparing", "cases") as report:
         done = prepare_cases(root, folder, text, map_name, workers=count, skip_broken=skip_broken, progress=report)
     _say(console, done, folder, "cases" if about.reader == "meshes" else about.reader)
     return ExitCode.DONE
 
 
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
-    """Returns the source, the folder to make, and the map. RequestError: as `prepare_here`."""
+    """Returns the source, the folder to make, and the map."""
     if len(paths) == 3 and map_name is None:
         map_name, *paths = paths
     if len(paths) != 2:
         named = shlex.join([paths[0], f"{paths[0].rstrip('/')}-prepared"]) if len(paths) == 1 else "CASES OUT"
-        form = f"{SHAPENET_CAR} SOURCE OUT" if SHAPENET_CAR in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
-        raise RequestError(
-            "prepare-needs-two-folders",
-            "two folders are needed: the one with the cases, and the one to make",
-            seen=" ".join(paths) or "none",
-            expected=f"noether data prepare {form}",
-            fix=f"noether data prepare {form.replace('CASES OUT', named)}",
-        )
+        form = "shapenet_car SOURCE OUT" if "shapenet_car" in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"
+        raise RequestError("prepare-needs-two-folders",
+                           "two folders are needed: the one with the cases, and the one to make",
+                           seen=" ".join(paths) or "none", expected=f"noether data prepare {form}",
+                           fix=f"noether data prepare {form.replace('CASES OUT', named)}")  # fmt: skip
     source, out = paths
     if map_name is None:
         inspect = shlex.join(["noether", "data", "inspect", source])
-        raise RequestError(
-            "prepare-needs-a-map",
-            "prepare needs a map, which says what the files hold",
-            seen="no --map",
-            expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
-            fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml",
-        )
+        raise RequestError("prepare-needs-a-map", "prepare needs a map, which says what the files hold",
+                           seen="no --map",
+                           expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
+                           fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml")  # fmt: skip
     return Path(source).expanduser(), Path(out).expanduser(), map_name
 
 
 def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> None:
     others = f" here and {done.others} by other processes" if done.others else ""
     console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
-    _warn_few(
-        console, [f"left out: {error}" for error in done.broken.values()], f", all named in {folder / DATASET_FILE}"
-    )
     for words in done.notes:
         console.say(words)
+    left_out = [f"left out: {error}" for error in done.broken.values()]
+    _warn_few(console, left_out, f", all named in {folder / DATASET_FILE}")
     for words in done.warnings:
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
     sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
-    print(  # in one line, to copy
-        f"{sizes}; train on it with: noether train dataset={dataset} "
-        f"{shlex.quote(f'dataset_root={as_override(str(folder))}')}"
-    )
+    line = shlex.join(["noether", "train", f"dataset={dataset}", f"dataset_root={as_override(str(folder))}"])
+    print(f"{sizes}; train on it with: {line}")  # in one line, to copy
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:
@@ -285,10 +261,8 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
     if config.dataset.validation_fraction:
         console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
     for name, split in described.items():
-        table = Table(
-            "key", "shape", "type", "channel", "min", "max", "mean", "std", box=None, padding=(0, 2, 0, 0),
-            title=f"{name}: {split['samples']} samples", title_justify="left",
-        )  # fmt: skip
+        title = f"{name}: {split['samples']} samples"
+        table = _table(title, "key", "shape", "type", "channel", "min", "max", "mean", "std")
         for key, about in split["arrays"].items():
             for channel, row in enumerate(about["channels"]):
                 head = [key, about["shape"], about["dtype"]] if channel == 0 else ["", "", ""]

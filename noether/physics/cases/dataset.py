@@ -15,7 +15,7 @@ from noether.common.numbers import strict_json
 from noether.common.whole_file import write_whole
 from noether.core.data.packed import open_packed
 from noether.physics.cases.case_map import NAMES, CaseMap, parse_map
-from noether.physics.cases.store import FORMAT_VERSION, case_folder, faces_file, refuse_missing, set_file
+from noether.physics.cases.store import FORMAT_VERSION, case_folder, refuse_missing, set_file
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
 COARSEST = 5e-5  # of what positions or a field span, how far apart the numbers may be that they are rounded to
+UNITS = {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}  # of a set's own arrays
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
@@ -36,50 +37,35 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
     size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it. RequestError: cases differ in
     the components of an array, or in their arrays.
     """
-    names = list(cases)
     sets: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     features: dict[str, Any] = {}
     for name, own in about.sets.items():
-        described = [cases[case]["sets"][name] for case in names]
-        counts = [one["points"] for one in described]
-        box = _span(name, names, [one["arrays"][f"{name}_points"] for one in described])
-        parts = list(dict.fromkeys(part for one in described for part in one["parts"]))
+        described = {case: made["sets"][name] for case, made in cases.items()}
+        arrays = {case: one["arrays"] for case, one in described.items()}
+        spans = {key: _span(key, arrays) for key in next(iter(arrays.values()))}
+        counts = [one["points"] for one in described.values()]
+        parts = list(dict.fromkeys(part for one in described.values() for part in one["parts"]))
         sets[name] = {"kind": own.kind, "at": own.at, "points": [min(counts), max(counts)], "parts": parts,
-                      "low": box["low"], "high": box["high"]}  # fmt: skip
-        for key in described[0]["arrays"]:
-            if odd := [case for case, one in zip(names, described, strict=True) if key not in one["arrays"]]:
-                raise RequestError(
-                    "case-lacks-array",
-                    f"case {odd[0]} lacks {key}",
-                    seen=f"{len(odd)} such cases",
-                    expected="the same in every case",
-                )
-            about_field = own.fields.get(key.removeprefix(f"{name}_"))
-            span = _span(key, names, [one["arrays"][key] for one in described])
-            entry = {"set": name, "unit": about_field.unit if about_field else _unit(key, name), **span}
-            if about_field and about_field.period:
-                entry["period"] = list(about_field.period)
-            (fields if about_field else features)[key] = entry
+                      "low": spans[f"{name}_points"]["low"], "high": spans[f"{name}_points"]["high"]}  # fmt: skip
+        for key, span in spans.items():
+            short = key.removeprefix(f"{name}_")
+            field = own.fields.get(short)
+            entry = {"set": name, "unit": field.unit if field else UNITS.get(short, ""), **span}
+            if field and field.period:
+                entry["period"] = list(field.period)
+            (fields if field else features)[key] = entry
     return {
-        "format_version": FORMAT_VERSION,
-        "axes": WIND_ALONG_Z if about.axes else None,
-        "sets": sets,
-        "fields": fields,
-        "features": features,
+        "format_version": FORMAT_VERSION, "axes": WIND_ALONG_Z if about.axes else None,
+        "sets": sets, "fields": fields, "features": features,
         "parameters": _numbers(about.parameters, cases, "parameters"),
-        "outputs": _numbers(about.outputs, cases, "outputs"),
-        "constants": about.constants,
-        "forces": sorted(cases[names[0]]["forces"]),
-        "splits": splits,
-        "cases": {case: _of_a_case(one) for case, one in cases.items()},
+        "outputs": _numbers(about.outputs, cases, "outputs"), "constants": about.constants,
+        "forces": sorted(next(iter(cases.values()))["forces"]), "splits": splits,
+        "cases": {case: {key: made[key] for key in ("parameters", "outputs", "forces", "files")}
+                  | {"points": {name: own["points"] for name, own in made["sets"].items()}}
+                  for case, made in cases.items()},
         "map": map_text,
-    }
-
-
-def _of_a_case(made: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {key: made[key] for key in ("parameters", "outputs", "forces", "files")}
-    return {**numbers, "points": {name: own["points"] for name, own in made["sets"].items()}}
+    }  # fmt: skip
 
 
 def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
@@ -99,27 +85,18 @@ def read_metadata(out: Path) -> dict[str, Any]:
         if not isinstance(about, dict):
             raise ValueError(f"a {type(about).__name__}, not an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise RequestError(
-            "case-metadata-unreadable",
-            f"{path} cannot be read", seen=one_line(error), expected="the file as it was written", fix=again
-        ) from None  # fmt: skip
+        raise RequestError("case-metadata-unreadable", f"{path} cannot be read", seen=one_line(error),
+                           expected="the file as it was written", fix=again) from None  # fmt: skip
     version = about.get("format_version")
     if version != FORMAT_VERSION:
-        raise RequestError(
-            "case-format-version",
-            f"{path} has another format version", seen=f"format_version {version}", expected=str(FORMAT_VERSION),
-            fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)",
-        )  # fmt: skip
+        raise RequestError("case-format-version", f"{path} has another format version",
+                           seen=f"format_version {version}", expected=str(FORMAT_VERSION),
+                           fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)")  # fmt: skip
     recorded = about.pop("sha256", None)
     found = _digest(about)
     if recorded != found:
-        raise RequestError(
-            "case-metadata-damaged",
-            f"{path} is not as it was written",
-            seen=f"SHA-256 {found}",
-            expected=f"{recorded}, which it records of itself",
-            fix=again,
-        )
+        raise RequestError("case-metadata-damaged", f"{path} is not as it was written", seen=f"SHA-256 {found}",
+                           expected=f"{recorded}, which it records of itself", fix=again)  # fmt: skip
     return {**about, "sha256": found}
 
 
@@ -127,42 +104,37 @@ def _digest(metadata: Mapping[str, Any]) -> str:
     return hashlib.sha256(strict_json(metadata).encode()).hexdigest()
 
 
-def _span(key: str, names: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    components = [one["components"] for one in spans]
-    if len(set(components)) > 1:
-        odd = next(i for i, count in enumerate(components) if count != components[0])
-        raise RequestError(
-            "case-components-differ",
-            f"{key} has {components[odd]} components in case {names[odd]}",
-            seen=f"{components[0]} in case {names[0]}",
-            expected="the same in every case",
-            fix="components: N in the map's field, and --skip-broken, leave such cases out",
-        )
-    low, high = np.min([one["low"] for one in spans], axis=0), np.max([one["high"] for one in spans], axis=0)
-    return {"components": components[0], "low": low.tolist(), "high": high.tolist()}
+def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the cases' arrays of one name hold together; arrays: {case: {key: components, low, high}}."""
+    if odd := [case for case, own in arrays.items() if key not in own]:
+        raise RequestError("case-lacks-array", f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases",
+                           expected="the same in every case")  # fmt: skip
+    spans = {case: own[key] for case, own in arrays.items()}
+    first, usual = next((case, span["components"]) for case, span in spans.items())
+    for case, span in spans.items():
+        if span["components"] != usual:
+            raise RequestError(
+                "case-components-differ", f"{key} has {span['components']} components in case {case}",
+                seen=f"{usual} in case {first}", expected="the same in every case",
+                fix="components: N in the map's field, and --skip-broken, leave such cases out",
+            )  # fmt: skip
+    low = np.min([span["low"] for span in spans.values()], axis=0)
+    high = np.max([span["high"] for span in spans.values()], axis=0)
+    return {"components": usual, "low": low.tolist(), "high": high.tolist()}
 
 
 def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) -> dict[str, Any]:
     found = {}
     for name, own in described.items():
         values = [case[kind][name] for case in cases.values() if name in case[kind]]
-        if not values:
-            continue
-        if len(values) < len(cases):
-            lacking = next(case for case, one in cases.items() if name not in one[kind])
-            raise RequestError(
-                "case-lacks-number",
-                f"case {lacking} has no {name}",
-                seen=f"{len(cases) - len(values)} such cases",
-                expected="the same in every case",
-            )
-        low, high = min(values), max(values)
-        found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
+        odd = [case for case, one in cases.items() if name not in one[kind]]
+        if values and odd:
+            raise RequestError("case-lacks-number", f"case {odd[0]} has no {name}", seen=f"{len(odd)} such cases",
+                               expected="the same in every case")  # fmt: skip
+        if values:
+            low, high = min(values), max(values)
+            found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
     return found
-
-
-def _unit(key: str, name: str) -> str:
-    return {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}.get(key.removeprefix(f"{name}_"), "")
 
 
 def implausible(metadata: Mapping[str, Any]) -> list[str]:
@@ -237,10 +209,8 @@ class CasesDataset:
     def about(self) -> dict[str, Any]:
         """What `noether.core.data.layout.about_data` reads, from `dataset.json`."""
         metadata = self.metadata
-        numbers = {
-            kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
-            for kind in ("parameters", "outputs")
-        }
+        numbers = {kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
+                   for kind in ("parameters", "outputs")}  # fmt: skip
         files = parse_map(metadata["map"], "dataset.json")
         fields = {
             f"{name}_{field}": {"points": f"{name}_points", "unit": described.unit, "scaling": described.scaling,
@@ -254,13 +224,15 @@ class CasesDataset:
         space["sets"] = {
             name: own.model_dump(include={"kind", "at", "patches", "coordinates"}) for name, own in files.sets.items()
         }
-        space |= _files_space(files)
+        if files.axes is not None or files.metres != 1.0:  # for shapes given to `predict`
+            words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
+            space["files"] = {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}
         scalars = _force_coefficients(files, metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
     def faces(self, index: int) -> np.ndarray | None:
         """The faces (F, C) of the set `surface`, of indices into its points; None where they were not kept."""
-        path = faces_file(case_folder(self.root, self.cases[index]), "surface")
+        path = set_file(self.root, self.cases[index], "surface.faces")
         return open_packed(path).arrays["faces"] if path.is_file() else None
 
     def where(self, index: int) -> str:
@@ -277,14 +249,6 @@ def _map_without_descriptor(path: Path) -> np.ndarray:
 
     mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     return np.asarray(mapped.numpy())
-
-
-def _files_space(files: CaseMap) -> dict[str, Any]:
-    """The axes and unit of the source files, for shapes given to `predict`; empty where they are noether's."""
-    if files.axes is None and files.metres == 1.0:
-        return {}
-    words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
-    return {"files": {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}}
 
 
 def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,10 +276,7 @@ def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
-    """Opens the training and the test split, and the positions in the training split that are for validation.
-
-    The cases of validation come last in the training split.
-    """
+    """Opens the training and the test split, and the positions in the training split, its last, for validation."""
     about = read_metadata(root)
     splits = about["splits"]
     train = CasesDataset(root, [*splits["train"], *splits["validation"]], about)
@@ -329,12 +290,10 @@ def check_cases(root: Path) -> dict[str, Any]:
     for split, cases in about["splits"].items():
         if not cases and split != "validation":
             raise RequestError(
-                "prepared-split-empty",
-                f"the {split} split of the prepared cases in {root} is empty",
-                seen="0 cases",
+                "prepared-split-empty", f"the {split} split of the prepared cases in {root} is empty", seen="0 cases",
                 expected="at least one",
                 fix="split: {test: 0.1, validation: 0.1}      (in the map; complete cases are kept)",
-            )
+            )  # fmt: skip
     check_files(root, about)
     return about
 
@@ -345,9 +304,7 @@ def check_files(root: Path, about: Mapping[str, Any]) -> None:
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():
                 raise RequestError(
-                    "case-incomplete",
-                    f"case {case} of the {split} split is incomplete",
-                    seen=f"no {path}",
+                    "case-incomplete", f"case {case} of the {split} split is incomplete", seen=f"no {path}",
                     expected="a file for each set",
                     fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
-                )
+                )  # fmt: skip

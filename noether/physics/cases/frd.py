@@ -23,7 +23,7 @@ ELEMENTS = {
     10: (23, [*range(8)]), 11: (3, [*range(2)]), 12: (21, [*range(3)]),
 }  # fmt: skip
 """{type of element: VTK's cell, the element's nodes in VTK's order}"""
-FLOATS = {2: "<f4", 3: "<f8"}  # of binary formats; nodes are always in double precision
+FLOATS = {2: "<f4", 3: "<f8"}  # of binary formats
 VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
 """A number in %12.5E, which may touch the next, and be one wider where its exponent has three digits."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
@@ -41,7 +41,13 @@ class _Part:
     step: int = 0
     time: float = 0.0
     name: str = ""
-    components: int = 0
+    components: int = 3
+
+    @property
+    def record(self) -> np.dtype[Any]:
+        """Of a node in binary formats: its number and its values; those of 2C are always in double precision."""
+        floats = FLOATS[3 if self.kind == "2C" else self.form]
+        return np.dtype([("node", "<i4"), ("values", floats, (self.components,))])
 
 
 class FrdFile:
@@ -65,14 +71,14 @@ class FrdFile:
 
     def mesh(self, step: int) -> Any:
         """The mesh (an UnstructuredGrid of pyvista) with the fields at nodes of one of `times`, by its place there."""
-        nodes, points = self._rows(self._nodes, 3, "<f8")
+        nodes, points = self._rows(self._nodes)
         stream, starts = self._elements
         cells = {ELEMENTS[kind][0]: _places(nodes, stream[np.array(own)[:, None] + 4 + ELEMENTS[kind][1]])
                  for kind, own in starts.items()}  # fmt: skip
         mesh = import_pyvista().UnstructuredGrid(cells, points)
         for part in self._fields:
             if self._steps and part.step == self._steps[step][0]:
-                own, values = self._rows(part, part.components, FLOATS.get(part.form, ""))
+                own, values = self._rows(part)
                 rows = np.full((len(points), part.components), np.nan)
                 rows[_places(nodes, own)] = values
                 mesh.point_data[part.name] = rows if part.components > 1 else rows[:, 0]
@@ -90,13 +96,13 @@ class FrdFile:
                 raise ValueError(f"format {form} of {kind}, where 1, 2 and 3 are known")
             part = _Part(kind, count, form, at)
             if kind == "100C":
-                step, time = int(line[58:63]), float(line[12:24])
                 named, at = self._line(at)
                 stored = 0
                 for _ in range(int(named[13:18])):
                     component, at = self._line(at)
                     stored += component[33:38].strip() != b"1"  # 1: cgx computes it from the others
-                part = _Part(kind, count, form, at, step, time, named[5:13].decode().strip(), stored)
+                name = named[5:13].decode().strip()
+                part = _Part(kind, count, form, at, int(line[58:63]), float(line[12:24]), name, stored)
             if kind == "3C":
                 self._elements = self._read_elements(part)
             yield part
@@ -114,10 +120,8 @@ class FrdFile:
         if part.form == 1:
             return self._line(self._text_end(part) + 1)[1]
         if part.kind == "3C":
-            starts = self._elements[1]
-            return part.start + 4 * sum(len(own) * (4 + len(ELEMENTS[kind][1])) for kind, own in starts.items())
-        floats = "<f8" if part.kind == "2C" else FLOATS[part.form]
-        return part.start + part.count * _record(part.components or 3, floats).itemsize
+            return part.start + self._elements[0].nbytes
+        return part.start + part.count * part.record.itemsize
 
     def _text_end(self, part: _Part) -> int:
         end = self._bytes.find(b"\n -3", part.start - 1)
@@ -142,18 +146,14 @@ class FrdFile:
             at += 4 + len(ELEMENTS[kind][1])
         return stream[:at], starts
 
-    def _rows(self, part: _Part, columns: int, floats: str) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of nodes (N,), and what stands in their rows (N, columns)."""
+    def _rows(self, part: _Part) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of nodes (N,), and what stands in their rows (N, components)."""
         if part.form != 1:
-            rows = np.frombuffer(self._bytes, _record(columns, floats), part.count, part.start)
+            rows = np.frombuffer(self._bytes, part.record, part.count, part.start)
             return rows["node"], rows["values"]
         body = self._bytes[part.start : self._text_end(part)]
         values = np.array(VALUE.findall(body), "S14").astype(np.float64)
-        return np.array(IDENTITY.findall(body), np.int64), values.reshape(part.count, columns)
-
-
-def _record(columns: int, floats: str) -> np.dtype[Any]:
-    return np.dtype([("node", "<i4"), ("values", floats, (columns,))])
+        return np.array(IDENTITY.findall(body), np.int64), values.reshape(part.count, part.components)
 
 
 def _places(nodes: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, Self
@@ -40,16 +40,13 @@ EXPIRED = 200.0  # some heartbeats, and the minute for which a client of NFS may
 
 @dataclass
 class Claims:
-    """This process's claims on cases, given back when the context is left.
-
-    out: the store; map_digest: of the map, which all processes on it must share.
-    """
+    """This process's claims on the cases of a store, given back when the context is left. All share one map."""
 
     out: Path
     map_digest: str
     _held: dict[str, Path] = field(default_factory=dict)
-    _watched: dict[Path, tuple[int, float]] = field(default_factory=dict)
-    """Of others' claims, the time of change that was last seen, and since when."""
+    _watched: dict[tuple[Path, int], float] = field(default_factory=dict)
+    """Since when others' claims are seen with the time of change that they have."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -67,12 +64,10 @@ class Claims:
 
     def take(self, case: str) -> bool:
         """Claims a case; False where another process has it. RequestError: that process has another map."""
-        if case in self._held:
-            return True
-        last = next(number for number in count() if not self._path(case, number + 1).exists())
-        if last and not self._is_dead(self._path(case, last)):
+        there = self._on(case)
+        if there and not self._is_dead(there[-1]):
             return False
-        path = self._path(case, last + 1)
+        path = self._path(case, len(there) + 1)
         try:
             with path.open("x") as file:
                 file.write(json.dumps({"map": self.map_digest, **this_process()}))
@@ -94,13 +89,12 @@ class Claims:
 
     def refusal(self, case: str) -> RequestError | None:
         """What another process found wrong with a case."""
-        for number in count(1):
-            path = self._path(case, number)
-            if not path.exists():
-                return None
-            if refused := _content(path).get("refused"):
-                return RequestError(**refused)
-        return None
+        refused = (_content(path).get("refused") for path in self._on(case))
+        return next((RequestError(**parts) for parts in refused if parts), None)
+
+    def _on(self, case: str) -> list[Path]:
+        """The claims on a case: the last is of who makes it, those before are of processes that died."""
+        return list(takewhile(Path.exists, (self._path(case, number) for number in count(1))))
 
     def _path(self, case: str, number: int) -> Path:
         return self.out / FOLDER / f"{case.replace('/', '-')}-{number}"
@@ -113,19 +107,14 @@ class Claims:
             return False  # Released: the next look says what became of the case.
         if _is_gone(content):
             return True
-        before, since = self._watched.setdefault(path, (changed, time.monotonic()))
-        if before != changed:
-            self._watched[path] = changed, time.monotonic()
-        elif time.monotonic() - since > EXPIRED:
+        now = time.monotonic()
+        if now - self._watched.setdefault((path, changed), now) > EXPIRED:
             return True
         if content.get("map", self.map_digest) != self.map_digest:
-            raise RequestError(
-                "store-prepared-by-another-map",
-                f"{self.out} is being prepared with another map",
-                seen=f"process {content['pid']} on {content['host']}",
-                expected="the same map in all processes that share a folder",
-                fix="another OUT, or wait until that process has ended",
-            )
+            raise RequestError("store-prepared-by-another-map", f"{self.out} is being prepared with another map",
+                               seen=f"process {content['pid']} on {content['host']}",
+                               expected="the same map in all processes that share a folder",
+                               fix="another OUT, or wait until that process has ended")  # fmt: skip
         return False
 
     def _beat(self) -> None:
@@ -173,6 +162,13 @@ class PreparedCases:
     splits: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    skip_broken: bool = True
+
+    def refuse(self, case: str, error: RequestError) -> None:
+        """Notes that a case is broken. RequestError: such cases are not skipped."""
+        self.broken[case] = error
+        if not self.skip_broken:
+            raise skippable(error)
 
 
 def plan_cases(
@@ -242,21 +238,16 @@ def prepare_cases(
 ) -> PreparedCases:
     """Makes the cases that the store lacks, and `dataset.json`.
 
-    Args:
-        root: the folder of the cases.
-        out: the store's folder, which `dataset_root` then names.
-        map_text, map_name: the map, and what it is called in errors.
-        workers: processes; each holds one case at a time.
-        skip_broken: leave out the cases that are refused, and name them, in place of ending with the first.
-        progress: called with (cases done, cases in all).
-
-    RequestError: the map does not fit, a case is broken, or the folder cannot be written.
+    map_name: what the map is called in errors; skip_broken: leaves out the cases that are refused, and names them, in
+    place of ending with the first; progress: called with (cases done, cases in all). RequestError: the map does not
+    fit, a case is broken, or the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
     # First, so that a wrong path leaves nothing behind.
     jobs, cases, not_read = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
-        make, done, total = methodcaller("make"), PreparedCases(cases, kept=len(cases)), len(jobs) + len(cases)
+        done = PreparedCases(cases, kept=len(cases), skip_broken=skip_broken)
+        make, total = methodcaller("make"), len(jobs) + len(cases)
         progress(len(cases), total)
         with Claims(out, hashlib.sha256(map_text.encode()).hexdigest()) as claims:
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
@@ -264,15 +255,14 @@ def prepare_cases(
                     if isinstance(result, RequestError):
                         # An earlier map or file made this one: it is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
-                        done.broken[job.case] = of_case(job.case, result)
-                        claims.refuse(job.case, done.broken[job.case])
+                        refused = of_case(job.case, result)
+                        claims.refuse(job.case, refused)
+                        done.refuse(job.case, refused)
                     else:
                         cases[job.case] = result
                         done.made += 1
                         claims.release(job.case)
-                    _refuse_broken(done, skip_broken)
                     progress(len(cases) + len(done.broken), total)
-                _refuse_broken(done, skip_broken)
                 progress(len(cases) + len(done.broken), total)
                 if len(cases) + len(done.broken) < total:
                     time.sleep(LOOK_AGAIN)
@@ -305,18 +295,13 @@ def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterat
         refused = claims.refusal(job.case)
         taken = not refused and not _current(job) and claims.take(job.case)
         if refused:
-            done.broken[job.case] = refused
+            done.refuse(job.case, refused)
         elif made := _current(job):  # perhaps by a process that gave its claim back between the two looks
             done.cases[job.case] = made
             done.others += 1
             claims.release(job.case)
         elif taken:
             yield job
-
-
-def _refuse_broken(done: PreparedCases, skip_broken: bool) -> None:
-    for error in () if skip_broken else done.broken.values():
-        raise skippable(error)
 
 
 @contextmanager
@@ -328,21 +313,17 @@ def _writing_to(out: Path) -> Iterator[None]:
             pass
         yield
     except OSError as error:
-        raise RequestError(
-            "cases-not-written",
-            f"cannot write the cases to {out}",
-            seen=f"{type(error).__name__}: {error}",
-            expected="a folder this user can write to, with room",
-        ) from error
+        raise RequestError("cases-not-written", f"cannot write the cases to {out}",
+                           seen=f"{type(error).__name__}: {error}",
+                           expected="a folder this user can write to, with room") from error  # fmt: skip
 
 
 def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
     """Returns {train, validation, test}: the cases of each, in their natural order.
 
-    A fraction is of all cases, drawn by the seed: the same for the same cases, whatever their order. Names in lists
-    that are not among the cases (broken ones, or those not fetched) are left out. With `step: each`, runs are split:
-    all steps of one are in the same split. RequestError: a list's file or the column cannot be read, a case is in two
-    lists, or too few remain.
+    A fraction is of all cases, drawn by the seed, whatever their order. Names in lists that are not among the cases are
+    left out. With `step: each`, all steps of a run are in the same split. RequestError: a list's file or the column
+    cannot be read, a case is in two lists, or too few remain.
     """
     runs: dict[str, list[str]] = {}
     for case in cases:
@@ -361,26 +342,23 @@ def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, l
 
 def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, list[str]]:
     ordered = sorted(runs, key=natural)
-    if about.column:
-        chosen = _by_column(about, ordered, root)
-    else:
-        wanted = {"test": about.test, "validation": about.validation}
-        listed = {name: set() if isinstance(value, float) else set(_names_in(value, root))
-                  for name, value in wanted.items()}  # fmt: skip
-        chosen = {name: [case for case in ordered if case in own] for name, own in listed.items()}
-        if both := [case for case in chosen["test"] if case in chosen["validation"]]:
-            raise RequestError(
-                "case-in-two-splits",
-                "a case is in both the test and the validation split",
-                seen=", ".join(both[:5]),
-                expected="each case in one split",
-            )
-        free = [case for case in ordered if case not in chosen["test"] and case not in chosen["validation"]]
-        drawn = [free[i] for i in np.random.default_rng(about.seed).permutation(len(free))]
-        for name, value in wanted.items():
-            if isinstance(value, float):
-                count = _share(name, value, len(ordered))
-                chosen[name], drawn = sorted(drawn[:count], key=natural), drawn[count:]
+    wanted = _by_column(about, ordered, root) if about.column else {"test": about.test, "validation": about.validation}
+    listed = {name: set(_names_in(value, root)) for name, value in wanted.items()}
+    chosen = {name: [case for case in ordered if case in own] for name, own in listed.items()}
+    if both := [case for case in chosen["test"] if case in listed["validation"]]:
+        raise RequestError("case-in-two-splits", "a case is in both the test and the validation split",
+                           seen=", ".join(both[:5]), expected="each case in one split")  # fmt: skip
+    taken = listed["test"] | listed["validation"]
+    free = [case for case in ordered if case not in taken]
+    drawn = [free[i] for i in np.random.default_rng(about.seed).permutation(len(free))]
+    for name, value in wanted.items():
+        if not isinstance(value, float):
+            continue
+        if not 0 <= value < 1:
+            raise RequestError("split-not-a-fraction", f"split.{name} is not a fraction", seen=f"{value:g}",
+                               expected="0 to 1, or a list of cases")  # fmt: skip
+        count = max(1, round(value * len(ordered))) if value else 0
+        chosen[name], drawn = sorted(drawn[:count], key=natural), drawn[count:]
     held = {*chosen["test"], *chosen["validation"]}
     train = [case for case in ordered if case not in held]
     if len(train) < 2 or not chosen["test"]:
@@ -395,58 +373,38 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
     return {"train": train, "validation": chosen["validation"], "test": chosen["test"]}
 
 
-def _share(name: str, fraction: float, cases: int) -> int:
-    if not 0 <= fraction < 1:
-        raise RequestError(
-            "split-not-a-fraction",
-            f"split.{name} is not a fraction",
-            seen=f"{fraction:g}",
-            expected="0 to 1, or a list of cases",
-        )
-    return max(1, round(fraction * cases)) if fraction else 0
-
-
-def _names_in(value: list[str] | str, root: Path) -> list[str]:
-    """The cases that a list names, or a file with one a line."""
-    if isinstance(value, str):
-        path = root / value
-        if not path.is_file():
-            raise RequestError(
-                "split-list-missing",
-                "the list of a split is missing",
-                seen=f"no file {path}",
-                expected="a file with one case on each line",
-            )
-        value = [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
-    return value
+def _names_in(value: float | list[str] | str, root: Path) -> list[str]:
+    """The cases that a list names, or a file with one a line; a fraction names none."""
+    if not isinstance(value, str):
+        return value if isinstance(value, list) else []
+    path = root / value
+    if not path.is_file():
+        raise RequestError("split-list-missing", "the list of a split is missing", seen=f"no file {path}",
+                           expected="a file with one case on each line")  # fmt: skip
+    return [line.strip().removesuffix(",") for line in path.read_text().splitlines()]
 
 
 def unknown_names(about: CaseMap, cases: Sequence[str], root: Path) -> list[str]:
-    """Says which names in the lists of a split are of no case, each with the nearest that is: a typing error, or a case
-    that was not fetched."""
+    """Says which names in the lists of a split are of no case, each with the nearest that is."""
     words, there = [], {run_of(about, case) for case in cases}
     for name, value in (("test", about.split.test), ("validation", about.split.validation)):
-        named = [] if about.split.column or isinstance(value, float) else _names_in(value, root)
+        named = [] if about.split.column else _names_in(value, root)
         if unknown := [case for case in named if case and case not in there]:
-            near = {case: nearest(case, there) for case in unknown[:SHOWN]}
-            said = [f"{case} (is it {meant}?)" if meant else case for case, meant in near.items()]
-            more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
-            words.append(f"split.{name} names no case: {', '.join(said)}{more}")
+            near = [(case, nearest(case, there)) for case in unknown[:SHOWN]]
+            said = [f"{case} (is it {meant}?)" if meant else case for case, meant in near]
+            words.append(f"split.{name} names no case: {first_of(said + unknown[SHOWN:], SHOWN)}")
     return words
 
 
-def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str]]:
+def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str, list[str] | str | float]:
     rows = rows_by_case(root / (about.file or ""), about.row)
     found: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for case in ordered:
         own = [row.get(about.column or "", "") for row in rows.get(case_key(case), [])]
         name = NAMES.get(own[0].lower()) if len(own) == 1 else None
         if name is None:
-            raise RequestError(
-                "case-without-split",
-                f"{about.file} does not say where case {case} belongs",
-                seen=", ".join(own) or f"no row with {case} in column {about.row!r}",
-                expected="train, validation or test",
-            )
+            raise RequestError("case-without-split", f"{about.file} does not say where case {case} belongs",
+                               seen=", ".join(own) or f"no row with {case} in column {about.row!r}",
+                               expected="train, validation or test")  # fmt: skip
         found[name].append(case)
     return {name: found[name] for name in ("validation", "test")}

@@ -13,8 +13,7 @@ from typing import Any
 from noether.common.plain_file import read_plain
 from noether.config.recipe import Recipe
 
-LARGEST_BATCH = {"mlp": 16}
-OTHER_BATCH = 8
+LARGEST_BATCH, OTHER_BATCH = 16, 8  # of mlp, and of the other models
 # An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
 EPOCHS, FEWEST_UPDATES = 100, 1000
@@ -34,13 +33,12 @@ def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = No
 
     The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
     """
-    cases, largest = known or CasesToLearn(), LARGEST_BATCH.get(model, OTHER_BATCH)
+    cases, largest = known or CasesToLearn(), LARGEST_BATCH if model == "mlp" else OTHER_BATCH
     batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
     sets = f"{cases.sets} set{'' if cases.sets == 1 else 's'}"
     about = f"{'for' if known else 'as for'} {cases.training:,} training cases of {sets} of points"
-    if model in LARGEST_BATCH:
-        seconds = UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest
-        updates = round(SECONDS / seconds, -2)
+    if model == "mlp":
+        updates = round(SECONDS / (UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest), -2)
         return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes of two cores")
     updates = max(FEWEST_UPDATES, ceil(EPOCHS * cases.training / batch))
     return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")

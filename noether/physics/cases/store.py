@@ -10,8 +10,8 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,9 @@ Step = Callable[[np.ndarray], np.ndarray]
 
 @dataclass
 class Column:
-    """One array of a set: the source's rows, what is done to them, and the range of the rows returned so far.
+    """One array of a set: the source's rows (N, C) or (N,), what is done to them, and the range of those returned.
 
-    source: (N, C) or (N,); step: from a block of source rows in float64 to the store's numbers.
-    where: names the array in errors.
+    where: names the array in errors; step: from a block of source rows in float64 to the store's numbers.
     """
 
     source: np.ndarray
@@ -53,12 +52,8 @@ class Column:
         finite = np.isfinite(block)
         if not finite.all():
             bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
-            raise RequestError(
-                "values-not-finite",
-                f"{self.where} is not finite",
-                seen=f"{bad} of {len(block)} rows looked at",
-                expected="numbers",
-            )
+            raise RequestError("values-not-finite", f"{self.where} is not finite",
+                               seen=f"{bad} of {len(block)} rows looked at", expected="numbers")  # fmt: skip
         self.low, self.high = np.minimum(self.low, block.min(axis=0)), np.maximum(self.high, block.max(axis=0))
         return np.ascontiguousarray(block, self.dtype)
 
@@ -78,10 +73,14 @@ def set_file(out: Path, case: str, name: str) -> Path:
     return case_folder(out, case) / f"{name}.safetensors"
 
 
-@contextmanager
-def case_writer(out: Path, case: str) -> Iterator[Path]:
+def case_writer(out: Path, case: str) -> AbstractContextManager[Path]:
     """Yields a new folder that replaces the case's when the context is left without an exception."""
-    final = case_folder(out, case)
+    return whole_folder(case_folder(out, case))
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """Yields a new folder, which replaces what is at `final` when the context is left without an exception."""
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(partial_name(final.name))
     partial.mkdir()
@@ -96,11 +95,10 @@ def case_writer(out: Path, case: str) -> Iterator[Path]:
 def write_set(
     folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Writes one set's arrays by key, shuffled, a block of rows at a time.
+    """Writes one set's arrays by key, in an order that follows from the names of case and set, a block at a time.
 
-    The order of the points follows from the names of case and set; `most` is the number of points to keep at most.
-    Returns what `case.json` says of the set, and the source's rows in the order in which they were kept. RequestError:
-    an array has values that are not finite.
+    Returns what `case.json` says of the set, and the source's rows, at most `most`, in the order in which they were
+    kept. RequestError: an array has values that are not finite.
     """
     kept = min(rows, most or rows)
     rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
@@ -119,16 +117,11 @@ def write_set(
     return {"points": kept, "of": rows, "parts": [], "arrays": spans}, order
 
 
-def faces_file(folder: Path, name: str) -> Path:
-    """The file of the faces of a set in a case's folder."""
-    return folder / f"{name}.faces.safetensors"
-
-
 def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -> None:
     """Writes the faces (F, C) of a set, of indices into the source's rows; `order` is what `write_set` returned."""
     kept = np.empty(len(order), WHOLE)
     kept[order] = np.arange(len(order), dtype=WHOLE)
-    with packed_writer(faces_file(folder, name), {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
+    with packed_writer(folder / f"{name}.faces.safetensors", {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
         write(0, {"faces": kept[faces]})
 
 
@@ -144,10 +137,8 @@ def read_case_file(folder: Path) -> dict[str, Any] | None:
 
 def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     """Writes `case.json`, with size and SHA-256 of the files beside it, and returns it. OSError: it cannot be."""
-    files = {
-        path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
-        for path in sorted(folder.glob("*.safetensors"))
-    }
+    files = {path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
+             for path in sorted(folder.glob("*.safetensors"))}  # fmt: skip
     whole = {"format_version": FORMAT_VERSION, "files": files, **about}
     (folder / CASE_FILE).write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return whole
@@ -155,11 +146,11 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_missing(out: Path | None) -> RequestError:
     """The refusal of a folder that `noether data prepare` did not make."""
-    seen = "no dataset.json" if out and out.is_dir() else f"no folder {out and out.absolute()}"
+    seen = "no dataset.json" if out and out.is_dir() else f"no folder {out.absolute()}" if out else "dataset_root=null"
     return RequestError(
         "no-prepared-cases",
         f"dataset_root={out} does not hold prepared cases" if out else "prepared cases need dataset_root",
-        seen=seen if out else "dataset_root=null",
+        seen=seen,
         expected="the folder that `noether data prepare CASES OUT --map cases.yaml` makes",
         fix="noether data inspect CASES && noether data prepare CASES OUT --map cases.yaml",
     )
@@ -173,6 +164,7 @@ Stamp = list[int]
 class _File:
     case: str
     path: Path
+    key: str
     digest: str
     stamp: Stamp
 
@@ -180,29 +172,29 @@ class _File:
 def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, workers: int) -> None:
     """Refuses prepared cases of which a file is not as it was written.
 
-    Args:
-        root: the prepared folder.
-        metadata: what its `dataset.json` says.
-        progress: called with (files read, files to read).
-        workers: threads that read; hashing leaves Python's lock.
-
+    metadata: what `dataset.json` says; progress: called with (files read, files to read); workers: threads that read.
     RequestError: naming the first damaged cases, with the lines that make them again.
     """
-    files = list(_files(root, metadata))
-    with _remembered(root, metadata["sha256"]) as intact:
-        unread = [file for file in files if intact.get(str(file.path.relative_to(root))) != file.stamp]
-        damaged = []
-        with ThreadPoolExecutor(workers) as threads:
-            reading = {threads.submit(_digest_or_error, file.path): file for file in unread}
-            for done, read in enumerate(as_completed(reading), 1):
-                file = reading[read]
-                if read.result() == file.digest:
-                    intact[str(file.path.relative_to(root))] = file.stamp
-                else:
-                    damaged.append(file)
-                progress(done, len(unread))
-    if damaged:
-        raise _refusal(root, damaged)
+    damaged = []
+    with _remembered(root, metadata["sha256"]) as intact, ThreadPoolExecutor(workers) as threads:
+        unread = [file for file in _files(root, metadata) if intact.get(file.key) != file.stamp]
+        for done, (file, is_intact) in enumerate(zip(unread, threads.map(_is_intact, unread), strict=True), 1):
+            if is_intact:
+                intact[file.key] = file.stamp
+            else:
+                damaged.append(file)
+            progress(done, len(unread))
+    if not damaged:
+        return
+    cases = sorted({file.case for file in damaged})
+    folders = shlex.join(str(case_folder(root, case)) for case in cases[:5])
+    raise RequestError(
+        "case-damaged",
+        f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
+        seen="\n".join(str(file.path) for file in damaged[:5]) + " with another SHA-256 than dataset.json records",
+        expected="the files as `noether data prepare` wrote them",
+        fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
+    )
 
 
 def _files(root: Path, metadata: Mapping[str, Any]) -> Iterator[_File]:
@@ -212,14 +204,14 @@ def _files(root: Path, metadata: Mapping[str, Any]) -> Iterator[_File]:
             path = case_folder(root, case) / name
             with suppress(FileNotFoundError):  # `check_cases` has said what is missing
                 about = path.stat()
-                yield _File(case, path, own["sha256"], [about.st_size, about.st_mtime_ns, about.st_ctime_ns])
+                stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+                yield _File(case, path, str(path.relative_to(root)), own["sha256"], stamp)
 
 
-def _digest_or_error(path: Path) -> str:
-    try:
-        return digest_of(path)
-    except OSError as error:
-        return error.strerror or str(error)
+def _is_intact(file: _File) -> bool:
+    with suppress(OSError):
+        return digest_of(file.path) == file.digest
+    return False
 
 
 @contextmanager
@@ -229,26 +221,13 @@ def _remembered(root: Path, digest: str) -> Iterator[dict[str, Stamp]]:
     with ExitStack() as held:
         record: Path | None = None
         intact: dict[str, Stamp] = {}
-        with suppress(OSError, RequestError):  # no home folder, or one that cannot be written
+        with suppress(OSError, RequestError, ValueError, TypeError):  # no home folder, or one that cannot be written
             folder = cache_root() / "noether" / "verified"
             held.enter_context(locked(folder))
             record = folder / f"{place}.json"
-        with suppress(OSError, ValueError, TypeError):
-            intact = dict(json.loads(record.read_text())) if record else {}
+            intact = dict(json.loads(record.read_text()))
         before = dict(intact)
         yield intact
         if record and intact != before:
             with suppress(OSError):
                 write_json(record, intact)
-
-
-def _refusal(root: Path, damaged: list[_File]) -> RequestError:
-    cases = sorted({file.case for file in damaged})
-    folders = shlex.join(str(case_folder(root, case)) for case in cases[:5])
-    return RequestError(
-        "case-damaged",
-        f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
-        seen="\n".join(str(file.path) for file in damaged[:5]) + " with another SHA-256 than dataset.json records",
-        expected="the files as `noether data prepare` wrote them",
-        fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
-    )

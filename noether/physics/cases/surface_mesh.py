@@ -61,11 +61,7 @@ def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarra
     """Centres (F, 3) and vector areas (F, 3) of polygons; a polygon is cut into triangles about its corners' mean.
 
     It is how OpenFOAM computes its face centres and face areas (primitiveMesh), so sums over faces agree with its own.
-
-    Args:
-        points: (N, 3).
-        corners: the polygons' corners, back to back.
-        offsets: (F + 1,) where each polygon begins in `corners`.
+    points: (N, 3); corners: the polygons' corners, back to back; offsets: (F + 1,) where each polygon begins in them.
     """
     count = len(offsets) - 1
     centres, vectors = np.empty((count, 3)), np.empty((count, 3))
@@ -162,16 +158,13 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     width, height = np.ceil((high - low) / pixel).astype(int) + 1
     covered = np.zeros((width, height), bool)
     first, last = np.ceil(flat.min(axis=1)).astype(int), np.floor(flat.max(axis=1)).astype(int)
-    (ax, ay), (bx, by), (cx, cy) = flat.transpose(1, 2, 0)
-    turn = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+    a, b, c = flat.transpose(1, 2, 0)
+    turn = (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
     def inside(t: Any, x: Any, y: Any) -> Any:
-        sign = np.sign(turn[t])
-        return (
-            (sign * ((bx[t] - ax[t]) * (y - ay[t]) - (by[t] - ay[t]) * (x - ax[t])) >= 0)
-            & (sign * ((cx[t] - bx[t]) * (y - by[t]) - (cy[t] - by[t]) * (x - bx[t])) >= 0)
-            & (sign * ((ax[t] - cx[t]) * (y - cy[t]) - (ay[t] - cy[t]) * (x - cx[t])) >= 0)
-        )
+        sides = [(to[0, t] - at[0, t]) * (y - at[1, t]) - (to[1, t] - at[1, t]) * (x - at[0, t])
+                 for at, to in ((a, b), (b, c), (c, a))]  # fmt: skip
+        return (np.sign(turn[t]) * np.stack(sides) >= 0).all(axis=0)
 
     first = np.maximum(first, 0)
     painted = (turn != 0) & (last >= first).all(axis=1)
@@ -215,20 +208,16 @@ def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = No
     loops = _loops(directed[uses == 1])
     rims = [rim for rim in loops if box is None or not _lie_in_one_face(points[rim], *box)]
     edges = int((uses == 1).sum()) - sum(map(len, loops)) + sum(map(len, rims))
-    against, twice = int(((uses == 2) & (ways != 0)).sum()), 0
-    if (uses > 2).any():
-        twice = len(faces) - len(np.unique(np.sort(faces, axis=1), axis=0))
-    area = 0.0
-    for rim in rims:
-        ring = points[rim] - points[rim].mean(axis=0)
-        area += 0.5 * float(np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum())
+    against = int(((uses == 2) & (ways != 0)).sum())
+    twice = len(faces) - len(np.unique(np.sort(faces, axis=1), axis=0)) if (uses > 2).any() else 0
+    rings = [points[rim] - points[rim].mean(axis=0) for rim in rims]
+    fans = [np.linalg.norm(np.cross(ring, np.roll(ring, -1, axis=0)), axis=1).sum() for ring in rings]
     inwards = 0 if against or (uses == 1).any() else _parts_inwards(points, faces)
-    return Holes(edges, len(rims), area, against, twice, inwards)
+    return Holes(edges, len(rims), 0.5 * float(sum(fans)), against, twice, inwards)
 
 
 def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
-    """Every edge of faces of `count` points, by its first use (E, 2), how many faces use it (E,), and one way less the
-    other."""
+    """Every edge, by its first use (E, 2), how many faces use it (E,), and one way less the other."""
     directed = np.stack([faces, np.roll(faces, -1, axis=1)], axis=-1).reshape(-1, 2)
     directed = directed[directed[:, 0] != directed[:, 1]]
     low, high = directed.min(axis=1), directed.max(axis=1)
@@ -250,11 +239,8 @@ def _parts_inwards(points: Array, faces: Faces) -> int:
 
 def _at_same_place(points: Array) -> Faces:
     """The first (N,) of the points that lie where each of them does."""
-    order = np.lexsort(points.T)
-    is_first = np.append(True, (np.diff(points[order], axis=0) != 0).any(axis=1))
-    places = np.empty(len(points), np.int64)
-    places[order] = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
-    return places
+    _, first, place = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    return first[place.ravel()]
 
 
 def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:

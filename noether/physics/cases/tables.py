@@ -39,9 +39,8 @@ NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 def read_table(path: Path) -> list[Row]:
     """Returns the rows of a table, by the names in its first line; names and values without spaces around.
 
-    CSV: the separator is a tab, a semicolon or a comma. With the first two, as a spreadsheet writes them where the
-    decimal mark is a comma, `0,35` is a number. Excel: the first sheet, with the results of its formulas. RequestError:
-    the table cannot be read, two columns have one name, or a row has more values than there are columns.
+    CSV: with tabs or semicolons between the values, `0,35` is a number. Excel: the first sheet. RequestError: the table
+    cannot be read, two columns have one name, or a row has more values than there are columns.
     """
     return _read(path, _changed(path))
 
@@ -49,8 +48,7 @@ def read_table(path: Path) -> list[Row]:
 def read_columns(path: Path, text: bytes | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
     """Returns a CSV's columns of numbers (N,) by name; those whose first value is none are left out.
 
-    text: what to read in place of the file; rows: how many at most. RequestError: a line has another number of values,
-    or other values.
+    text: what to read in place of the file; rows: how many at most. RequestError: a line has other values, or more.
     """
     separator, lines = _separator_and_lines(_text(path, text))
     lines = lines if rows is None else lines[: rows + 1]
@@ -94,7 +92,8 @@ def _changed(path: Path) -> int:
 @lru_cache(maxsize=16)
 def _read(path: Path, changed: int) -> list[Row]:
     if path.suffix == ".xlsx":
-        rows = [list(map(_cell, row)) for row in _sheet(path)]
+        with _opened(path) as book:
+            rows = [list(map(_cell, row)) for row in book.worksheets[0].iter_rows(values_only=True)]
     else:
         separator, lines = _separator_and_lines(_text(path))
         rows = [row if separator == "," else list(map(_with_point, row)) for row in _fields(lines, separator)]
@@ -107,11 +106,9 @@ def _read(path: Path, changed: int) -> list[Row]:
     for row in rows[1:]:
         if any(row[len(names) :]):
             raise RequestError(
-                "row-longer-than-names",
-                f"{path} has a row of more values than columns",
-                seen=" | ".join(row),
+                "row-longer-than-names", f"{path} has a row of more values than columns", seen=" | ".join(row),
                 expected=f"{len(names)} values: {' | '.join(names)}; decimal points where commas separate the values",
-            )
+            )  # fmt: skip
     return [dict(zip(names, row, strict=False)) for row in rows[1:]]
 
 
@@ -150,11 +147,6 @@ def _fields(lines: list[str], separator: str) -> list[list[str]]:
 
 def _with_point(value: str) -> str:
     return value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value
-
-
-def _sheet(path: Path) -> list[tuple[Any, ...]]:
-    with _opened(path) as book:
-        return list(book.worksheets[0].iter_rows(values_only=True))
 
 
 def other_sheets(path: Path) -> list[str]:
@@ -213,12 +205,8 @@ def as_number(value: Any) -> float | None:
 
 
 def _of_one_name(path: Path, names: list[str]) -> RequestError:
-    return RequestError(
-        "columns-of-one-name",
-        f"{path} has several columns of one name",
-        seen=", ".join(names),
-        expected="a name of its own for each column",
-    )
+    return RequestError("columns-of-one-name", f"{path} has several columns of one name", seen=", ".join(names),
+                        expected="a name of its own for each column")  # fmt: skip
 
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
@@ -228,10 +216,8 @@ def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
 def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
     """Returns a table's rows as points (a PointSet of pyvista) with its other columns of numbers as their arrays.
 
-    coordinates: the columns of x, y and z; where none are given, those that are usually called so. Columns that differ
-    in x, y, z or in a number from 0 alone are one array. Of a plane, with x and y alone, z is 0, of vectors too.
-
-    RequestError: the table cannot be read, or has no such columns.
+    coordinates: the columns of x, y and z; where none are given, those that are usually called so. Of a plane, with x
+    and y alone, z is 0, of vectors too. RequestError: the table cannot be read, or has no such columns.
     """
     columns = read_columns(path)
     own = coordinates or guessed_coordinates(list(columns))
@@ -256,8 +242,18 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
 
 def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
     """Returns columns (N,) as arrays: those that differ in x, y, z or in a number from 0 alone as one (N, C)."""
-    return {name: np.stack([columns[part] for part in parts], axis=-1) if len(parts) > 1 else columns[parts[0]]
-            for name, parts in _arrays(list(columns), dimensions).items()}  # fmt: skip
+    groups: dict[str, dict[int, str]] = {}
+    for column in columns:
+        name, unit = name_and_unit(column)
+        if part := COMPONENT.match(name):
+            letter = (part["letter"] or part["bracket"] or "x").lower()
+            index = int(part["digit"] or "xyzijk".index(letter) % 3)
+            groups.setdefault(f"{part['name']} [{unit}]" if unit else part["name"], {})[index] = column
+    whole = {name: [own[index] for index in sorted(own)] for name, own in groups.items()
+             if len(own) >= dimensions and sorted(own) == list(range(len(own))) and name not in columns}  # fmt: skip
+    within = {column for own in whole.values() for column in own}
+    arrays = {name: np.stack([columns[part] for part in own], axis=-1) for name, own in whole.items()}
+    return arrays | {column: values for column, values in columns.items() if column not in within}
 
 
 def guessed_coordinates(columns: Sequence[str]) -> list[str]:
@@ -283,26 +279,10 @@ def is_cloud(path: Path) -> bool:
     return bool(guessed_coordinates(list(columns))) and len(next(iter(columns.values()))) > 1
 
 
-def _arrays(columns: Sequence[str], dimensions: int) -> dict[str, list[str]]:
-    """The columns of each array, in the order of its components."""
-    groups: dict[str, dict[int, str]] = {}
-    for column in columns:
-        name, unit = name_and_unit(column)
-        if part := COMPONENT.match(name):
-            letter = (part["letter"] or part["bracket"] or "x").lower()
-            index = int(part["digit"] or "xyzijk".index(letter) % 3)
-            groups.setdefault(f"{part['name']} [{unit}]" if unit else part["name"], {})[index] = column
-    whole = {name: [own[index] for index in sorted(own)] for name, own in groups.items()
-             if len(own) >= dimensions and sorted(own) == list(range(len(own))) and name not in columns}  # fmt: skip
-    within = {column for own in whole.values() for column in own}
-    return whole | {column: [column] for column in columns if column not in within}
-
-
 def read_values(path: Path) -> dict[str, np.ndarray]:
-    """Returns a table's arrays, (N,) or (N, C), by name; columns that differ in x, y, z or a number alone are one.
+    """Returns a table's arrays, (N,) or (N, C), by name, as `together`. RequestError: it cannot be read.
 
-    The first column that counts all rows, from any number on, is none: it says their order. RequestError: it cannot be
-    read.
+    The first column that counts all rows, from any number on, is none: it says their order.
     """
     columns = read_columns(path)
     counting = next((name for name, values in columns.items() if _counts(values)), None)
@@ -321,12 +301,10 @@ def add_values(mesh: Any, at: str, path: Path) -> None:
     for name, values in read_values(path).items():
         if len(values) != count:
             raise RequestError(
-                "values-do-not-fit",
-                f"{path} has not one row for each of the mesh's {at}",
-                seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells",
-                expected=f"{count} rows",
+                "values-do-not-fit", f"{path} has not one row for each of the mesh's {at}",
+                seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells", expected=f"{count} rows",
                 fix=f"at: {'points' if at == 'cells' else 'cells'}      (if they are of these)",
-            )
+            )  # fmt: skip
         data[name] = values
 
 
@@ -342,11 +320,9 @@ def read_numbers(path: Path) -> dict[str, float]:
         rows = read_table(path)
         if len(rows) != 1:
             raise RequestError(
-                "table-of-several-rows",
-                f"{path} is a table of several rows",
-                seen=f"{len(rows)} rows",
+                "table-of-several-rows", f"{path} is a table of several rows", seen=f"{len(rows)} rows",
                 expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
-            )
+            )  # fmt: skip
         return _numbers_of(rows[0].items())
     try:
         content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
@@ -360,15 +336,12 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
     """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
     column = about.column or name
     if about.file is None:
-        raise RequestError(
-            "number-without-file",
-            f"{name} has no file in the map",
-            seen="no file",
-            expected="file: PATH, with {case} in it",
-        )
+        raise RequestError("number-without-file", f"{name} has no file in the map", seen="no file",
+                           expected="file: PATH, with {case} in it")  # fmt: skip
     path = _one_file(root, about.file.replace(CASE, case), name)
+    row: Mapping[str, Any]
     if about.row is None:
-        numbers = read_numbers(path)
+        row = read_numbers(path)
     else:
         rows = rows_by_case(path, about.row).get(case_key(case), [])
         if len(rows) != 1:
@@ -378,21 +351,16 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
                 seen=f"column {about.row!r} of {len(read_table(path))} rows",
                 expected=f"one row with {case}",
             )
-        numbers = _numbers_of(rows[0].items())
-        if column in rows[0] and column not in numbers:
-            raise RequestError(
-                "not-a-number",
-                f"{column} of case {case} in {path} is not a number",
-                seen=repr(rows[0][column]) if rows[0][column] else "an empty cell",
-                expected="a number in every row",
-            )
+        row = rows[0]
+    numbers = _numbers_of(row.items())
+    if column in row and column not in numbers:
+        raise RequestError("not-a-number", f"{column} of case {case} in {path} is not a number",
+                           seen=repr(row[column]) if row[column] else "an empty cell",
+                           expected="a number in every row")  # fmt: skip
     if column not in numbers:
-        raise RequestError(
-            "no-such-column",
-            f"{path} has no number {column!r}",
-            seen=", ".join(numbers) or "no numbers",
-            expected=f"column: {nearest(column, list(numbers)) or 'NAME'}",
-        )
+        raise RequestError("no-such-column", f"{path} has no number {column!r}",
+                           seen=", ".join(numbers) or "no numbers",
+                           expected=f"column: {nearest(column, list(numbers)) or 'NAME'}")  # fmt: skip
     value = numbers[column] * about.scale
     if not math.isfinite(value):
         raise RequestError(
@@ -404,12 +372,10 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
 def _one_file(root: Path, relative: str, name: str) -> Path:
     found = sorted(root.glob(relative)) if "*" in relative else [root / relative]
     if len(found) != 1 or not found[0].is_file():
-        raise RequestError(
-            "number-file-missing",
-            f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
-            seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
-            expected="one file",
-        )
+        raise RequestError("number-file-missing",
+                           f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
+                           seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
+                           expected="one file")  # fmt: skip
     return found[0]
 
 

@@ -19,53 +19,43 @@ TENSOR = 6
 
 @dataclass(frozen=True)
 class KnownField:
-    """A usual field: its name, what files call it, its components (several where files differ), and its unit."""
+    """A usual field: its name, a pattern of what files call it, its components (several where they differ), its unit.
+
+    LENGTH and STRESS stand for the units of the files' system. is_evidence: it shows the physics; U and T are fields of
+    several.
+    """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     components: tuple[int, ...]
     unit: str
-    """LENGTH and STRESS stand for the units of the files' system."""
     is_evidence: bool = True
-    """Whether it shows the physics; U and T are fields of several."""
 
 
 LENGTH, STRESS = "length", "stress"
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-def _known(
-    name: str, pattern: str, components: int | tuple[int, ...], unit: str, *, evidence: bool = True
-) -> KnownField:
-    numbers = (components,) if isinstance(components, int) else components
-    return KnownField(name, re.compile(f"(?:{pattern})$"), numbers, unit, evidence)
-
-
 KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
     "flow": (
-        _known("pressure", r"(p|(static_)?pressure)(_?mean)?(_?trim)?", 1, "Pa"),
-        _known("velocity", r"velocity(_?mean)?(_?trim)?", 3, "m/s"),
-        _known("velocity", r"(u|v)(_?mean)?(_?trim)?", 3, "m/s", evidence=False),
-        _known("wall_shear", r"(.*wall_?shear|wss).*", 3, "Pa"),
-        _known("temperature", r"(t|temp|temperature)(_?mean)?", 1, "K", evidence=False),
+        KnownField("pressure", r"(p|(static_)?pressure)(_?mean)?(_?trim)?", (1,), "Pa"),
+        KnownField("velocity", r"velocity(_?mean)?(_?trim)?", (3,), "m/s"),
+        KnownField("velocity", r"(u|v)(_?mean)?(_?trim)?", (3,), "m/s", is_evidence=False),
+        KnownField("wall_shear", r"(.*wall_?shear|wss).*", (3,), "Pa"),
+        KnownField("temperature", r"(t|temp|temperature)(_?mean)?", (1,), "K", is_evidence=False),
     ),
     # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
     "solid": (
-        _known("displacement", r"disp(lacements?)?|deformation", 3, LENGTH),
-        _known("displacement", r"u", 3, LENGTH, evidence=False),
-        _known("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?", TENSOR, STRESS),
-        _known("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", TENSOR, "1"),
-        _known("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", 1, STRESS),
-        _known("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
-        _known("reaction_force", r"rf|forc|reaction(_?forces?)?", 3, "N"),
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K", evidence=False),
+        KnownField("displacement", r"disp(lacements?)?|deformation", (3,), LENGTH),
+        KnownField("displacement", r"u", (3,), LENGTH, is_evidence=False),
+        KnownField("stress", r"s|stress(_?tensor)?|sigma|cauchy(_?stress)?", (TENSOR,), STRESS),
+        KnownField("strain", r"e|le|to_?strain|strain(_?tensor)?|epsilon", (TENSOR,), "1"),
+        KnownField("von_mises", r"(s_?|stress_?)?(von_?mises|mises|equivalent)(_?stress)?", (1,), STRESS),
+        KnownField("principal_stress", r"(s_?|stress_?)principals?", (3, 4), STRESS),
+        KnownField("reaction_force", r"rf|forc|reaction(_?forces?)?", (3,), "N"),
+        KnownField("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", (1,), "K", is_evidence=False),
     ),
     "heat": (
-        _known("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", 1, "K"),
-        _known("heat_flux", r"hfl|flux|heat_?flux|q", 3, "W/m²"),
+        KnownField("temperature", r"nt(11)?|nd_?temp|t|temp|temperature", (1,), "K"),
+        KnownField("heat_flux", r"hfl|flux|heat_?flux|q", (3,), "W/m²"),
     ),
     "unknown": (),
 }
@@ -78,22 +68,18 @@ FLOW_NUMBERS = {
 }
 """What force coefficients are made with, and what files call it."""
 FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
-RESULTS = _words(
-    """
-    reaction reactions force forces moment moments torque drag lift cd cl cs cm cmx cmy cmz nu nusselt coefficient
-    coefficients coeff coeffs drop loss losses efficiency max maximum maximal min minimum minimal peak mean average avg
-    total heat deflection stiffness compliance gain
-    """
+RESULTS = re.compile(
+    r"(^|_)(reactions?|forces?|moments?|torque|drag|lift|c[dls]|cm[xyz]?|nu|nusselt|coeff(icient)?s?|drop|loss(es)?"
+    r"|efficiency|max(im(um|al))?|min(im(um|al))?|peak|mean|average|avg|total|heat|deflection|stiffness|compliance|gain)"
+    r"(_|$)|eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
 )
-"""Words in the names of numbers that a simulation computes; a model predicts them."""
-RESULT_PARTS = re.compile(
-    r"eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
-)
-"""The same of vibrations, waves and circuits, with their endings."""
+"""In the names of numbers that a simulation computes, which a model predicts; those of waves have many endings."""
 RESULT_FILES = re.compile(r"(^|_)(result|output|response)s?(_|$)")
 """In the names of files whose numbers are results, where others have those that were given."""
-GIVEN = _words("applied imposed prescribed inlet ambient load reference ref input film friction expansion")
-"""Words in the names of numbers that a simulation is given, whatever else the names say."""
+GIVEN = re.compile(
+    r"(^|_)(applied|imposed|prescribed|inlet|ambient|load|reference|ref|input|film|friction|expansion)(_|$)"
+)
+"""In the names of numbers that a simulation is given, whatever else the names say."""
 ANGLES = re.compile(r"(^|_)(phases?|\w*angle|arg(ument)?|azimuth)(_|$)")
 """In the names of fields that may be angles."""
 WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
@@ -115,7 +101,7 @@ def name_and_unit(name: str) -> tuple[str, str]:
     if suffixed := _SUFFIXED.match(name.strip()):
         return suffixed[1], suffixed[2]
     found = _BRACKETS.match(name.strip())
-    unit = ((found["square"] if found["square"] is not None else found["round"]) if found else "").strip()
+    unit = (found["square"] or found["round"] or "").strip() if found else ""
     if not found or not is_unit(unit) or (unit == "T" and found["name"].lower().startswith("temp")):
         return name.strip(), ""
     return found["name"], unit
@@ -145,13 +131,12 @@ def known_field(name: str, components: int, physics: Physics) -> KnownField | No
     """Returns the usual field of this physics that files call so, or None."""
     own, unit = name_and_unit(name)
     plain = plain_name(own)
-    known = (field for field in KNOWN_FIELDS[physics] if components in field.components and _may_be(unit, field.unit))
-    return next((field for field in known if field.pattern.match(plain)), None)
-
-
-def _may_be(stated: str, usual: str) -> bool:
-    """Whether a unit that a name states can be one of what usually has another: a flux in mol/(m²·s) is not of heat."""
-    return not stated or of_one_quantity(stated, {LENGTH: "m", STRESS: "Pa"}.get(usual, usual))
+    for field in KNOWN_FIELDS[physics]:
+        usual = {LENGTH: "m", STRESS: "Pa"}.get(field.unit, field.unit)
+        fits = components in field.components and re.fullmatch(field.pattern, plain)
+        if fits and (not unit or of_one_quantity(unit, usual)):  # a flux in mol/(m²·s) is not of heat
+            return field
+    return None
 
 
 def is_length(unit: str) -> bool:
@@ -181,8 +166,7 @@ def number_name(column: str) -> str:
 def is_result(column: str) -> bool:
     """Returns whether a number's name is of what a simulation computes, and not of what it was given."""
     plain = plain_name(name_and_unit(column)[0])
-    words = set(plain.split("_"))
-    return bool(words & RESULTS or RESULT_PARTS.search(plain)) and not words & GIVEN
+    return bool(RESULTS.search(plain)) and not GIVEN.search(plain)
 
 
 def is_of_results(file: str) -> bool:
@@ -196,13 +180,12 @@ def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, i
         return "flow"
     arrays = list(arrays)
     waves = any(WAVES.search(plain_name(name)) or name_and_unit(name)[1] == "dB" for name, _ in arrays)
-    found = [(physics, known_field(*array, physics)) for array in arrays for physics in KNOWN_FIELDS]
-    shown = {physics for physics, field in found if field is not None and field.is_evidence}
-    is_wall = any(field is not None and field.name == "wall_shear" for _, field in found)
+    found = [(physics, field) for own in arrays for physics in KNOWN_FIELDS if (field := known_field(*own, physics))]
+    shown = {physics for physics, field in found if field.is_evidence}
+    of_flow = {field.name for physics, field in found if physics == "flow"}
     moves = any(components == 3 and is_length(name_and_unit(name)[1]) for name, components in arrays)
-    if moves or ("solid" in shown and not is_wall):
+    if moves or ("solid" in shown and "wall_shear" not in of_flow):
         return "solid"
-    if waves and not {field.name for physics, field in found if physics == "flow" and field} - {"pressure"}:
-        shown.discard("flow")  # sound, whose pressures are no wind's
-    order: tuple[Physics, ...] = ("flow", "heat")
-    return next((physics for physics in order if physics in shown), "unknown")
+    if "flow" in shown and not (waves and of_flow <= {"pressure"}):  # sound, whose pressures are no wind's
+        return "flow"
+    return "heat" if "heat" in shown else "unknown"
