@@ -104,13 +104,9 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
     cases: dict[str, dict[str, dict[float | None, Path]]] = {}
     for name, own in about.sets.items():
         if CASE not in own.file:
-            raise RequestError(
-                "set-file-names-no-case",
-                f"sets.{name}.file names no case",
-                seen=own.file,
-                expected="a path with {case} where the case's name stands",
-                fix=f"file: '{{case}}/{own.file}'",
-            )
+            raise RequestError("set-file-names-no-case", f"sets.{name}.file names no case", seen=own.file,
+                               expected="a path with {case} where the case's name stands",
+                               fix=f"file: '{{case}}/{own.file}'")  # fmt: skip
         matched = match_template(own.file, files)
         if "step" not in about.model_fields_set and any(len(steps) > 1 for steps in matched.values()):
             case = next(case for case, steps in matched.items() if len(steps) > 1)

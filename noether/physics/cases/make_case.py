@@ -52,24 +52,15 @@ def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequen
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, in {len({case for case, _ in found})} cases")
     if not found and unknown:
-        raise RequestError(
-            "split-names-no-case",
-            "the map's split names what is no case",
-            seen="\n".join(unknown),
-            expected="names of cases",
-            fix=GOES_ON,
-        )
+        raise RequestError("split-names-no-case", "the map's split names what is no case", seen="\n".join(unknown),
+                           expected="names of cases", fix=GOES_ON)  # fmt: skip
     if len(found) == 1 and not unknown:
         raise skippable(of_case(*found[0]))
     if found:
         fixes = dict.fromkeys(error.fix for _, error in found if error.fix)
-        raise RequestError(
-            found[0][1].code,
-            f"{len(found) + len(unknown)} problems, and nothing was prepared",
-            seen="\n".join([*lines, *unknown]),
-            expected="in every case what the map names",
-            fix="\n".join([*list(fixes)[:3], GOES_ON]),
-        )
+        raise RequestError(found[0][1].code, f"{len(found) + len(unknown)} problems, and nothing was prepared",
+                           seen="\n".join([*lines, *unknown]), expected="in every case what the map names",
+                           fix="\n".join([*list(fixes)[:3], GOES_ON]))  # fmt: skip
 
 
 def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
@@ -272,13 +263,10 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
         return case_number(described, name, run_of(job.about, job.case), job.root)
     step = step_of(job.about, job.case)
     if not isinstance(step, AtTime):
-        raise RequestError(
-            "case-without-steps",
-            f"case {job.case} has no steps in time",
-            seen=", ".join(map(str, sorted(job.files.values()))),
-            expected="with step: each, times that the files of all its sets have",
-            fix="step: last",
-        )
+        raise RequestError("case-without-steps", f"case {job.case} has no steps in time",
+                           seen=", ".join(map(str, sorted(job.files.values()))),
+                           expected="with step: each, times that the files of all its sets have",
+                           fix="step: last")  # fmt: skip
     return step.time * described.scale
 
 
@@ -363,10 +351,7 @@ def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, 
 def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
     size = float((points.max(axis=0) - points.min(axis=0)).max())
     if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
-        raise RequestError(
-            "size-out-of-range",
-            f"the set {name} in {job.files[name]} is {size:.4g} m long",
-            seen="no unit of length in the map, so metres are assumed",
-            expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
-            fix="length: mm      (or length: m, if it is as long as that)",
-        )
+        raise RequestError("size-out-of-range", f"the set {name} in {job.files[name]} is {size:.4g} m long",
+                           seen="no unit of length in the map, so metres are assumed",
+                           expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
+                           fix="length: mm      (or length: m, if it is as long as that)")  # fmt: skip

@@ -155,13 +155,9 @@ def _refusing(path: Path) -> Iterator[None]:
     """Refuse a file that is not there, of an unknown format, or on whose bytes a reader fails."""
     if not path.exists() or (path.name != openfoam.MESH and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
-        raise RequestError(
-            "case-file-unreadable",
-            f"{path} cannot be read",
-            seen=seen,
-            expected=", ".join((*SUFFIXES, *BY_CONTENT)) + " or constant/polyMesh",
-            fix=openfoam.line_for(path),
-        )
+        raise RequestError("case-file-unreadable", f"{path} cannot be read", seen=seen,
+                           expected=", ".join((*SUFFIXES, *BY_CONTENT)) + " or constant/polyMesh",
+                           fix=openfoam.line_for(path))  # fmt: skip
     try:
         head = _head(path, 100).lstrip().lower() if path.is_file() else b"-"
         if other := next(
@@ -182,13 +178,10 @@ def unreadable(path: Path, error: BaseException) -> RequestError:
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
     if suffix == ".msh":
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
-    return RequestError(
-        "case-file-unreadable",
-        f"{path} cannot be read",
-        seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
-        expected="a complete file" if reader else "a file that is read whole",
-        fix=hint if reader else "",
-    )
+    return RequestError("case-file-unreadable", f"{path} cannot be read",
+                        seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
+                        expected="a complete file" if reader else "a file that is read whole",
+                        fix=hint if reader else "")  # fmt: skip
 
 
 def _head(path: Path, size: int) -> bytes:

@@ -104,12 +104,9 @@ def read_set(
     whole = parts[0] if len(parts) == 1 else _joined(parts)
     if not len(whole.points):
         where = ", ".join(block.name for block in blocks if block.name)
-        raise RequestError(
-            "nothing-for-set",
-            f"{path} has nothing for this set",
-            seen=f"no {about.at}" + (f" in {where}" if where else ""),
-            expected=f"{about.at} of a {about.kind}",
-        )
+        raise RequestError("nothing-for-set", f"{path} has nothing for this set",
+                           seen=f"no {about.at}" + (f" in {where}" if where else ""),
+                           expected=f"{about.at} of a {about.kind}")  # fmt: skip
     if len(blocks) > 1 or blocks[0].name:
         whole.parts = [block.name for block in blocks]
         whole.part = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(own.points) for own in parts])
@@ -140,13 +137,10 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
         ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, errors="replace")
         if ended.returncode or not result.is_file():
             said = " ".join(ended.stderr.split())[-120:]
-            raise RequestError(
-                "mesh-unreadable",
-                f"{path} cannot be read as a mesh",
-                seen=f"its reader crashed (exit code {ended.returncode}) {said}"[:200].strip(),
-                expected="a complete file",
-                fix=f"open {path.name} in ParaView, and export the mesh again",
-            )
+            raise RequestError("mesh-unreadable", f"{path} cannot be read as a mesh",
+                               seen=f"its reader crashed (exit code {ended.returncode}) {said}"[:200].strip(),
+                               expected="a complete file",
+                               fix=f"open {path.name} in ParaView, and export the mesh again")  # fmt: skip
         with result.open("rb") as file:
             read: MeshFile | RequestError = pickle.load(file)
     if isinstance(read, RequestError):
@@ -176,12 +170,9 @@ def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
         mesh = mesh.cell_centers()
     points = np.asarray(mesh.points, np.float64)
     if not np.isfinite(points).all():
-        raise RequestError(
-            "mesh-points-not-finite",
-            f"{path} holds points that are not finite",
-            seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
-            expected="numbers",
-        )
+        raise RequestError("mesh-points-not-finite", f"{path} holds points that are not finite",
+                           seen=f"{int((~np.isfinite(points)).any(axis=1).sum())} of {len(points)} points",
+                           expected="numbers")  # fmt: skip
     triangles, quads = _faces(path, mesh) if part.at == "faces" else (np.empty((0, 3), int), np.empty((0, 4), int))
     values = {name: np.asarray(mesh.point_data[name]) for name in mesh.point_data}
     fitting = {name: own for name, own in values.items() if own.dtype.kind in "fiub" and len(own) == len(points)}
@@ -253,12 +244,9 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
         )
     components = 6 if own.tensor else own.components
     if components and there[at][own.array] != components:
-        raise RequestError(
-            "array-components",
-            f"{own.array} in {path} has {there[at][own.array]} components",
-            seen=f"{there[at][own.array]} at {at}",
-            expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""),
-        )
+        raise RequestError("array-components", f"{own.array} in {path} has {there[at][own.array]} components",
+                           seen=f"{there[at][own.array]} at {at}",
+                           expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""))  # fmt: skip
 
 
 def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
@@ -274,12 +262,8 @@ def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: in
         values = np.asarray(data[at][own.array])
         values = values[:, None] if values.ndim == 1 else values
         if values.dtype.kind not in "fiub" or len(values) != count:
-            raise RequestError(
-                "array-unusable",
-                f"{own.array} in {path} cannot be used",
-                seen=f"{values.dtype} {values.shape}",
-                expected=f"numbers for {count} {at}",
-            )
+            raise RequestError("array-unusable", f"{own.array} in {path} cannot be used",
+                               seen=f"{values.dtype} {values.shape}", expected=f"numbers for {count} {at}")  # fmt: skip
         fields[name] = values
     return fields
 

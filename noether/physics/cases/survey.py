@@ -326,12 +326,8 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
-        raise RequestError(
-            "no-mesh-readable",
-            f"no mesh in {root} can be read",
-            seen="\n".join(refused[:MOST_REFUSED]),
-            expected="a mesh of a known format in each case",
-        )
+        raise RequestError("no-mesh-readable", f"no mesh in {root} can be read", seen="\n".join(refused[:MOST_REFUSED]),
+                           expected="a mesh of a known format in each case")  # fmt: skip
     survey.odd += refused + [f"{_some(sorted(cases, key=natural))}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
