@@ -7,7 +7,6 @@ import mmap
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,11 +25,8 @@ from noether.physics.cases.tables import is_cloud, read_cloud
 
 SHAPES = (".stl", ".obj", ".ply")
 EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
-BARE = {
-    ".pvtp": ("IOXML", "vtkXMLPPolyDataReader"), ".pvts": ("IOXML", "vtkXMLPStructuredGridReader"),
-    **dict.fromkeys(XDMF, ("IOXdmf2", "vtkXdmfReader")),
-}  # fmt: skip
-"""VTK's readers that pyvista does not wrap, or takes for one of steps: {suffix: (module, class)}"""
+BARE = (".pvtp", ".pvts", *XDMF)
+"""What VTK reads and pyvista does not, or takes for a file of steps."""
 PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", ".vtpd", *XDMF, *ENSIGHT)
 """Files that name all that they are made of."""
 STEPS = (".pvd", ".series")
@@ -222,8 +218,11 @@ def _vtk_reader(path: Path) -> Any:
             reader = pyvista.OpenFOAMReader(openfoam.folder_of(path) / "system/controlDict")
         elif suffix in BARE:
             ElementTree.parse(path)  # The library of XDMF prints what is wrong.
-            module, name = BARE[suffix]
-            reader = SimpleNamespace(reader=getattr(import_module(f"vtkmodules.vtk{module}"), name)())
+            from vtkmodules.vtkIOXdmf2 import vtkXdmfReader
+            from vtkmodules.vtkIOXML import vtkXMLPPolyDataReader, vtkXMLPStructuredGridReader
+
+            parallel = {".pvtp": vtkXMLPPolyDataReader, ".pvts": vtkXMLPStructuredGridReader}
+            reader = SimpleNamespace(reader=parallel.get(suffix, vtkXdmfReader)())
             reader.reader.SetFileName(str(path))
         elif suffix in TECPLOT:
             if _head(path, 4) == b"#!TD":
