@@ -15,9 +15,9 @@ KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
 CALLED = ("vertices", "lines", "faces", "cells in space")
 """Cells by their dimension."""
-GHOSTS, UNUSED = "ghost cells", "points"
+UNUSED = "points"
 MOST_NAMED = 8
-GHOST_TYPE = "vtkGhostType"
+GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
 TRIANGLE, POLYGON, QUAD = 5, 7, 9
 """VTK's numbers of the faces whose corners stand in turn."""
 FLAT = 1e-14
@@ -30,16 +30,19 @@ class Block:
 
     name: str
     whole: Any
-    ghosts: int = 0
+    lost: Mapping[str, int]
+    """What of the file is not in the mesh: ghost cells, elements that a reader leaves out."""
 
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
         """Return the block of a mesh, whose ghost cells (of pieces, or hidden) are taken out."""
+        left = [str(own).split(maxsplit=1) for own in mesh.field_data[LEFT]] if LEFT in mesh.field_data else []
+        lost = {own[1]: int(own[0]) for own in left if own}
         if GHOST_TYPE not in mesh.cell_data:
-            return cls(name, mesh)
+            return cls(name, mesh, lost)
         own = mesh.copy()
         own.RemoveGhostCells()
-        return cls(name, own, mesh.n_cells - own.n_cells)
+        return cls(name, own, lost | {"ghost cells": mesh.n_cells - own.n_cells})
 
     @cached_property
     def dimensions(self) -> np.ndarray:
@@ -83,7 +86,7 @@ class Block:
             left = {CALLED[n]: count for n, count in counts if count and (kind is None or KINDS.get(n) != kind)}
             if left and kind:
                 left |= {UNUSED: self.whole.n_points - self.cells(kind).n_points}
-        return {what: count for what, count in (left | {GHOSTS: self.ghosts}).items() if count}
+        return {what: count for what, count in (left | {**self.lost}).items() if count}
 
 
 def range_text(values: Sequence[int]) -> str:

@@ -8,7 +8,9 @@ import contextlib
 import io
 import re
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +23,39 @@ MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
 GENERATORS = ("SYSTEM", "NGEN", "NFILL", "NCOPY", "NMAP", "ELGEN", "ELCOPY", "PARAMETER", "SUBSTRUCTURE GENERATE")
 """Abaqus' keywords that place or make nodes and elements which no line lists (Abaqus Keywords Guide)."""
 PARAMETER = re.compile(r",\s*(\w+)\s*=\s*([^,]+)")
-NASTRAN = re.compile(rb"^(GRID|C[A-Z0-9]+)(?=[*, \t])", re.MULTILINE)
+KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
+    (r"(?:[DA]?C?C3D|COH3D|SC)(\d+)", {n: (f"C3D{n}", n) for n in (4, 6, 8, 10, 15, 20)}),
+    (r"(?:STRI|SFM3D|[SRM]3D|CPE|CPS|CAX|DC2D|DCAX|AC2D|DS|S)(\d)",
+     {3: ("S3", 3), 4: ("S4", 4), 6: ("STRI65", 6), 8: ("S8R", 8)}),
+    (r"T[23]D([23])", {2: ("T3D2", 2), 3: ("T3D3", 3)}),
+    (r"B[23]([123])", {1: ("B31", 2), 2: ("B32", 3), 3: ("B33", 2)}),
+)  # fmt: skip
+"""Abaqus' types by the number in them (Abaqus Elements Guide): one that meshio reads alike, and its number of nodes."""
 LONGEST_DECK = 5  # files that include each other
 
 
-def read_by_meshio(path: Path) -> Any:
-    """Read the mesh of a file by meshio, without its groups.
+def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
+    """Read the mesh of a file by meshio, without its groups; return it, and the elements that are left out, by type.
 
     Raises Unfit: the file has what meshio does not know, or other numbers of nodes or elements than came out; and
     what meshio raises.
     """
     import meshio
 
-    source: Any = path
-    counts: list[int | None]
-    if path.suffix.lower() == ".inp":
+    form, suffix, left = None, path.suffix.lower(), dict[str, int]()
+    source: Path | io.StringIO = path
+    counts: Sequence[int | None]
+    if suffix == ".inp":
         deck = _FlatAbaqus(path)
-        source, counts = io.StringIO(deck.text), [len(deck.nodes), deck.count]
+        form, source, left, counts = "abaqus", io.StringIO(deck.text), deck.left, (len(deck.nodes), deck.count)
+    elif suffix in (".bdf", ".nas"):
+        form, (text, left, counts) = "nastran", _flat_nastran(path)
+        source = io.StringIO(text)
     else:
-        counts = list(_COUNTS[path.suffix.lower()](path))
+        counts = {".msh": _count_gmsh, ".ply": _count_ply, ".med": _count_med}[suffix](path)
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
         try:
-            mesh = meshio.read(source, "abaqus" if source is not path else None)
+            mesh = meshio.read(source, form)
         except SystemExit:  # meshio ends the program on files that it cannot read
             raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
     found = len(mesh.points), sum(len(cells.data) for cells in mesh.cells)
@@ -52,28 +65,41 @@ def read_by_meshio(path: Path) -> Any:
     if any(mesh.point_data.get("nastran:ref", ())):
         raise Unfit("GRID points in a coordinate system of their own (CP), and only the basic system is read")
     mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
-    return mesh
+    return mesh, left
 
 
 class _FlatAbaqus:
-    """A deck as meshio reads it: one block of nodes before all elements, `count` of them. Unfit: it is not flat."""
+    """A deck as meshio reads it: one block of nodes before all elements, `count` of them. Unfit: it is not flat.
+
+    left: elements without a face or volume that meshio does not know, such as masses and springs.
+    """
 
     def __init__(self, path: Path) -> None:
         self.nodes: dict[str, str] = {}
-        self.count = 0
-        self._elements: list[str] = []
+        self.left = Counter[str]()
+        self._elements: dict[str, list[str]] = {}
         self._names: dict[str, list[str]] = {"PART": [], "INSTANCE": []}
         self._scope: list[str] = []
-        self._block = ""
+        self._block = self._type = ""
         for line in _lines_of(path):
             self._keyword(line) if line.startswith("*") else self._data(line)
         for kind, names in self._names.items():
             if len(names) > 1:
                 raise Unfit(f"several of *{kind} ({', '.join(names[:4])}), of which each has numbers of its own")
-
-    @property
-    def text(self) -> str:
-        return "\n".join(["*NODE", *self.nodes.values(), *self._elements, ""])
+        lines, numbers, self.count = ["*NODE", *self.nodes.values()], Counter[str](), 0
+        for kind, own in self._elements.items():
+            words = [word for line in own for word in line.split(",") if word.strip()]
+            known, nodes = _known_type(kind)
+            if not nodes:
+                self.left[f"elements of type {kind}"] += sum(not line.endswith(",") for line in own)
+                continue
+            rows = [words[first : first + nodes + 1] for first in range(0, len(words), nodes + 1)]
+            lines += [f"*ELEMENT, TYPE={known}", *map(",".join, rows)]
+            numbers.update(row[0].strip() for row in rows)
+            self.count += len(rows)
+        if twice := [number for number, times in numbers.items() if times > 1]:
+            raise Unfit(f"two elements have the number {twice[0]}")
+        self.text = "\n".join([*lines, ""])
 
     def _keyword(self, line: str) -> None:
         named = _parameters(line)
@@ -86,8 +112,7 @@ class _FlatAbaqus:
             self._scope.append(self._block)
         elif self._scope and self._block == f"END {self._scope[-1]}":
             self._scope.pop()
-        elif self._block == "ELEMENT":
-            self._elements.append(f"*ELEMENT, TYPE={named.get('TYPE', '').upper()}")
+        self._type = named.get("TYPE", "").upper()
 
     def _data(self, line: str) -> None:
         number = line.partition(",")[0].strip()
@@ -97,46 +122,69 @@ class _FlatAbaqus:
             if self.nodes.setdefault(number, line) != line:
                 raise Unfit(f"two nodes have the number {number}")
         elif self._block == "ELEMENT":
-            self._elements.append(line)
-            self.count += not line.endswith(",")
+            self._elements.setdefault(self._type, []).append(line)
+
+
+def _known_type(kind: str) -> tuple[str, int]:
+    """Return what meshio calls a type of Abaqus, and its number of nodes; 0: it has neither a face nor a volume."""
+    for pattern, types in KNOWN:
+        if found := re.match(pattern, kind):
+            if int(found[1]) not in types:
+                raise Unfit(f"elements of type {kind}, which is not read")
+            return types[int(found[1])]
+    return "", 0
 
 
 def _parameters(line: str) -> dict[str, str]:
-    return {key.upper(): value.strip() for key, value in PARAMETER.findall(line)}
+    return {key.upper(): value.strip().strip('"') for key, value in PARAMETER.findall(line)}
 
 
 def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
     """Yield the lines of an Abaqus deck but for comments, with those of the files that it includes."""
     if not path.is_file() or depth > LONGEST_DECK:
         raise Unfit(f"it includes {path.name}, which is not there" if depth <= LONGEST_DECK else "it includes itself")
+    begun = ""
     with path.open(errors="replace") as file:
         for own in file:
-            line = own.strip()
+            line = begun + own.strip()
             if not line or line.startswith("**"):
                 continue
+            begun = line if line.startswith("*") and line.endswith(",") else ""
+            if begun:
+                continue  # a keyword that goes on in the next line
             yield line
             if re.match(r"\*(INCLUDE|NODE|ELEMENT)\b.*INPUT", line, re.IGNORECASE):
                 yield from _lines_of(path.parent / _parameters(line)["INPUT"], depth + 1)
 
 
-def _count_nastran(path: Path) -> tuple[int, int]:
+def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
+    """Return a deck as meshio reads it, in capitals and with its beginning; what meshio leaves out; both numbers."""
     from meshio.nastran._nastran import nastran_to_meshio_type as known
 
-    text = path.read_bytes()
-    if found := re.search(rb"^\s*(INCLUDE\b.*|BEGIN\s+SUPER.*)", text, re.MULTILINE | re.IGNORECASE):
-        raise Unfit(f"{found[1].decode(errors='replace').strip()} is not read: write the deck as one file")
-    cards = [card.decode() for card in NASTRAN.findall(text.partition(b"ENDDATA")[0])]
-    return cards.count("GRID"), sum(card in known for card in cards)
+    lines = [line.upper() for line in path.read_text(errors="replace").splitlines() if not line.startswith("$")]
+    start = next((at for at, line in enumerate(lines) if re.match(r"\s*BEGIN\b", line)), -1)
+    bulk = list(takewhile(lambda line: not line.startswith("ENDDATA"), lines[start + 1 :]))
+    system = re.compile(r"GRDSET\*?,[^,]*,\s*[1-9]|GRDSET .{8}\s*[1-9]|\s*INCLUDE\b|BEGIN SUPER")
+    if wrong := [line for line in bulk if system.match(line)]:
+        raise Unfit(f"{wrong[0].strip()} is not read: write the deck as one file, in the basic coordinate system")
+    cards = Counter(
+        card[0] for line in bulk if (card := re.match(r"(?:GRID|C[A-Z0-9]+|PLOTEL|RBE\d)(?=[*, ]|$)", line))
+    )
+    left = {f"elements {card}": count for card, count in cards.items()
+            if card not in known and card != "GRID" and not card.startswith("CORD")}  # fmt: skip
+    return "\n".join(["BEGIN BULK", *bulk, "ENDDATA", ""]), left, (cards["GRID"], sum(map(cards.__getitem__, known)))
 
 
 def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
-    """Return the numbers that stand at the head of $Nodes and $Elements, in text or binary (Gmsh manual, "MSH")."""
+    """Return the numbers that stand at the head of $Nodes and $Elements, in text or binary (Gmsh manual, "MSH").
+
+    Raises Unfit: its values are not each for all nodes or elements in their order, in which alone meshio has them.
+    """
     content = path.read_bytes()
     found: list[int | None] = []
     version = content.partition(b"$MeshFormat")[2].split(maxsplit=3)[:3]
-    for name in (b"$Nodes", b"$Elements"):
-        _, _, body = content.partition(name)
-        body = body.partition(b"\n")[2]
+    for kind in (b"Node", b"Element"):
+        body = content.partition(b"$%ss" % kind)[2].partition(b"$End")[0].partition(b"\n")[2]
         if not version or not body:
             found.append(None)
         elif not version[0].startswith(b"4"):
@@ -145,7 +193,23 @@ def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
             found.append(struct.unpack("=QQ", body[:16])[1])
         else:
             found.append(int(body.split(maxsplit=2)[1]))
+        values = [part.partition(b"$End")[0].strip() for part in content.split(b"$%sData" % kind)[1:]]
+        if values and (version[0] != b"2.2" or version[1] == b"1"):
+            raise Unfit("values in a binary .msh or of MSH 4 are not read: save mesh and values as .vtu")
+        tags = [line.split(maxsplit=1)[0] for line in body.splitlines()[1:]] if values else []
+        if len({own.splitlines()[1] for own in values}) < len(values) or any(own != tags for own in map(_tags, values)):
+            raise Unfit("values of several steps, of a part, or in another order: save mesh and values as .vtu")
+    if b"$ElementNodeData" in content:
+        raise Unfit("values at the nodes of each element ($ElementNodeData) are not read: save them as .vtu")
     return found[0], found[1]
+
+
+def _tags(section: bytes) -> list[bytes]:
+    """Return the numbers of the nodes or elements that a section of values in text is for."""
+    lines = section.splitlines()
+    for _ in range(3):  # the texts, the real and the whole numbers that describe it
+        lines = lines[int(lines[0]) + 1 :]
+    return [line.split(maxsplit=1)[0] for line in lines]
 
 
 def _count_ply(path: Path) -> tuple[int, int]:
@@ -160,10 +224,9 @@ def _count_med(path: Path) -> tuple[int, int]:
     import h5py  # type: ignore[import-untyped]
 
     with h5py.File(path) as file:
-        (mesh,) = file["ENS_MAA"].values()
+        if len(meshes := [*file["ENS_MAA"].values()]) != 1:
+            raise Unfit(f"{len(meshes)} meshes, of which one is read: {', '.join(file['ENS_MAA'])}")
+        mesh = meshes[0]
         mesh = mesh if "NOE" in mesh else next(iter(mesh.values()))
         elements = sum(int(own["NOD"].attrs["NBR"]) for own in mesh["MAI"].values())
         return int(mesh["NOE/COO"].attrs["NBR"]), elements
-
-
-_COUNTS = {".bdf": _count_nastran, ".nas": _count_nastran, ".msh": _count_gmsh, ".ply": _count_ply, ".med": _count_med}

@@ -15,7 +15,7 @@ from noether.common.suggest import nearest
 from noether.core.data.shared_work import surviving_map
 from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import CASE, PIECE, STEP, AtTime, CaseMap, Step
-from noether.physics.cases.mesh_blocks import SUFFIXES, chosen, read_times
+from noether.physics.cases.mesh_blocks import PIECES, STEPS, SUFFIXES, chosen, files_behind, read_times
 
 NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 Files = dict[str, Path]
@@ -45,16 +45,26 @@ def list_files(root: Path) -> list[str]:
         above = os.path.realpath(folder)
         names[:] = sorted(
             name for name in names
-            if not name.startswith(".") and name != "failed"
+            if not name.startswith(".") and (here, name) != (".", "failed")
             # A link to a folder that holds it would never end.
             and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
         )  # fmt: skip
-        if "system" in names:  # a case of OpenFOAM
+        if here == "." and os.path.isdir(root / "failed"):  # cases that a script of ours could not solve
+            found.append("failed")
+        if "constant" in names or "system" in names:  # a case of OpenFOAM
             names[:] = [name for name in names if not openfoam.PROCESSOR.match(name)]
             found += [os.path.relpath(path, root) for path in openfoam.meshes_in(Path(folder))]
         names[:] = [name for name in names if name != openfoam.MESH]
         found += [os.path.normpath(os.path.join(here, name)) for name in files if not name.startswith(".")]
     return sorted(found)
+
+
+def unlisted(root: Path, files: list[str]) -> list[str]:
+    """Return the files without those that others list, as a .pvtu does its pieces and a .pvd its steps."""
+    top = root.resolve()
+    lists = [top / file for file in files if file.lower().endswith((*PIECES, *STEPS))]
+    listed = {os.path.relpath(own, top) for path in lists for own in files_behind(path)[1:]}
+    return [file for file in files if file not in listed]
 
 
 def pattern_of(template: str) -> re.Pattern[str]:
@@ -100,14 +110,15 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
     Of several pieces the first stands for all. RequestError: the folder is missing, no file fits, several files fit one
     step of one set of one case, or files that are steps by a guess are not said to be.
     """
-    files = list_files(root)
+    every = list_files(root)
+    files = unlisted(root, every)
     cases: dict[str, dict[str, dict[float | None, Path]]] = {}
     for name, own in about.sets.items():
         if CASE not in own.file:
             raise RequestError("set-file-names-no-case", f"sets.{name}.file names no case", seen=own.file,
                                expected="a path with {case} where the case's name stands",
                                fix=f"file: '{{case}}/{own.file}'")  # fmt: skip
-        matched = match_template(own.file, files)
+        matched = match_template(own.file, files) or match_template(own.file, every)
         if "step" not in about.model_fields_set and any(len(steps) > 1 for steps in matched.values()):
             case = next(case for case, steps in matched.items() if len(steps) > 1)
             listed = [paths[0] for paths in matched[case].values()]
@@ -160,7 +171,7 @@ def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str
         if file.lower().endswith((*SUFFIXES, f"/{openfoam.MESH}")):
             meshes["/".join(CASE if part in names else part for part in file.split("/"))] += 1
         else:
-            others[os.path.splitext(file)[1] or "without a suffix"] += 1
+            others[os.path.splitext(file)[1] or os.path.basename(file)] += 1
     said = [f"{name} ({count:,} files)" if count > 1 else name for name, count in meshes.most_common()]
     kinds = [f"{count:,} {suffix}" for suffix, count in others.most_common()]
     return [f"not read: {found.total():,} {what}: {first_of(words, 8)}" for found, what, words in

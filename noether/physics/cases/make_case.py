@@ -14,10 +14,9 @@ import numpy as np
 
 from noether.common.errors import RequestError
 from noether.core.tasks.angles import Period, as_pair
-from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, invariant, turned
 from noether.physics.cases.layout import pieces_of, run_of, step_of
-from noether.physics.cases.mesh_blocks import files_behind, unreadable
+from noether.physics.cases.mesh_blocks import elsewhere_than, files_behind, unreadable
 from noether.physics.cases.mesh_source import Arrays, RawSet, read_set, refuse_array
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.physics.cases.tables import case_number
@@ -205,7 +204,7 @@ class CaseJob:
                 sets[name]["parts"] = raw.parts
             made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
                     "forces": forces, "sets": sets, "left": _left_of_files(left),
-                    "elsewhere": sorted({openfoam.elsewhere(path) for path in self.files.values()} - {""})}  # fmt: skip
+                    "elsewhere": sorted({elsewhere_than(path) for path in self.files.values()} - {""})}  # fmt: skip
             return write_case_file(folder, made)
 
     def _read(self, name: str) -> RawSet:
@@ -214,7 +213,7 @@ class CaseJob:
             step = step_of(self.about, self.case)
             return read_set(path, self.about.sets[name], step, self.values(name), self.pieces(name))
         except RequestError as error:
-            if not (hint := openfoam.elsewhere(path)):
+            if not (hint := elsewhere_than(path)):
                 raise
             raise RequestError(**error.parts | {"fix": f"{hint}\n{error.fix}".strip()}) from None
 

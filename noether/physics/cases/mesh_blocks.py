@@ -6,6 +6,7 @@ import math
 import mmap
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import numpy as np
 from noether.common.errors import RequestError, one_line
 from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import AtTime, Step
-from noether.physics.cases.cells import GHOST_TYPE, Block
+from noether.physics.cases.cells import GHOST_TYPE, LEFT, Block
 from noether.physics.cases.decks import DECKS, MED_STEP, read_by_meshio
 from noether.physics.cases.frd import FrdFile
 from noether.physics.cases.mesh_files import Unfit, import_pyvista, output_of, raising_what_vtk_says
@@ -36,7 +37,9 @@ SUFFIXES = (
     ".plt", ".tec", *DECKS, ".med", ".frd", ".npz",
 )  # fmt: skip
 NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([^<>"'\n:]+?\.h(?:5|df5?)):/""")
-OF_ENSIGHT = re.compile(r"^\s*(?:model|measured|match|boundary|rigid_body|[a-z ]+ per [a-z ]+):(.*)$", re.M | re.I)
+OF_ENSIGHT = re.compile(
+    r"^\s*(model|measured|match|boundary|rigid_body|[a-z ]+ per (?:measured )?(?:node|element)):(.*)$", re.M | re.I
+)
 OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "vertex_indices", "vertex_index"),
     *("u", "v", "s", "t", "texture_u", "texture_v"),
@@ -82,7 +85,7 @@ def read_times_and_blocks(
     with _refusing(path):
         opened = _opened(path, arrays, coordinates)
         mesh = opened.mesh(chosen(opened.times, step, path))
-    blocks = [block for block in _blocks(mesh, "") if block.whole.n_points]
+    blocks = _named_apart([(names, block) for names, block in _blocks(mesh, ()) if block.n_points])
     if not blocks:
         raise RequestError(
             "case-file-without-points", f"{path} holds no points", seen="an empty mesh", expected="a complete file"
@@ -112,10 +115,10 @@ def _named_in(path: Path) -> list[Path]:
     if path.suffix.lower() not in ENSIGHT:
         return sorted({path.parent / name.strip() for names in NAMED.findall(text) for name in names if name})
     found: set[Path] = set()
-    for rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
+    for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
         words = [word for word in shlex.split(rest) if word != "change_coords_only"]
-        pattern = re.sub(r"\*+", "*", words[-1])
-        found |= set(path.parent.glob(pattern)) or {path.parent / words[-1]}
+        for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # its last word is a frequency
+            found |= set(path.parent.glob(re.sub(r"\*+", "*", name))) or {path.parent / name}
     return sorted(found)
 
 
@@ -170,9 +173,9 @@ def _refusing(path: Path) -> Iterator[None]:
 def unreadable(path: Path, error: BaseException) -> RequestError:
     """Return the refusal of a file: in noether's words, or with those of the library that reads it, which is named."""
     suffix = path.suffix.lower()
-    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
+    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med", ".ply") else "VTK's"
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
-    if suffix == ".msh":
+    if suffix == ".msh" and b"$MeshFormat\n4" in _head(path, 100).replace(b"\r", b""):
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
     return RequestError("case-file-unreadable", f"{path} cannot be read",
                         seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
@@ -215,7 +218,9 @@ def _vtk_reader(path: Path) -> Any:
     with raising_what_vtk_says():
         # VTK finds a case's folder by the file that every case has.
         if path.name == openfoam.MESH:
-            reader = pyvista.OpenFOAMReader(openfoam.folder_of(path) / "system/controlDict")
+            if not (control := openfoam.folder_of(path) / "system/controlDict").is_file():
+                raise Unfit("its case has no system/controlDict, by which VTK finds the times")
+            reader = pyvista.OpenFOAMReader(control)
         elif suffix in BARE:
             ElementTree.parse(path)  # The library of XDMF prints what is wrong.
             from vtkmodules.vtkIOXdmf2 import vtkXdmfReader
@@ -236,18 +241,22 @@ def _vtk_reader(path: Path) -> Any:
         if hasattr(reader.reader, "SetApplyDisplacements"):
             reader.reader.SetApplyDisplacements(False)  # else VTK gives the positions of the deformed body
         reader.reader.UpdateInformation()
-        if suffix in XDMF and reader.reader.GetNumberOfGrids() > 1:
+        if suffix in XDMF and reader.reader.GetNumberOfGrids() > 1 and _times(reader):
             reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
             reader.reader.UpdateInformation()
     return reader
 
 
-def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
+def _times(reader: Any) -> list[float]:
     from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline as Pipeline
 
-    reader = _vtk_reader(path)
     about = reader.reader.GetOutputInformation(0)
-    times = list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
+    return list(about.Get(Pipeline.TIME_STEPS())) if about.Has(Pipeline.TIME_STEPS()) else []
+
+
+def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
+    reader = _vtk_reader(path)
+    times = _times(reader)
 
     def mesh(place: int) -> Any:
         if arrays is not None:
@@ -260,13 +269,7 @@ def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
 
 def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
     """Open ParaView's list of the files of each step: .pvd (XML) or .series (JSON)."""
-    steps: dict[float, list[str]] = {}
-    if path.suffix.lower() == ".pvd":
-        listed = [(own.get("timestep") or 0, own.attrib["file"]) for own in ElementTree.parse(path).iter("DataSet")]
-    else:
-        listed = [(own["time"], own["name"]) for own in json.loads(path.read_text())["files"]]
-    for time, name in listed:
-        steps.setdefault(float(time), []).append(name)
+    steps = _files_of_steps(path)
 
     def mesh(place: int) -> Any:
         own = import_pyvista().MultiBlock()
@@ -279,6 +282,32 @@ def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
 
     times = sorted(steps)
     return _Opened(times, mesh)
+
+
+def _files_of_steps(path: Path) -> dict[float, list[str]]:
+    steps: dict[float, list[str]] = {}
+    if path.suffix.lower() == ".pvd":
+        listed = [(own.get("timestep") or 0, own.attrib["file"]) for own in ElementTree.parse(path).iter("DataSet")]
+    else:
+        listed = [(own["time"], own["name"]) for own in json.loads(path.read_text())["files"]]
+    for time, name in listed:
+        steps.setdefault(float(time), []).append(name)
+    if not steps:
+        raise Unfit("it lists no file")
+    return steps
+
+
+def elsewhere_than(path: Path) -> str:
+    """Say which results lie elsewhere than in the last step of a mesh, or are only in earlier ones; or ""."""
+    if path.suffix.lower() not in STEPS:
+        return openfoam.elsewhere(path)
+    with contextlib.suppress(Exception):  # What is wrong with the list is told when it is read.
+        counts = {time: len(names) for time, names in _files_of_steps(path).items()}
+        if counts[max(counts)] < max(counts.values()):
+            return (
+                f"its last step lists {counts[max(counts)]} files, and others {max(counts.values())}: choose a `step`"
+            )
+    return ""
 
 
 def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
@@ -299,7 +328,7 @@ def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
 
 
 def _opened_by_meshio(path: Path) -> _Opened:
-    found = read_by_meshio(path)
+    found, left = read_by_meshio(path)
     times = _times_in_names(found)
 
     def mesh(place: int) -> Any:
@@ -309,7 +338,9 @@ def _opened_by_meshio(path: Path) -> _Opened:
                     data[matched[1]] = data[name]
                 if matched:
                     del data[name]
-        return import_pyvista().from_meshio(found)
+        made = import_pyvista().from_meshio(found)
+        made.field_data[LEFT] = [f"{count} {what}" for what, count in left.items()] or [""]
+        return made
 
     return _Opened(times, mesh)
 
@@ -333,7 +364,7 @@ def _by_solids(path: Path) -> Any:
         return mesh
     solids = pyvista.MultiBlock()
     for part in parts:
-        name = names[part].strip() or f"solid_{part}"
+        name = (names[part].strip() if len(names) == len(parts) else "") or f"solid_{part}"
         own = mesh.extract_cells(labels == part).extract_surface(
             pass_pointid=False, pass_cellid=False, algorithm="dataset_surface"
         )
@@ -372,17 +403,26 @@ def _choose_arrays(reader: Any, arrays: set[str]) -> None:
                 getattr(reader, f"enable_{kind}_array")(name)
 
 
-def _blocks(mesh: Any, name: str) -> Iterator[Block]:
+def _blocks(mesh: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     if hasattr(mesh, "n_partitions"):
         mesh = import_pyvista().MultiBlock(list(mesh))
-    if not hasattr(mesh, "n_blocks"):
-        if hasattr(mesh, "dimensions"):  # images and grids whose cells follow from their points
-            mesh = mesh.cast_to_unstructured_grid()
-        if mesh is not None:
-            yield Block.of(name, mesh)
-        return
-    for index in range(mesh.n_blocks):
-        yield from _blocks(mesh[index], mesh.get_block_name(index) or f"block_{index}")
+    if hasattr(mesh, "n_blocks"):
+        for index in range(mesh.n_blocks):
+            yield from _blocks(mesh[index], (*names, mesh.get_block_name(index) or f"block_{index}"))
+    elif mesh is not None:
+        # images and grids whose cells follow from their points
+        yield names, mesh.cast_to_unstructured_grid() if hasattr(mesh, "dimensions") else mesh
+
+
+def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
+    """Return the blocks by their own names; of those with one name, with the names of the blocks that hold them."""
+    own = Counter(names[-1:] for names, _ in meshes)
+    blocks: dict[str, Block] = {}
+    for names, mesh in meshes:
+        name = "/".join(names[-1:] if own[names[-1:]] == 1 else names)
+        name = name if name not in blocks else f"{name}_{len(blocks)}"
+        blocks[name] = Block.of(name, mesh)
+    return list(blocks.values())
 
 
 def begins_as_tecplot(head: bytes) -> bool:

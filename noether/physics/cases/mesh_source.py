@@ -89,11 +89,11 @@ def read_set(
     if about.kind == "surface" and not blocks and not about.patches:  # the skin of a volume
         blocks = [block for block in every if DIMENSIONS["surface"] in block.dimensions]
     if not blocks:
-        names = [block.name for block in every]
+        names = [f"{block.name or 'one mesh without a name'} ({block.kind})" for block in every]
         raise RequestError(
             "no-mesh-for-set",
             f"{path} has no mesh for this set",
-            seen=", ".join(name or "one mesh without a name" for name in names) or "nothing",
+            seen=", ".join(names),
             expected=f"a {about.kind}" + (f" named {', '.join(about.patches)}" if about.patches else ""),
         )
     if values is not None:
@@ -181,7 +181,7 @@ def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
 
 def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return triangles (T, 3) and quadrilaterals (Q, 4) of the points of a mesh."""
-    block = Block("", mesh)
+    block = Block("", mesh, {})
     if DIMENSIONS["surface"] not in block.dimensions:
         return np.empty((0, 3), int), np.empty((0, 4), int)
     corners, offsets = _polygons(path, block)[1:]
@@ -218,7 +218,9 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
 
 
 def _is_named(block: Block, patches: Iterable[str]) -> bool:
-    return any(fnmatch(block.name, pattern) for pattern in patches)
+    """Whether one of the names, with * for anything, is that of a block, or of the last part of its name."""
+    own = {block.name, block.name.rpartition("/")[2]}
+    return any(name == pattern or fnmatch(name, pattern) for pattern in patches for name in own)
 
 
 def _is_wanted(block: Block, about: SetMap) -> bool:

@@ -43,7 +43,7 @@ def elsewhere(mesh: Path) -> str:
     times, parts = _times(folder, region), _processors(folder)
     last = max(times, default=0.0)
     if (newest := max((time for part in parts for time in _times(part, region)), default=0.0)) > last:
-        return (f"{len(parts)} processor folders have results of time {newest:g}, newer than {last:g}, which is read: "
+        return (f"processor folders ({len(parts)}) have results of time {newest:g}, newer than {last:g} here: "
                 "reconstructPar -newTimes, in the folder of the case")  # fmt: skip
     filled = [time for time, fields in times.items() if fields]
     if times and not times[last] and filled:

@@ -20,14 +20,14 @@ from noether.core.data.shared_work import Progress, silent, surviving_map
 from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import CASE, STEP, SetKind
 from noether.physics.cases.decks import DECKS
-from noether.physics.cases.layout import NUMBER, files_of, leftovers, list_files, match_template, natural
+from noether.physics.cases.layout import NUMBER, files_of, leftovers, list_files, match_template, natural, unlisted
 from noether.physics.cases.mesh_blocks import (
     BY_CONTENT,
     PIECES,
     SHAPES,
     STEPS,
     SUFFIXES,
-    files_behind,
+    elsewhere_than,
     is_mesh_inside,
     read_times_and_blocks,
 )
@@ -135,8 +135,8 @@ def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
     for place in range(depth):
         yield partial(_by_folder, place=place, why="each a folder")
     yield partial(_by_stem, why="each a file")
-    for place in (*range(depth), -1):
-        yield partial(_by_number, place=place, why="each a number in the names")
+    for place, nth in ((place, nth) for nth in (-1, -2) for place in (*range(depth), -1)):
+        yield partial(_by_number, place=place, nth=nth, why="each a number in the names")
 
 
 def _by_folder(file: str, place: int, why: str) -> str | None:
@@ -155,15 +155,15 @@ def _by_stem(file: str, why: str) -> str | None:
     return None if path.name == openfoam.MESH else str(path.with_name(CASE + suffix))
 
 
-def _by_number(file: str, place: int, why: str) -> str | None:
+def _by_number(file: str, place: int, nth: int, why: str) -> str | None:
     parts = file.split("/")
     if not -len(parts) <= place < len(parts):
         return None
     own = parts[place] if place >= 0 else PurePosixPath(parts[-1]).stem
     numbers = re.findall(r"\d+", own)
-    if not numbers:
+    if len(numbers) < -nth:
         return None
-    alone = rf"(?<!\d){numbers[-1]}(?!\d)"
+    alone = rf"(?<!\d){numbers[nth]}(?!\d)"
     first = place if place >= 0 else len(parts) - 1
     return "/".join(re.sub(alone, CASE, part) if i >= first else part for i, part in enumerate(parts))
 
@@ -297,8 +297,10 @@ class Survey:
 def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) -> Survey:
     """Look through a folder of cases. RequestError: it is missing, or holds no mesh that can be read."""
     every = list_files(root)
-    files, named = _without_named(root, every)
-    grouping = group_files(files, {file for file in files if file.endswith(BY_CONTENT) and is_mesh_inside(root / file)})
+    files = unlisted(root, every)
+    grouping = group_files(
+        files, {file for file in files if file.lower().endswith(BY_CONTENT) and is_mesh_inside(root / file)}
+    )
     if not grouping.cases:
         raise RequestError(
             "no-cases-found",
@@ -322,7 +324,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
                 survey.steps.setdefault(template, {})[case] = times
             for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
-        if words := openfoam.elsewhere(Path(path)):
+        if words := elsewhere_than(Path(path)):
             elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
@@ -331,16 +333,8 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
     survey.odd += refused + [f"{_some(sorted(cases, key=natural))}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
-    survey.unread = leftovers(every, named | _read_by(survey, every), grouping.cases)
+    survey.unread = leftovers(every, {*every} - {*files} | _read_by(survey, every), grouping.cases)
     return survey
-
-
-def _without_named(root: Path, files: list[str]) -> tuple[list[str], set[str]]:
-    """Return files without those that others list, as a .pvtu does its pieces and a .pvd its steps, and the listed."""
-    top = root.resolve()
-    lists = [top / file for file in files if file.lower().endswith((*PIECES, *STEPS))]
-    named = {os.path.relpath(own, top) for path in lists for own in files_behind(path)[1:]}
-    return [file for file in files if file not in named], named
 
 
 def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
@@ -400,7 +394,7 @@ def _within_budget(root: Path, grouping: Grouping) -> list[str]:
 def _size(path: Path) -> int:
     if path.is_dir():
         return sum(os.path.getsize(file) for file in path.rglob("*") if file.is_file()) * 2  # and the fields beside it
-    return path.stat().st_size
+    return path.stat().st_size if path.exists() else 0  # OpenFOAM's, that is decomposed
 
 
 def _read_numbers(survey: Survey) -> None:

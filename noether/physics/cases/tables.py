@@ -124,6 +124,8 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
         return said[1], lines[1:]
+    if not lines:
+        return ",", []
     comments = next((place for place, line in enumerate(lines) if line.lstrip()[0] not in COMMENT), len(lines))
     separator = _separator(lines[comments : comments + SEPARATED_BY])
     own = _fields(lines[max(0, comments - 1) : comments + 1], separator)
