@@ -29,7 +29,7 @@ from noether.physics.cars.shapenet_car import ALL_CARS, differing_statistics
 from noether.physics.cases.case_map import map_text, parse_map, ready_maps
 from noether.physics.cases.cells import in_no_set, range_text
 from noether.physics.cases.dataset import DATASET_FILE
-from noether.physics.cases.draft import draft_map, words_of_steps
+from noether.physics.cases.draft import DOUBT, GUESS, draft_map, words_of_steps
 from noether.physics.cases.prepare import PreparedCases, plan_cases, prepare_cases
 from noether.physics.cases.store import whole_folder
 from noether.physics.cases.survey import BlockFacts, Survey, arrays_of, survey_folder
@@ -125,9 +125,9 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
         parse_map(text, out)
         then = "check it"
     except RequestError as error:
-        then = f"it lacks what `prepare` needs ({error.seen}); write that"
-    if survey.grouping.steps:
-        then += ", say what the numbers in the files' names are"
+        then = f"`prepare` would refuse it ({error.seen})"
+    if GUESS in text or DOUBT in text:
+        then += ", say in it what the numbers in the files' names are"
     line = shlex.join(["noether", "data", "prepare", cases, "OUT", "--map", out])
     print(f"{target}: a draft of the map; {then}, then: {line}")  # in one line, to copy
     return ExitCode.DONE

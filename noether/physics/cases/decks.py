@@ -52,7 +52,7 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
         form, (text, left, counts) = "nastran", _flat_nastran(path)
         source = io.StringIO(text)
     else:
-        counts = {".msh": _count_gmsh, ".ply": _count_ply, ".med": _count_med}[suffix](path)
+        counts = _count_gmsh(path) if suffix == ".msh" else _count_med(path)
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
         try:
             mesh = meshio.read(source, form)
@@ -210,13 +210,6 @@ def _tags(section: bytes) -> list[bytes]:
     for _ in range(3):  # the texts, the real and the whole numbers that describe it
         lines = lines[int(lines[0]) + 1 :]
     return [line.split(maxsplit=1)[0] for line in lines]
-
-
-def _count_ply(path: Path) -> tuple[int, int]:
-    with path.open("rb") as file:
-        head = file.read(65_536).partition(b"end_header")[0]
-    counts = {kind: int(count) for kind, count in re.findall(rb"^element (\w+) (\d+)", head, re.MULTILINE)}
-    return counts.get(b"vertex", 0), counts.get(b"face", 0)
 
 
 def _count_med(path: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -48,6 +49,11 @@ COLDEST = 150.0
 """K: where most cases have lower temperatures than that, they are in °C."""
 ALONG = 0.1
 """Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
+GUESS = "# Steps in time, by a guess: the files differ in a number alone. Take this line in if they are:"
+DOUBT = (
+    "# Files that differ in numbers alone: are they sets, cases, steps in time ({step} in the path) or pieces of one\n"
+    "# mesh ({piece})? Take in what they are."
+)
 _DENSITY = [
     "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
     "  density: 1.225      # kg/m³, of air",
@@ -70,7 +76,9 @@ class _Set:
     others: dict[str, ArrayFacts]
     """Fields of the same meshes that are only at the other place: at points, or at cells."""
     round_it: list[str]
-    """Patches that are not taken, by their names those of the surroundings."""
+    """Blocks that are not taken: by their names those of the surroundings, or without arrays."""
+    left: list[str]
+    """Arrays of these meshes that are no fields."""
     values: str = ""
     """The tables with a row for each of them."""
 
@@ -103,6 +111,9 @@ def draft_map(survey: Survey) -> str:
     is_openfoam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
     meaning = _meaning(survey, is_openfoam)
     sets = _sets(survey, meaning.physics)
+    alike = Counter(re.sub(r"\d+", "#", template) for template in {own.template for own in sets})
+    doubtful = [own for own in sets if alike[re.sub(r"\d+", "#", own.template)] > 1]
+    sets = [own for own in sets if own not in doubtful]
     is_kinematic = is_openfoam and any("pressure" in field for own in sets for field in own.fields)
     parameters, outputs = draft_numbers(survey)
     lines = [
@@ -121,8 +132,9 @@ def draft_map(survey: Survey) -> str:
         "outputs:              # numbers of each case that a model can predict",
         *(outputs or ["  {}"]),
         "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
-        *[line for own in sets for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk",
-                                                      is_kinematic)],
+        *([DOUBT] if doubtful else []),
+        *[f"# {line}" if own in doubtful else line for own in (*sets, *doubtful)
+          for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk", is_kinematic)],
         *_forces(survey, sets, meaning),
         "split: {test: 0.15, validation: 0.1, seed: 0}   # fractions; or lists of cases; or a file and its column",
     ]  # fmt: skip
@@ -167,6 +179,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
                 continue
             body = [name for name in chosen if not BACKGROUND.search(name)] or list(chosen)
             wanted = body if kind == "surface" else list(chosen)
+            wanted = [own for own in wanted if any(facts.arrays for facts in chosen[own].values())] or wanted
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
                 continue  # a shape alone, beside the same with fields
@@ -182,8 +195,16 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             table, place = survey.values.get(template, ("", ""))
             values = table if place == ("points" if kind == "points" else at) else ""
             found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values,
-                              round_it=[own for own in chosen if own not in wanted]))  # fmt: skip
+                              round_it=[own for own in chosen if own not in wanted],
+                              left=_left(blocks, wanted, fields | others)))  # fmt: skip
     return found
+
+
+def _left(
+    blocks: Mapping[str, dict[str, BlockFacts]], wanted: Iterable[str], taken: dict[str, ArrayFacts]
+) -> list[str]:
+    names = {name for _, name in arrays_of(blocks[own] for own in wanted) if not NO_FIELDS.match(name)}
+    return sorted(names - {array.name for array in taken.values()})
 
 
 def _varying(fields: Mapping[str, ArrayFacts]) -> int:
@@ -216,7 +237,8 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
 def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
-        if NO_FIELDS.match(array.name) or array.low == array.high == 0 or array.labels:
+        is_known = known_field(array.name, array.components, physics) is not None
+        if NO_FIELDS.match(array.name) or array.low == array.high == 0 or (array.labels and not is_known):
             continue
         name = field_name(array, physics)
         named[name if name not in named else plain_name(array.name) + "_2"] = array
@@ -237,12 +259,18 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         lines.append(f"    {keys({'values': own.values})}      # a row for each of the {own.at}")
     lines += [f"    kind: {own.kind}", f"    at: {own.at}"]
     if own.patches:
-        left = f"      # not {', '.join(own.round_it)}: by their names what is round it" if own.round_it else ""
+        left = (
+            f"      # not {', '.join(own.round_it)}: by their names what is round it, or without arrays"
+            if own.round_it
+            else ""
+        )
         lines.append(f"    {keys({'patches': own.patches})}{left}")
     surfaces = sorted((other.template != own.template, other.name) for other in sets if other.kind == "surface")
     surface = surfaces[0][1] if surfaces else None
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
+    if own.left:
+        lines.append(f"    # no fields, for they are 0, a few whole numbers, or not in all: {', '.join(own.left)}")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
         unit, why = meaning.unit(array)
@@ -315,9 +343,8 @@ def _step(survey: Survey) -> list[str]:
         "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
     )
     if survey.grouping.steps:
-        guess = "# Steps in time, by a guess: the files differ in a number alone. Take this line in if they are:"
         pieces = "# If they are pieces of one mesh, write {piece} in place of {step} in the path."
-        return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), guess, f"# {each}", pieces]
+        return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), GUESS, f"# {each}", pieces]
     return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), each]
 
 

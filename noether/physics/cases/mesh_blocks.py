@@ -41,9 +41,14 @@ OF_ENSIGHT = re.compile(
     r"^\s*(model|measured|match|boundary|rigid_body|[a-z ]+ per (?:measured )?(?:node|element)):(.*)$", re.M | re.I
 )
 OF_PLY = {
-    *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "vertex_indices", "vertex_index"),
-    *("u", "v", "s", "t", "texture_u", "texture_v"),
+    *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "u", "v", "s", "t", "texture_u", "texture_v"),
 }
+"""What VTK reads of the vertices of a .ply."""
+TYPES_OF_PLY = {
+    "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4", "double": "f8",
+    "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4", "float32": "f4",
+    "float64": "f8",
+}  # fmt: skip
 OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
           b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
 """What lies in place of a file, by its first bytes."""
@@ -173,7 +178,7 @@ def _refusing(path: Path) -> Iterator[None]:
 def unreadable(path: Path, error: BaseException) -> RequestError:
     """Return the refusal of a file: in noether's words, or with those of the library that reads it, which is named."""
     suffix = path.suffix.lower()
-    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med", ".ply") else "VTK's"
+    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
     if suffix == ".msh" and b"$MeshFormat\n4" in _head(path, 100).replace(b"\r", b""):
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
@@ -201,11 +206,11 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
     if suffix == ".frd":
         results = FrdFile(path)
         return _Opened(results.times, results.mesh)
-    if suffix == ".stl":
-        return _Opened([], lambda place: _by_solids(path))
+    if suffix in (".stl", ".ply"):
+        return _Opened([], lambda place: _by_solids(path) if suffix == ".stl" else _by_ply(path))
     if suffix in TECPLOT and set(zones := times_of_zones(path)) - {None}:
         return _opened_by_zones(path, zones)
-    if suffix in (*DECKS, ".med") or (suffix == ".ply" and _has_own_values(path)):
+    if suffix in (*DECKS, ".med"):
         return _opened_by_meshio(path)
     return _opened_by_vtk(path, arrays)
 
@@ -345,10 +350,33 @@ def _opened_by_meshio(path: Path) -> _Opened:
     return _Opened(times, mesh)
 
 
-def _has_own_values(path: Path) -> bool:
-    """Whether a .ply has properties that VTK drops: it keeps positions, normals, colours and texture coordinates."""
-    head = _head(path, 65_536).partition(b"end_header")[0].split(b"\n")
-    return bool({line.split()[-1].decode() for line in head if line.startswith(b"property")} - OF_PLY)
+def _by_ply(path: Path) -> Any:
+    """Read a .ply, with the values of its vertices, which VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
+    mesh = output_of(import_pyvista().PLYReader(path))
+    head, _, body = path.read_bytes().partition(b"end_header")
+    elements: list[tuple[str, int, dict[str, str]]] = []
+    for words in map(str.split, head.decode(errors="replace").splitlines()):
+        if words[:1] == ["element"]:
+            elements.append((words[1], int(words[2]), {}))
+        elif words[:1] == ["property"]:
+            elements[-1][2][words[-1]] = words[1]
+    for kind, count, properties in elements:
+        own = [name for name, of in properties.items() if TYPES_OF_PLY.get(of, "")[:1] == "f" and name not in OF_PLY]
+        if kind not in ("vertex", "face"):
+            mesh.field_data[LEFT] = [f"{count} {kind}s"]
+        elif own and (kind == "face" or elements[0][0] != kind or "list" in properties.values()):
+            raise Unfit(f"values of each {kind} ({', '.join(own)}), and of a .ply only those of vertices are read")
+        elif own:
+            body, form = body[body.index(b"\n") + 1 :], "<" if b"little" in head else ">"
+            types = np.dtype([(name, form + TYPES_OF_PLY[of]) for name, of in properties.items()])
+            if b"format ascii" in head:
+                lines = body.split(b"\n", count)[:count]
+                table = np.array([tuple(line.split()) for line in lines], [(name, "f8") for name in properties])
+            else:
+                table = np.frombuffer(body, types, count)
+            for name in own:
+                mesh.point_data[name] = np.ascontiguousarray(table[name]).astype(types[name].newbyteorder("="))
+    return mesh
 
 
 def _by_solids(path: Path) -> Any:
