@@ -295,7 +295,7 @@ def parse_map(text: str, name: str) -> CaseMap:
         content: Any = yaml.safe_load(text)
         if isinstance(content, dict) and content.get("sets", {}) is None:
             raise RequestError("map-without-sets", f"{name} takes no set", seen="sets: nothing",
-                               expected="sets; a draft has as comments those of which it cannot tell what they are")  # fmt: skip
+                               expected="sets; those that a draft is not sure of are comments in it")  # fmt: skip
         return CaseMap.model_validate(content if isinstance(content, dict) else {})
     except (yaml.YAMLError, RecursionError, TypeError) as error:
         raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None

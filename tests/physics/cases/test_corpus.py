@@ -53,7 +53,7 @@ def merged(own: Any, lines: Any) -> Any:
     if not isinstance(lines, dict) or not isinstance(own, dict):
         return lines
     both = own | {key: merged(own.get(key), value) for key, value in lines.items()}
-    return {key: value for key, value in both.items() if value is not None}
+    return {key: value for key, value in both.items() if value is not None or key not in lines}
 
 
 def check_sets(entry: dict[str, Any], about: dict[str, Any], out: Path) -> dict[str, int]:
@@ -122,7 +122,9 @@ def test_what_lies_in_the_files_is_prepared_or_told(name: str, tmp_path: Path, c
         if doing == "inspect":
             assert f"{entry['cases']} cases" in said
             about = merged(yaml.safe_load(draft.read_text()), entry.get("lines", {})) | {"split": SPLIT}
-            fields = {field["array"] for own in about["sets"].values() for field in own.get("fields", {}).values()}
+            fields = {
+                field["array"] for own in (about["sets"] or {}).values() for field in own.get("fields", {}).values()
+            }
             assert not fields & set(entry.get("not_fields", []))
             draft.write_text(yaml.safe_dump(about, sort_keys=False))
     for at, count in check_sets(entry, about, out).items():
