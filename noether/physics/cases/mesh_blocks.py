@@ -178,7 +178,8 @@ def _refusing(path: Path) -> Iterator[None]:
 def unreadable(path: Path, error: BaseException) -> RequestError:
     """Return the refusal of a file: in noether's words, or with those of the library that reads it, which is named."""
     suffix = path.suffix.lower()
-    reader = "" if isinstance(error, Unfit) else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
+    is_own = isinstance(error, Unfit) or suffix in (".frd", ".npz", ".csv")
+    reader = "" if is_own else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
     if suffix == ".msh" and b"$MeshFormat\n4" in _head(path, 100).replace(b"\r", b""):
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
