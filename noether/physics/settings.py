@@ -1,5 +1,6 @@
 """Settings of what physics adds: its data sets, its models of points, and the task of fields at points."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -10,6 +11,15 @@ from noether.config.section import ComponentSection, DatasetSection, FieldConfig
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
 """Points of a ShapeNet-Car surface that are part of a quad."""
+
+
+def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
+    """Raises SettingError if more points of a set, or of the geometry, are asked for than a sample has."""
+    asked = [(f"points_per_update.{name}", name, count) for name, count in dataset.points_per_update.items()]
+    for key, name, count in (*asked, ("geometry_points", "surface", dataset.geometry_points or 0)):
+        if count > have.get(name, count):
+            problem = f" is more than the {have[name]} {name} points of each sample"
+            raise SettingError("more-points-than-made", key, problem, value=count)
 
 
 class EllipsoidDatasetConfig(DatasetSection):
@@ -35,12 +45,7 @@ class EllipsoidDatasetConfig(DatasetSection):
                     value=wanted,
                     fix=f"dataset.points_per_update.{nearest(prefix, have) or 'surface'}={wanted}",
                 )
-            if wanted > have[prefix]:
-                problem = f" is more than {prefix}_points={have[prefix]}"
-                raise SettingError("more-points-than-made", f"points_per_update.{prefix}", problem, value=wanted)
-        if (self.geometry_points or 0) > self.surface_points:
-            problem = f" is more than surface_points={self.surface_points}"
-            raise SettingError("more-geometry-points-than-made", "geometry_points", problem, value=self.geometry_points)
+        _check_counts(self, have)
         return self
 
 
@@ -62,13 +67,7 @@ class ShapeNetCarDatasetConfig(DatasetSection):
 
     @model_validator(mode="after")
     def _enough_points(self) -> "ShapeNetCarDatasetConfig":
-        for key, wanted in (
-            ("points_per_update.surface", self.points_per_update.get("surface", 0)),
-            ("geometry_points", self.geometry_points or 0),
-        ):
-            if wanted > SHAPENET_CAR_SURFACE_POINTS:
-                problem = f" is more than the {SHAPENET_CAR_SURFACE_POINTS} surface points of a car"
-                raise SettingError("more-points-than-a-car", key, problem, value=wanted)
+        _check_counts(self, {"surface": SHAPENET_CAR_SURFACE_POINTS})
         return self
 
 

@@ -13,11 +13,6 @@ from noether.physics.cases.store import refuse_missing, verify_cases
 from noether.physics.settings import CasesDatasetConfig, EllipsoidDatasetConfig, ShapeNetCarDatasetConfig
 
 
-def _check_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None) -> None:
-    if root is not None:
-        ellipsoid.check_folder(root)
-
-
 def _prepare_ellipsoid(dataset: EllipsoidDatasetConfig, root: Path | None, progress: Progress) -> Path:
     if root is not None:
         return root
@@ -50,7 +45,7 @@ def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:
 
 
 ELLIPSOID = DataSource(
-    check=_check_ellipsoid,
+    check=lambda dataset, root: None if root is None else ellipsoid.check_folder(root),
     open=lambda dataset, folder: Splits(*ellipsoid.open_folder(folder)),
     prepare=_prepare_ellipsoid,
 )

@@ -2,11 +2,11 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
 MOST_MISFIT = 0.1
 """Of the pressures of the two files, as a share of their spread: far above other digits, far below another order."""
-Content = TypeVar("Content")
 PUBLISHED_STATISTICS = {
     "surface_pressure": ((-36.4098,), (48.6757,)),
     "volume_velocity": ((0.00293915, -0.0230546, 17.546032), (1.361689, 1.267649, 5.850353)),
@@ -81,7 +80,7 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
     if not 1 <= len(points) <= MOST_VOLUME_POINTS or shared < SURFACE_POINTS // 2:
         seen = f"{len(volume.points)} points, {shared} of them points of the surface"
         own = f"beside the surface's own, which are the same numbers as in {SURFACE}"
-        raise _refusal(car, VOLUME, seen, f"1 to {MOST_VOLUME_POINTS} {own}")
+        raise _refusal(car / VOLUME, seen, f"1 to {MOST_VOLUME_POINTS} {own}")
     from scipy.spatial import cKDTree  # Here: every rank imports this file, and few read raw data.
 
     distance, nearest = map(np.asarray, cKDTree(surface.points).query(points))
@@ -103,19 +102,19 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
 
 def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
     """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
-    surface, volume = (_read(car, name, read_part) for name in (SURFACE, VOLUME))
-    pressure = np.asarray(_read(car, PRESSURE, read_array), np.float64).squeeze()
+    surface, volume = (read_part(car / name) for name in (SURFACE, VOLUME))
+    pressure = np.asarray(read_array(car / PRESSURE), np.float64).squeeze()
     if len(surface.points) != RAW_SURFACE_POINTS:
-        raise _refusal(car, SURFACE, f"{len(surface.points)} points", f"{RAW_SURFACE_POINTS} points")
+        raise _refusal(car / SURFACE, f"{len(surface.points)} points", f"{RAW_SURFACE_POINTS} points")
     if pressure.shape != (RAW_SURFACE_POINTS,):
         each = f"a pressure for each point of {SURFACE}, those that no quad uses included"
-        raise _refusal(car, PRESSURE, f"shape {pressure.shape}", f"({RAW_SURFACE_POINTS},): {each}")
+        raise _refusal(car / PRESSURE, f"shape {pressure.shape}", f"({RAW_SURFACE_POINTS},): {each}")
     if not np.isfinite(pressure).all():
-        raise _refusal(car, PRESSURE, "values that are not finite", "numbers")
+        raise _refusal(car / PRESSURE, "values that are not finite", "numbers")
     used = np.unique(surface.quads)
     if len(used) != SURFACE_POINTS:
         seen = f"{len(used)} points that some quad uses"
-        raise _refusal(car, SURFACE, seen, f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}")
+        raise _refusal(car / SURFACE, seen, f"{SURFACE_POINTS} of {RAW_SURFACE_POINTS}")
     _check_alignment(car, surface.values, pressure, used)
     return surface, volume, pressure, used
 
@@ -137,7 +136,7 @@ def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndar
     if least > MOST_MISFIT:
         seen = f"at the {len(used)} points of quads it is off {name!r} in {SURFACE} by {least:.0%} of the spread"
         raise _refusal(
-            car, PRESSURE, seen, f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread"
+            car / PRESSURE, seen, f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread"
         )
 
 
@@ -152,26 +151,15 @@ def _misfit(reference: np.ndarray, values: np.ndarray) -> float:
 def _velocity(car: Path, values: dict[str, np.ndarray], count: int) -> np.ndarray:
     vectors = [np.asarray(array, np.float64) for array in values.values() if array.shape == (count, 3)]
     if len(vectors) != 1:
-        raise _refusal(car, VOLUME, f"{len(vectors)} arrays of vectors at points", "one: the velocity (N, 3)")
+        raise _refusal(car / VOLUME, f"{len(vectors)} arrays of vectors at points", "one: the velocity (N, 3)")
     if not np.isfinite(vectors[0]).all():
-        raise _refusal(car, VOLUME, "velocities that are not finite", "numbers")
+        raise _refusal(car / VOLUME, "velocities that are not finite", "numbers")
     return vectors[0]
 
 
-def _read(car: Path, name: str, reader: Callable[[Path], Content]) -> Content:
-    if not (car / name).is_file():
-        raise _refusal(car, name, "no such file", "the three files of every car that is not excluded")
-    try:
-        return reader(car / name)
-    except RequestError as error:
-        raise RequestError(
-            "raw-shapenet-unusable", f"{car / name} cannot be used", seen=error.seen, expected=error.expected
-        ) from None
-
-
-def _refusal(car: Path, file: str, seen: str, expected: str) -> RequestError:
-    """The refusal of a file that does not fit the others, or what the data set is."""
-    return RequestError("raw-shapenet-does-not-fit", f"{car / file} does not fit", seen=seen, expected=expected)
+def _refusal(path: Path, seen: str, expected: str) -> RequestError:
+    """The refusal of a file that is missing or broken, or does not fit the others or what the data set is."""
+    return RequestError("shapenet-file-unusable", f"{path} cannot be used", seen=seen, expected=expected)
 
 
 class ShapeNetCarDataset(CasesDataset):
@@ -283,12 +271,8 @@ class CarJob:
         wanted = RAW_FILES if self._is_raw else [f"{key}.pt" for key in PUBLISHED]
         for name in wanted:
             if not (self.folder / name).is_file():
-                yield RequestError(
-                    "shapenet-file-missing",
-                    f"{self.folder / name} is missing",
-                    seen="no such file",
-                    expected=f"{', '.join(RAW_FILES)}; or a .pt file for each of {', '.join(PUBLISHED)}",
-                )
+                expected = f"{', '.join(RAW_FILES)}; or a .pt file for each of {', '.join(PUBLISHED)}"
+                yield _refusal(self.folder / name, "no such file", expected)
 
     def make(self) -> dict[str, Any]:
         """Makes the car, and returns what its `case.json` says. RequestError: a file is broken or does not fit."""
@@ -365,9 +349,9 @@ def read_published(folder: Path) -> dict[str, np.ndarray]:
     for key, shape in PUBLISHED.items():
         expected = tuple(volume if size < 0 else size for size in shape)
         if arrays[key].shape != expected:
-            raise _broken(folder / f"{key}.pt", f"shape {arrays[key].shape}", f"{expected}")
+            raise _refusal(folder / f"{key}.pt", f"shape {arrays[key].shape}", f"{expected}")
     if not 1 <= volume <= MOST_VOLUME_POINTS:
-        raise _broken(folder / "volume_points.pt", f"{volume} points", f"1 to {MOST_VOLUME_POINTS}")
+        raise _refusal(folder / "volume_points.pt", f"{volume} points", f"1 to {MOST_VOLUME_POINTS}")
     return arrays
 
 
@@ -377,15 +361,11 @@ def _read_tensor(path: Path) -> np.ndarray:
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its parsers meet: RuntimeError, UnpicklingError, EOFError, ...
-        raise _broken(path, one_line(error), "a complete file") from None
+        raise _refusal(path, one_line(error), "a complete file") from None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32:
         seen = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise _broken(path, str(seen), "a tensor of float32")
+        raise _refusal(path, str(seen), "a tensor of float32")
     array: np.ndarray = tensor.numpy()
     if not np.isfinite(array).all():
-        raise _broken(path, f"{int((~np.isfinite(array)).sum())} values that are not finite", "numbers")
+        raise _refusal(path, f"{int((~np.isfinite(array)).sum())} values that are not finite", "numbers")
     return array
-
-
-def _broken(path: Path, seen: str, expected: str) -> RequestError:
-    return RequestError("shapenet-file-broken", f"{path} is broken", seen=seen, expected=expected)

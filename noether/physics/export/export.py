@@ -1,9 +1,7 @@
 """A run's model for other programs: safetensors and JSON, and a graph of torch.export that is checked on load."""
 
 import json
-import resource
 import shutil
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from noether.launch.processes.context import WorkerContext
 from noether.physics.export.command import ExportRequest
 from noether.physics.export.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
 from noether.physics.predict.shape_input import Shape
-from noether.physics.predict.trained import TrainedModel, load_trained, shape_batch
+from noether.physics.predict.trained import TrainedModel, load_trained
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
@@ -39,7 +37,7 @@ TOLERANCE = 1e-5
 
 
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
-    """Writes the export beside its final name, checks it as a user will load it, and says what it takes."""
+    """Writes the export beside its final name and checks it as a user will load it."""
     console, out = Console(None, speaks=True), request.out
     try:
         partial = UNFENCED.partial(out)
@@ -63,7 +61,6 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
                     f"the program differs from the model by {worst:.1e} of a standard deviation at most, "
                     f"at {', '.join(f'{count:,}' for count in COUNTS)} points of each set"
                 )
-                console.say(_cost(program, trained, physical))
         UNFENCED.publish(partial, out)  # start.py has asked for --overwrite where anything was in it
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -91,7 +88,7 @@ def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tens
     return physical, read
 
 
-def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[str, Tensor]:
+def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str, Tensor]:
     """Inputs with `count` queries in each set, spread over the box of training, and a shape as in training."""
     task, rng = trained.task, np.random.default_rng(0)
     boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
@@ -105,7 +102,7 @@ def example_inputs(trained: TrainedModel, count: int, samples: int = 1) -> dict[
     shape = replace(Shape.of_points(whole), normals=normals, values=values)
     others = {name: places[name] for name in trained.task.layout().sets if name != own}
     parameters = {key: _typical(trained, key, 1)[0].tolist() for key in task.parameters}
-    batch = shape_batch(trained, shape, others, parameters)
+    batch = trained.shape_batch(shape, others, parameters)
     asked = places.get(own, whole)
     one = {
         own: torch.from_numpy(asked),
@@ -222,19 +219,3 @@ def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel,
             f"torch.export cannot write this model: {' '.join(str(error).split())[:300]}\n"
             "  fix       noether export RUN OUT --weights-only"
         ) from error
-
-
-def _cost(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> str:
-    inputs = example_inputs(trained, COUNTS[-1])
-    arrays = {name: inputs[name][0].numpy() for name in physical.inputs}
-    seconds = []
-    for _ in range(4):
-        started = time.perf_counter()
-        loaded(arrays)
-        seconds.append(time.perf_counter() - started)
-    points = sum(inputs[name].shape[1] for name in trained.task.layout().sets)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (
-        f"{points:,} points in {sorted(seconds[1:])[1] * 1e3:.0f} ms on this CPU, {torch.get_num_threads()} threads "
-        f"(median of 3); peak memory of this process, export included, {peak:.0f} MiB"
-    )

@@ -16,18 +16,21 @@ from noether.core.data.layout import CASE, Layout, in_order
 from noether.core.data.loader import Batch
 from noether.core.data.moments import Moments
 from noether.core.data.points import ANCHOR, mask_of, mean_of_points
+from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, by_channel, check_predictions
 from noether.physics.fields.field_errors import (
+    Measured,
     component_name,
-    details,
-    errors,
+    field_errors,
     field_metrics,
     named,
-    numbers,
+    squared_sums,
     summarise_errors,
+    weighted_errors,
     with_channel,
 )
 from noether.physics.fields.field_statistics import (
+    NOISE,
     SCALINGS,
     SEEN,
     Scaling,
@@ -37,8 +40,14 @@ from noether.physics.fields.field_statistics import (
     log_scales,
     without_noise,
 )
-from noether.physics.fields.forces import ForceLoss
-from noether.physics.fields.scalars import measure_scalars, scalar_facts, scalar_metrics
+from noether.physics.fields.scalars import (
+    ForceLoss,
+    force_coefficient,
+    measure_scalars,
+    scalar_facts,
+    scalar_metrics,
+    true_coefficient,
+)
 from noether.physics.settings import ForceCoefficientConfig, ParameterConfig
 from noether.runs.metrics import Metric
 
@@ -285,11 +294,61 @@ class FieldsTask(Task):
 
     def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what `metrics` says of physical predictions."""
-        return named(errors(self, physical, batch)) | named(numbers(self, physical, batch))
+        measured: Measured = {}
+        for name, field in self.fields.items():
+            both = in_units(field, physical[name], by_channel(batch[name], batched=True))
+            measured[name] = field_errors(*both, mask_of(batch, field.points))
+        return named(measured | self.case_values(physical, batch))
+
+    def case_values(self, physical: Predictions, batch: Batch) -> Measured:
+        """Returns prediction and truth of each output of the case and of each scalar."""
+        truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
+        measured: Measured = {}
+        for name in self.case_fields:
+            own = with_channel(batch[name])
+            for channel, label in enumerate(self.case_labels(name)):
+                measured[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
+        for name, scalar in self.scalars.items():
+            if any(key not in batch for key in scalar.needed_keys()):
+                continue  # `lacks` says which
+            integral, predicted = (force_coefficient(of, batch, scalar) for of in (truth, physical))
+            measured[name] = {
+                "prediction": predicted,
+                "truth": true_coefficient(batch, scalar) if scalar.truth else integral,
+                "integral_of_truth": integral,
+                "reference_area": batch[scalar.reference_area].reshape(-1),
+            }
+        return measured
 
     def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what a final evaluation adds to `metrics`: pooled and weighted errors, components and parts."""
-        return named(details(self, physical, batch))
+        """Returns what a final evaluation adds to `metrics` of each field.
+
+        squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
+        COMPONENT/… of vector fields, relative_l2 NaN where it is noise beside the others;
+        on PART/squared_… of each named part of a set.
+        """
+        measured: Measured = {}
+        for name, field in self.fields.items():
+            mask = mask_of(batch, field.points)
+            predicted, truth = in_units(field, physical[name], by_channel(batch[name], batched=True))
+            found = squared_sums(predicted, truth, mask)
+            if (sizes := self.size_key(name, batch)) is not None:
+                found |= weighted_errors(predicted, truth, batch[sizes], mask)
+            for channel in range(truth.shape[2] if truth.shape[2] > 1 else 0):
+                one, label = slice(channel, channel + 1), component_name(channel, truth.shape[2], field.component_names)
+                of_one = field_errors(predicted[..., one], truth[..., one], mask)
+                own, whole = (values.double().flatten(1).norm(dim=1) for values in (truth[..., one], truth))
+                of_one["relative_l2"] = of_one["relative_l2"].masked_fill(own <= NOISE * whole, torch.nan)
+                found |= {f"{label}/{key}": value for key, value in of_one.items()}
+            prefix = field.points.removesuffix("_points")
+            if (key := f"{prefix}_part") in batch:
+                parts = batch[key] if mask is None else batch[key].masked_fill(~mask, -1)
+                for number, part in enumerate(self.parts.get(prefix, ())):
+                    own = truth.masked_fill((parts != number).unsqueeze(-1), 0)
+                    sums = squared_sums(predicted, own, parts == number)
+                    found |= {f"on {part}/{measure}": value for measure, value in sums.items()}
+            measured[name] = found
+        return named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""

@@ -17,7 +17,7 @@ from noether.physics.predict.predict import open_shape
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Axes
 from noether.physics.predict.shape_request import interval_level
-from noether.physics.predict.trained import TrainedModel, lacking_words, load_trained, output_text, outside_training
+from noether.physics.predict.trained import TrainedModel, load_trained
 from noether.physics.uncertainty.ensemble import Ensemble, calibrated, predict_together
 from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
 from noether.runs.records import read_metrics, read_record
@@ -66,22 +66,13 @@ class LoadedRun:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the test split, as result.json has them."""
-        return dict(self.tested["metrics"])
-
-    @property
-    def tested(self) -> dict[str, Any]:
-        """What result.json says of the test split: metrics, baselines, pace. RequestError: it was not evaluated."""
-        if not self._folder.result.is_file():
-            raise RequestError("run-not-evaluated", f"{self._folder.path} has not been evaluated",
-                               seen=f"no {self._folder.result}", expected="a run that has ended",
-                               fix=f"noether evaluate {self._folder.path}")  # fmt: skip
+        """The metrics of the test split, as result.json has them. RequestError: it was not evaluated."""
         result = read_record(self._folder.result)
         if "metrics" not in result:
-            raise RequestError("result-unreadable", f"{self._folder.result} is damaged", seen="no metrics",
-                               expected="what an evaluation wrote",
+            raise RequestError("run-not-evaluated", f"{self._folder.path} has not been evaluated",
+                               seen=f"no metrics in {self._folder.result}", expected="what an evaluation writes",
                                fix=f"noether evaluate {self._folder.path}")  # fmt: skip
-        return result
+        return dict(result["metrics"])
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -135,9 +126,9 @@ class LoadedRun:
             self._ensemble, opened.shape, opened.others, parameters, chunk_size, calibration=calibration
         )
         answer: dict[str, Any] = {**opened.files.back(found.fields), "points": opened.given.points}
-        answer["scalars"] = {name: output_text(self.trained.task, name, value) for name, value in found.scalars.items()}
-        lacks = lacking_words(self.trained.task, opened.shape, found.fields, parameters)
-        answer["outside"] = [*outside_training(self.trained, parameters), *opened.warnings, *lacks]
+        answer["scalars"] = {name: self.trained.output_text(name, value) for name, value in found.scalars.items()}
+        lacks = self.trained.lacking_words(opened.shape, found.fields, parameters)
+        answer["outside"] = [*self.trained.outside_training(parameters), *opened.warnings, *lacks]
         if calibration is not None:
             for name in (name for name in self.trained.task.fields if name in found.fields):
                 answer |= found.arrays(name, answer[name], opened.files)

@@ -17,7 +17,6 @@ from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.fields.field_errors import field_errors
-from noether.physics.fields.fields import FieldsTask
 from noether.physics.fields.scalars import reference_facts
 from noether.physics.predict.shape_input import (
     FileAxes,
@@ -29,15 +28,7 @@ from noether.physics.predict.shape_input import (
     read_shape,
 )
 from noether.physics.predict.shape_request import PredictRequest
-from noether.physics.predict.trained import (
-    TrainedModel,
-    case_numbers,
-    lacking_words,
-    load_trained,
-    output_text,
-    outside_training,
-    reference_areas,
-)
+from noether.physics.predict.trained import TrainedModel, load_trained
 from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.physics.uncertainty import ensemble
 from noether.runs.report.elements import axes_words
@@ -52,7 +43,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
         trained, asked, level = members[0], request.shape, request.level
         others = {} if request.volume is None else {"volume_points": request.volume}
         opened = open_shape(trained, asked.mesh, others, axes=asked.axes, scale=asked.scale, say=console.say)
-        for words in (*opened.warnings, *outside_training(trained, asked.parameters)):
+        for words in (*opened.warnings, *trained.outside_training(asked.parameters)):
             console.warn(words)
         truth = _truth(request, opened.given, trained, console)
         calibration = None
@@ -70,11 +61,11 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
             if unlike := ensemble.likeness_words(found, calibration[0]):
                 console.warn(unlike)
         for name, value in found.scalars.items() if calibration is None else ():
-            console.say(f"{name.replace('_', ' ')}: {output_text(trained.task, name, value)}")
+            console.say(f"{name.replace('_', ' ')}: {trained.output_text(name, value)}")
         made = [name for name in trained.task.scalars if name in found.scalars]
-        for line in _made_with(trained.task, made, opened.shape, asked.parameters):
+        for line in _made_with(trained, made, opened.shape, asked.parameters):
             console.say(f"  {line}")
-        for words in lacking_words(trained.task, opened.shape, found.fields, asked.parameters):
+        for words in trained.lacking_words(opened.shape, found.fields, asked.parameters):
             console.warn(words)
         predicted = len(opened.shape.points) + sum(map(len, opened.others.values()))
         console.say(f"{predicted:,} points in {seconds:.2f} s, {asked.chunk_size:,} at a time, on {group.device}")
@@ -242,13 +233,13 @@ def _write(
     return lines
 
 
-def _made_with(task: FieldsTask, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
+def _made_with(trained: TrainedModel, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
     """What the force coefficients of these names are made with, a line for those that are made with the same."""
-    numbers, rules = case_numbers(task, shape, given), reference_areas(task, shape, given)
+    numbers, rules = trained.case_numbers(shape, given), trained.reference_areas(shape, given)
     alike: dict[str, list[str]] = {}
     for name in names:
-        key = task.scalars[name].reference_area
+        key = trained.task.scalars[name].reference_area
         rule = f"{rules[key]} of the mesh" if key in rules else "that of every training case"
         area = f"{key.replace('_', ' ')} {numbers[key]:.4g} m² ({'given' if key in given else rule})"
-        alike.setdefault(reference_words(reference_facts(task.scalars[name], area)), []).append(name)
+        alike.setdefault(reference_words(reference_facts(trained.task.scalars[name], area)), []).append(name)
     return [f"{', '.join(names).replace('_', ' ')}: {words}" for words, names in alike.items()]

@@ -22,18 +22,7 @@ from noether.physics.cases.surface_mesh import triangles
 from noether.physics.predict.predict import open_shape
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
 from noether.physics.predict.shape_request import SensitivityRequest
-from noether.physics.predict.trained import (
-    Parameters,
-    TrainedModel,
-    case_numbers,
-    integrate,
-    lacking,
-    load_trained,
-    outside_training,
-    parameter_tensors,
-    shape_tensors,
-    whole_sample,
-)
+from noether.physics.predict.trained import Parameters, TrainedModel, load_trained
 from noether.physics.predict.vtk_output import write_on_shape
 from noether.runs.metrics import Metric
 
@@ -72,17 +61,17 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
     RequestError: there is no such output, or what the model reads is missing.
     """
     task, own = trained.task, trained.shape_set.removesuffix("points")
-    shown, numbers = shown_by(shape, trained.points_learned), case_numbers(task, shape, parameters)
+    shown, numbers = shown_by(shape, trained.points_learned), trained.case_numbers(shape, parameters)
     of, name, over = _output(trained, of, numbers, has_faces=shape.faces is not None)
     points = torch.from_numpy(np.asarray(shape.points, np.float64)).requires_grad_()
-    given = {key: value.requires_grad_() for key, value in parameter_tensors(trained, parameters).items()}
+    given = {key: value.requires_grad_() for key, value in trained.parameter_tensors(parameters).items()}
     surface = {"points": points}
-    context, queries = (shape_tensors(trained, one) for one in (as_trained(shape, shown), shape))
+    context, queries = (trained.shape_tensors(one) for one in (as_trained(shape, shown), shape))
     context[trained.shape_set], queries[trained.shape_set] = shown.of(points), points
     if shape.faces is not None:
         surface["areas"], surface["normals"] = moved_areas_and_normals(points, shape)
         context[f"{own}normals"], queries[f"{own}normals"] = surface["normals"][shown.rows], surface["normals"]
-    sample = whole_sample(trained, context, queries, {}, given)
+    sample = trained.whole_sample(context, queries, {}, given)
     batch = to_device({key: value[None] for key, value in sample.items()}, trained.device, trained.precision.weights)
     trained.model.requires_grad_(False)
     in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
@@ -92,7 +81,7 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
         if over:
             value = _over_points(over, physical[name], surface.get("areas"))
         elif name in task.scalars:
-            value = integrate(task, name, {**physical, **surface}, {**numbers, **given})[0]
+            value = trained.integrate(name, {**physical, **surface}, {**numbers, **given})[0]
         else:
             value = physical[name][task.case_labels(name).index(of)]
         inputs = {"": points, **given}
@@ -167,7 +156,7 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
     """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
-    absent = lacking(task, fields, numbers) if has_faces else {}
+    absent = trained.lacking(fields, numbers) if has_faces else {}
     known = {name: (name, "") for name, keys in absent.items() if not keys}
     known |= {label: (name, "") for name in task.case_fields for label in task.case_labels(name)}
     known |= {f"{over} {name}": (name, over) for name in fields for over in OVER_POINTS}
@@ -201,7 +190,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
     with joined_group(context) as group:
         trained = load_trained(request.chosen, group.device)
         opened = open_shape(trained, asked.mesh, {}, axes=asked.axes, scale=asked.scale, say=console.say)
-        for words in (*opened.warnings, *outside_training(trained, asked.parameters)):
+        for words in (*opened.warnings, *trained.outside_training(asked.parameters)):
             console.warn(words)
         found = sensitivity(trained, opened.shape, request.of, asked.parameters, asked.chunk_size)
     gradient = opened.files.back({"": found.points})[""]

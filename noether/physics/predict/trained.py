@@ -1,6 +1,6 @@
 """A trained model and the task that scales its fields, from a checkpoint: fields and coefficients of a new shape."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,11 @@ from noether.core.evaluate import predict_batch
 from noether.core.models.build import build_model
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import place_model, point_draw
-from noether.core.tasks.base import Predictions, build_task
+from noether.core.tasks.base import Predictions, build_task, check_predictions
 from noether.physics.cases.mesh_source import ShapePart
 from noether.physics.fields.field_statistics import Span
 from noether.physics.fields.fields import FieldsTask
-from noether.physics.fields.forces import force_coefficient
+from noether.physics.fields.scalars import force_coefficient
 from noether.physics.models.points import PointModel
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
 from noether.runs.metrics import Metric
@@ -82,6 +82,245 @@ class TrainedModel:
         """The sets of points that are asked, by what their keys begin with: surface, volume, …"""
         return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
+    def shape_batch(self, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
+        """Returns a batch of one in physical units: the shape as in training, and every point as a query.
+
+        The geometry, and the anchors of models whose points attend to points, come from as many points as a training
+        sample has; the queries are all the shape's points, and those of the other sets that are given.
+
+        shape: of one's own; its file's arrays serve as inputs at its points.
+        others, parameters: further sets of points, and the parameters of the case.
+        RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
+        """
+        thinned = as_trained(shape, shown_by(shape, self.points_learned))
+        context, queries = (self.shape_tensors(own) for own in (thinned, shape))
+        sample = self.whole_sample(context, queries, others, self.parameter_tensors(parameters))
+        return {key: value[None].to(self.device, torch.float32) for key, value in sample.items()}
+
+    def shape_draws(self, shape: Shape, others: PointSets, parameters: Parameters, count: int) -> Iterator[Sample]:
+        """Yields a shape as so many updates of training would show it, by points of its own; arguments as above."""
+        draw, given, learned = self.draw(), self.parameter_tensors(parameters), self.points_learned
+        every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
+        shown, size = self.shape_tensors(every), min(learned, len(every.points))
+        order = torch.from_numpy(fixed_rows(len(every.points), len(every.points)))
+        for number in range(count):
+            rows = order[torch.arange(number * size, (number + 1) * size) % len(order)]
+            context = {key: value[rows] for key, value in shown.items()}
+            others_shown = self._other_sets(context[self.shape_set], others)
+            yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
+
+    def whole_sample(self, context: Sample, queries: Sample, given: PointSets, parameters: Sample) -> Sample:
+        """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
+
+        context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
+        given: further sets of points, (N, 3) each.
+        parameters: of the case.
+        """
+        points = context[self.shape_set]
+        context |= self._other_sets(points, given)
+        shown = self.draw().for_evaluation(context)
+        batch = {key: value for key, value in shown.items() if key not in context}
+        if hasattr(self.model, "attend"):  # sets that training draws no points of attend to all of theirs
+            batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
+        batch |= queries
+        for name, own in given.items():
+            batch |= _set_tensors(name, torch.from_numpy(own), points)
+        return batch | parameters
+
+    @torch.no_grad()
+    def predict_shape(self, batch: Batch, chunk_size: int) -> dict[str, np.ndarray]:
+        """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+
+        Outputs of the case are arrays () or (C,).
+
+        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+        """
+        in_chunks = chunk_size if hasattr(self.model, "forward_in_chunks") else None
+        fields = self.task.fields.items()
+        asked = {name: batch[field.points].shape[:2] for name, field in fields if field.points in batch}
+        asked |= dict.fromkeys(self.task.case_fields, torch.Size([1]))
+        moved = to_device(batch, self.device, self.precision.weights)
+        try:
+            scaled = self.predict(moved, in_chunks)
+        except ValueError as error:
+            if not isinstance(self.model, PointModel):
+                raise  # someone's own code, whose traceback they need
+            raise RequestError(
+                "shape-lacks-inputs",
+                "the shape lacks what the model reads",
+                seen=str(error),
+                expected="a mesh with faces, on which points and normals can be sampled",
+            ) from error
+        components = self.task.components
+        check_predictions(scaled, {name: (*size, components[name]) for name, size in asked.items()}, "task.fields")
+        physical = self.task.to_physical({name: scaled[name] for name in asked})
+        arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
+        return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
+
+    def outside_training(self, parameters: Parameters) -> list[str]:
+        """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
+        words = []
+        for name, tensor in self.parameter_tensors(parameters).items():
+            seen, unit = self.task.seen.parameters[name], self.task.parameters[name].unit
+            values = np.atleast_1d(tensor.numpy())
+            if not ((values < seen["low"]) | (values > seen["high"])).any():
+                continue
+            words.append(
+                f"{name}={_numbers(values)} lies outside what the model was trained on, {_span(seen)} {unit}".rstrip()
+                + ": the prediction extrapolates"
+            )
+        return words
+
+    def parameter_tensors(self, given: Parameters) -> Sample:
+        """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
+
+        RequestError: one that the model reads is missing, or it does not read one.
+        """
+        known = self.task.parameters
+        taken = {**known, **self.task.numbers}
+        if unknown := [name for name in given if name not in taken]:
+            near = nearest(unknown[0], taken)
+            raise RequestError(
+                "parameter-not-read",
+                f"the model reads no parameter {unknown[0]}",
+                seen=f"--set {unknown[0]}={given[unknown[0]]}",
+                expected=f"one of {', '.join(taken)}" if taken else "no parameters",
+                fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
+            )
+        if missing := [name for name in known if name not in given]:
+            spans = {name: self.task.seen.parameters[name] for name in missing}
+            middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
+            raise RequestError(
+                "parameter-missing",
+                f"the model reads {', '.join(missing)}, and they were not given",
+                seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
+                expected=", ".join(
+                    f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()
+                ),
+                fix="--set " + ",".join(f"{name}={_numbers(value)}" for name, value in middle.items()),
+            )
+        tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
+        for name, value in tensors.items():
+            if value.numel() != (count := self.task.components.get(name, 1)):
+                raise RequestError("input-components", f"{name} has another number of components",
+                                   seen=f"{value.numel()}", expected=f"{count}")  # fmt: skip
+        return {name: value for name, value in tensors.items() if name in known}
+
+    def shape_tensors(self, shape: Shape) -> Sample:
+        """Points, normals and further inputs, these from the arrays of the file. RequestError: one is not there."""
+        own = self.shape_set.removesuffix("points")
+        found = {self.shape_set: shape.points}
+        if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+            found[f"{own}normals"] = shape.normals
+        for points, keys in self.task.layout().features.items():
+            for key, width in keys.items():
+                if key.partition("_")[2] in KNOWN:
+                    continue  # normals and distances are worked out
+                name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
+                if points != self.shape_set or name is None:
+                    raise RequestError(
+                        "input-missing",
+                        f"the model reads {key} at {points}",
+                        seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
+                        expected=f"an array {key} with {width} components at each point of the mesh",
+                        fix=f"write {key} into the mesh file" if points == self.shape_set else "predict from Python",
+                    )
+                found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
+        return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
+
+    def _other_sets(self, points: Tensor, given: PointSets) -> Sample:
+        """What the model attends to beside the points that show the shape: enough points of the other sets."""
+        found: Sample = {}
+        for name in self.task.layout().sets if hasattr(self.model, "attend") else ():
+            own = given.get(name)
+            if name != self.shape_set:
+                enough = own is not None and len(own) >= VOLUME_ANCHORS
+                anchors = torch.from_numpy(own) if own is not None and enough else self._points_about(name, points)
+                found |= _set_tensors(name, anchors, points)
+        return found
+
+    def _points_about(self, name: str, surface: Tensor) -> Tensor:
+        """Points that models attend to where none were given: half in the box of training, half near the shape."""
+        seen = self.task.seen.points[name]
+        count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
+        box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
+        near = surface[rng.integers(len(surface), size=count - count // 2)]
+        # 0.2 m about a car of some 4 m
+        size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
+        away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
+        return torch.cat([torch.from_numpy(box), near + away])
+
+    def scalar_values(self, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Parameters) -> dict[str, float]:
+        """The outputs of the case by their labels, and for meshes the force coefficients of the predicted fields."""
+        found: dict[str, float] = {}
+        for name in self.task.case_fields:
+            values = np.atleast_1d(fields[name]).tolist()
+            found |= dict(zip(self.task.case_labels(name), values, strict=True))
+        if shape.faces is None:
+            return found
+        surface = {"points": shape.points, "normals": shape.normals, "areas": shape.areas}
+        tensors = {name: torch.from_numpy(value) for name, value in {**fields, **surface}.items()}
+        numbers = self.case_numbers(shape, parameters)
+        return found | {
+            name: float(self.integrate(name, tensors, numbers))
+            for name, absent in self.lacking(fields, numbers).items()
+            if not absent
+        }
+
+    def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
+
+        Those that are given; else of a mesh a reference area by the rule of the data set; else what every case of the
+        training split had.
+        """
+        found = {key: span["low"][0] for key, span in self.task.seen.numbers.items() if span["low"] == span["high"]}
+        for key, rule in self.reference_areas(shape, given).items():
+            wind = self.task.space.get("wind", (0.0, 0.0, 1.0))
+            up = np.asarray(self.task.space.get("up", (0.0, 1.0, 0.0)))
+            found[key] = shape.frontal_area(shape.lengthwise(up) if rule == FRONTAL_WITHOUT_YAW else tuple(wind))
+        return {**found, **given}
+
+    def reference_areas(self, shape: Shape, given: Collection[str]) -> dict[str, str]:
+        """Returns the reference areas that follow from a shape, by the data set's rule: none of points alone."""
+        rules = {} if shape.faces is None else self.task.reference_areas
+        return {key: rule for key, rule in rules.items() if key in self.task.numbers and key not in given}
+
+    def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
+        """Says which scalars of a mesh are not integrated, and what would be needed."""
+        if shape.faces is None:
+            return []
+        absent = self.lacking(fields, self.case_numbers(shape, given))
+        return [
+            f"{name.replace('_', ' ')} is not integrated, for which {', '.join(keys)} must be known"
+            + (f": --set {keys[0]}=NUMBER" if keys[0] in self.task.numbers else "")
+            for name, keys in absent.items()
+            if keys
+        ]
+
+    def output_text(self, label: str, value: float) -> str:
+        """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+        units = {name: field.unit for name, field in self.task.fields.items()}
+        for name, field in self.task.case_fields.items():
+            units |= dict.fromkeys(self.task.case_labels(name), field.unit)
+        return Metric(label, units.get(label, "")).text(value)
+
+    def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
+        """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
+        have = {*fields, *numbers}
+        needed = {name: (*own.fields, *own.numbers) for name, own in self.task.scalars.items()}
+        return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
+
+    def integrate(self, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
+        """Returns a force coefficient (1,) of the fields on a surface.
+
+        surface: fields, points, normals and areas (N,) or (N, C), of float64; numbers: of the case.
+        """
+        scalar = self.task.scalars[name]
+        batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
+        keys = {"points": scalar.points, "normals": scalar.normals, "areas": scalar.areas}
+        batch |= {key: surface[name][None] for name, key in keys.items()}
+        return force_coefficient({name: surface[name][None] for name in scalar.fields}, batch, scalar)
+
 
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     """Builds a run's model and loads a checkpoint's weights and scaling.
@@ -109,194 +348,12 @@ def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     return TrainedModel(config, model.eval(), task, device, precision)
 
 
-def shape_batch(trained: TrainedModel, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
-    """Returns a batch of one in physical units: the shape as in training, and every point as a query.
-
-    The geometry, and the anchors of models whose points attend to points, come from as many points as a training
-    sample has; the queries are all the shape's points, and those of the other sets that are given.
-
-    trained, shape: the model, and a shape of one's own; its file's arrays serve as inputs at its points.
-    others, parameters: further sets of points, and the parameters of the case.
-    RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
-    """
-    thinned = as_trained(shape, shown_by(shape, trained.points_learned))
-    context, queries = (shape_tensors(trained, own) for own in (thinned, shape))
-    sample = whole_sample(trained, context, queries, others, parameter_tensors(trained, parameters))
-    return {key: value[None].to(trained.device, torch.float32) for key, value in sample.items()}
-
-
-def shape_draws(
-    trained: TrainedModel, shape: Shape, others: PointSets, parameters: Parameters, count: int
-) -> Iterator[Sample]:
-    """Yields a shape as so many updates of training would show it, each by points of its own; arguments as above."""
-    draw, given, learned = trained.draw(), parameter_tensors(trained, parameters), trained.points_learned
-    every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
-    shown, size = shape_tensors(trained, every), min(learned, len(every.points))
-    order = torch.from_numpy(fixed_rows(len(every.points), len(every.points)))
-    for number in range(count):
-        rows = order[torch.arange(number * size, (number + 1) * size) % len(order)]
-        context = {key: value[rows] for key, value in shown.items()}
-        others_shown = _other_sets(trained, context[trained.shape_set], others)
-        yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
-
-
-def whole_sample(
-    trained: TrainedModel, context: Sample, queries: Sample, given: PointSets, parameters: Sample
-) -> Sample:
-    """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
-
-    trained: the model.
-    context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
-    given: further sets of points, (N, 3) each.
-    parameters: of the case.
-    """
-    points = context[trained.shape_set]
-    context |= _other_sets(trained, points, given)
-    shown = trained.draw().for_evaluation(context)
-    batch = {key: value for key, value in shown.items() if key not in context}
-    if hasattr(trained.model, "attend"):  # sets that training draws no points of attend to all of theirs
-        batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
-    batch |= queries
-    for name, own in given.items():
-        batch |= _set_tensors(name, torch.from_numpy(own), points)
-    return batch | parameters
-
-
-@torch.no_grad()
-def predict_shape(trained: TrainedModel, batch: Batch, chunk_size: int) -> dict[str, np.ndarray]:
-    """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
-
-    Outputs of the case are arrays () or (C,).
-
-    RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
-    """
-    in_chunks = chunk_size if hasattr(trained.model, "forward_in_chunks") else None
-    asked = [name for name, field in trained.task.fields.items() if field.points in batch]
-    asked += list(trained.task.case_fields)
-    moved = to_device(batch, trained.device, trained.precision.weights)
-    try:
-        scaled = trained.predict(moved, in_chunks)
-    except ValueError as error:
-        if not isinstance(trained.model, PointModel):
-            raise  # someone's own code, whose traceback they need
-        raise RequestError(
-            "shape-lacks-inputs",
-            "the shape lacks what the model reads",
-            seen=str(error),
-            expected="a mesh with faces, on which points and normals can be sampled",
-        ) from error
-    if absent := [name for name in asked if name not in scaled]:
-        raise RequestError("field-not-predicted", f"the model predicts no {', '.join(absent)}",
-                           seen=", ".join(scaled) or "nothing",
-                           expected=f"every output of the task: {', '.join(asked)}",
-                           fix="fix the forward of model.kind, or task.fields")  # fmt: skip
-    physical = trained.task.to_physical({name: scaled[name] for name in asked})
-    arrays = {name: value[0].double().cpu().numpy() for name, value in physical.items()}
-    return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
-
-
-def outside_training(trained: TrainedModel, parameters: Parameters) -> list[str]:
-    """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
-    words = []
-    for name, tensor in parameter_tensors(trained, parameters).items():
-        seen, unit = trained.task.seen.parameters[name], trained.task.parameters[name].unit
-        values = np.atleast_1d(tensor.numpy())
-        if not ((values < seen["low"]) | (values > seen["high"])).any():
-            continue
-        given = " ".join(f"{number:.4g}" for number in values)
-        words.append(
-            f"{name}={given} lies outside what the model was trained on, {_span(seen)} {unit}".rstrip()
-            + ": the prediction extrapolates"
-        )
-    return words
-
-
-def parameter_tensors(trained: TrainedModel, given: Parameters) -> Sample:
-    """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
-
-    RequestError: one that the model reads is missing, or it does not read one.
-    """
-    known = trained.task.parameters
-    taken = {**known, **trained.task.numbers}
-    if unknown := [name for name in given if name not in taken]:
-        near = nearest(unknown[0], taken)
-        raise RequestError(
-            "parameter-not-read",
-            f"the model reads no parameter {unknown[0]}",
-            seen=f"--set {unknown[0]}={given[unknown[0]]}",
-            expected=f"one of {', '.join(taken)}" if taken else "no parameters",
-            fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
-        )
-    if missing := [name for name in known if name not in given]:
-        spans = {name: trained.task.seen.parameters[name] for name in missing}
-        middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
-        raise RequestError(
-            "parameter-missing",
-            f"the model reads {', '.join(missing)}, and they were not given",
-            seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
-            expected=", ".join(
-                f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()
-            ),
-            fix="--set " + ",".join(f"{name}={' '.join(f'{v:.4g}' for v in value)}" for name, value in middle.items()),
-        )
-    tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
-    for name, value in tensors.items():
-        if value.numel() != trained.task.components.get(name, 1):
-            raise RequestError("input-components", f"{name} has another number of components", seen=f"{value.numel()}",
-                               expected=f"{trained.task.components.get(name, 1)}")  # fmt: skip
-    return {name: value for name, value in tensors.items() if name in known}
+def _numbers(values: Iterable[float]) -> str:
+    return " ".join(f"{value:.4g}" for value in values)
 
 
 def _span(span: Span) -> str:
-    low, high = (" ".join(f"{value:.4g}" for value in span[side]) for side in ("low", "high"))
-    return f"{low} to {high}"
-
-
-def shape_tensors(trained: TrainedModel, shape: Shape) -> Sample:
-    """Points, normals and further inputs, these from the arrays of the shape's file. RequestError: one is not there."""
-    own = trained.shape_set.removesuffix("points")
-    found = {trained.shape_set: shape.points}
-    if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
-        found[f"{own}normals"] = shape.normals
-    for points, keys in trained.task.layout().features.items():
-        for key, width in keys.items():
-            if key.partition("_")[2] in KNOWN:
-                continue  # normals and distances are worked out
-            name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
-            if points != trained.shape_set or name is None:
-                raise RequestError(
-                    "input-missing",
-                    f"the model reads {key} at {points}",
-                    seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
-                    expected=f"an array {key} with {width} components at each point of the mesh",
-                    fix=f"write {key} into the mesh file" if points == trained.shape_set else "predict from Python",
-                )
-            found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
-    return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
-
-
-def _other_sets(trained: TrainedModel, points: Tensor, given: PointSets) -> Sample:
-    """What the model attends to beside the points that show the shape: enough points of the other sets."""
-    found: Sample = {}
-    for name in trained.task.layout().sets if hasattr(trained.model, "attend") else ():
-        own = given.get(name)
-        if name != trained.shape_set:
-            enough = own is not None and len(own) >= VOLUME_ANCHORS
-            anchors = torch.from_numpy(own) if own is not None and enough else _points_about(trained, name, points)
-            found |= _set_tensors(name, anchors, points)
-    return found
-
-
-def _points_about(trained: TrainedModel, name: str, surface: Tensor) -> Tensor:
-    """Points that models attend to where none were given: half in the box of training, half near the shape."""
-    seen = trained.task.seen.points[name]
-    count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
-    box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
-    near = surface[rng.integers(len(surface), size=count - count // 2)]
-    # 0.2 m about a car of some 4 m
-    size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
-    away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
-    return torch.cat([torch.from_numpy(box), near + away])
+    return f"{_numbers(span['low'])} to {_numbers(span['high'])}"
 
 
 def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
@@ -306,81 +363,3 @@ def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
     distance = torch.linalg.vector_norm(away, dim=-1)
     direction = away / distance.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(-1)
     return {name: points, f"{prefix}_sdf": distance, f"{prefix}_normals": direction}
-
-
-def scalar_values(
-    trained: TrainedModel, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Parameters
-) -> dict[str, float]:
-    """The outputs of the case by their labels, and for meshes the force coefficients of the predicted fields."""
-    task = trained.task
-    found: dict[str, float] = {}
-    for name in task.case_fields:
-        found |= {label: float(v) for label, v in zip(task.case_labels(name), np.atleast_1d(fields[name]), strict=True)}
-    if shape.faces is None:
-        return found
-    surface = {"points": shape.points, "normals": shape.normals, "areas": shape.areas}
-    tensors = {name: torch.from_numpy(value) for name, value in {**fields, **surface}.items()}
-    numbers = case_numbers(task, shape, parameters)
-    return found | {
-        name: float(integrate(task, name, tensors, numbers))
-        for name, absent in lacking(task, fields, numbers).items()
-        if not absent
-    }
-
-
-def output_text(task: FieldsTask, label: str, value: float) -> str:
-    """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
-    units = {name: field.unit for name, field in task.fields.items()}
-    units |= {own: field.unit for name, field in task.case_fields.items() for own in task.case_labels(name)}
-    return Metric(label, units.get(label, "")).text(value)
-
-
-def case_numbers(task: FieldsTask, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
-
-    Those that are given; else of a mesh a reference area by the rule of the data set; else what every case of the
-    training split had.
-    """
-    found = {key: span["low"][0] for key, span in task.seen.numbers.items() if span["low"] == span["high"]}
-    for key, rule in reference_areas(task, shape, given).items():
-        wind, up = task.space.get("wind", (0.0, 0.0, 1.0)), np.asarray(task.space.get("up", (0.0, 1.0, 0.0)))
-        found[key] = shape.frontal_area(shape.lengthwise(up) if rule == FRONTAL_WITHOUT_YAW else tuple(wind))
-    return {**found, **given}
-
-
-def reference_areas(task: FieldsTask, shape: Shape, given: Collection[str]) -> dict[str, str]:
-    """Returns the reference areas that follow from a shape, by the data set's rule for each: none of points alone."""
-    rules = {} if shape.faces is None else task.reference_areas
-    return {key: rule for key, rule in rules.items() if key in task.numbers and key not in given}
-
-
-def lacking(task: FieldsTask, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
-    """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
-    have = {*fields, *numbers}
-    needed = {name: (*own.fields, *own.numbers) for name, own in task.scalars.items()}
-    return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
-
-
-def lacking_words(task: FieldsTask, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-    """Says which scalars of a mesh are not integrated, and what would be needed."""
-    if shape.faces is None:
-        return []
-    absent = lacking(task, fields, case_numbers(task, shape, given))
-    return [
-        f"{name.replace('_', ' ')} is not integrated, for which {', '.join(keys)} must be known"
-        + (f": --set {keys[0]}=NUMBER" if keys[0] in task.numbers else "")
-        for name, keys in absent.items()
-        if keys
-    ]
-
-
-def integrate(task: FieldsTask, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
-    """Returns a force coefficient (1,) of the fields on a surface.
-
-    surface: fields, points, normals and areas (N,) or (N, C), of float64; numbers: of the case.
-    """
-    scalar = task.scalars[name]
-    batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
-    keys = {"points": scalar.points, "normals": scalar.normals, "areas": scalar.areas}
-    batch |= {key: surface[name][None] for name, key in keys.items()}
-    return force_coefficient({name: surface[name][None] for name in scalar.fields}, batch, scalar)

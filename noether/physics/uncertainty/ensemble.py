@@ -25,19 +25,9 @@ from noether.core.data.points import mask_of
 from noether.core.problem import check_held_out, held_out
 from noether.core.tasks.angles import as_arc
 from noether.core.tasks.base import by_channel
-from noether.physics.fields.field_errors import numbers
 from noether.physics.models.points import PointModel
 from noether.physics.predict.shape_input import FileAxes, Shape
-from noether.physics.predict.trained import (
-    Parameters,
-    PointSets,
-    TrainedModel,
-    output_text,
-    predict_shape,
-    scalar_values,
-    shape_batch,
-    shape_draws,
-)
+from noether.physics.predict.trained import Parameters, PointSets, TrainedModel
 from noether.physics.uncertainty.members import differing, read_calibration, record_path
 from noether.runs.records import CALIBRATION_VERSION, write_record
 
@@ -244,7 +234,7 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
         for name, (own, true) in pairs.items():
             if (real := mask_of(batch, task.fields[name].points)) is not None:
                 pairs[name] = own[real[0]], true[real[0]]
-        for label, both in numbers(task, physical, batch).items():
+        for label, both in task.case_values(physical, batch).items():
             pairs[label] = both["prediction"].reshape(1, 1), both["truth"].reshape(1, 1)
         found, truth = ({name: pair[part].double().cpu().numpy() for name, pair in pairs.items()} for part in range(2))
         yield found, truth
@@ -286,12 +276,12 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
     """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
 
-    shape, others, parameters: as of `shape_batch`.
+    shape, others, parameters: as of `TrainedModel.shape_batch`.
     """
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
-        distances(fitted, latent(member, shape_draws(member, shape, others, parameters, DRAWS))[None])[0]
+        distances(fitted, latent(member, member.shape_draws(shape, others, parameters, DRAWS))[None])[0]
         for fitted, member in zip(known["members"], ensemble.members, strict=True)
     ]
     return float(np.mean(found))
@@ -339,13 +329,12 @@ def predict_together(
     """Predicts a shape with each member.
 
     members: the models.
-    shape, others, parameters, chunk_size: as of `shape_batch` and `predict_shape`.
+    shape, others, parameters, chunk_size: as of `TrainedModel.shape_batch` and `predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
     RequestError: as of these, or too few cases were held out for such a level.
     """
-    batches = [shape_batch(member, shape, others, parameters) for member in members]
-    every = [predict_shape(member, batch, chunk_size) for member, batch in zip(members, batches, strict=True)]
-    labels = [scalar_values(member, shape, own, parameters) for member, own in zip(members, every, strict=True)]
+    every = [member.predict_shape(member.shape_batch(shape, others, parameters), chunk_size) for member in members]
+    labels = [member.scalar_values(shape, own, parameters) for member, own in zip(members, every, strict=True)]
     fields = {name: mean_and_spread([own[name] for own in every]) for name in every[0]}
     scalars = {label: mean_and_spread([np.array(own[label]) for own in labels]) for label in labels[0]}
     found = Prediction(
@@ -386,7 +375,7 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
     covers = f"covers, {ensemble.record['cases']['test']} test cases"
     table = Table("", "prediction", "spread", f"{level} % interval", covers, box=None, padding=(0, 2, 0, 0))
     for label in dict.fromkeys((*found.half_widths, *found.scalars)):
-        words, mean = partial(output_text, trained.task, label), found.scalars.get(label)
+        words, mean = partial(trained.output_text, label), found.scalars.get(label)
         period = trained.task.fields[label].period if mean is None else None
         interval, share = NONE, NONE  # of what samples lack something for
         if label in found.half_widths:

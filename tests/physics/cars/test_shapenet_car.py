@@ -99,7 +99,7 @@ def test_a_broken_car_is_named(file, harm, seen, source: Path, tmp_path: Path) -
     harm(path)
     with pytest.raises(RequestError) as refused:
         prepare_cars(source, tmp_path / "out")
-    assert refused.value.summary.endswith(f"{path} is broken")
+    assert refused.value.summary.endswith(f"{path} cannot be used")
     assert seen in refused.value.seen
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert len(prepare_cars(source, tmp_path / "out", skip_broken=True).cases) == 5
@@ -111,7 +111,7 @@ def test_missing_files_are_all_named_before_anything_is_read(source: Path, tmp_p
         (car / "surface_pressure.pt").unlink()
     with pytest.raises(RequestError) as refused:
         prepare_cars(source, tmp_path / "out")
-    assert refused.value.code == "shapenet-file-missing"
+    assert refused.value.code == "shapenet-file-unusable"
     assert all(str(car) in refused.value.seen for car in cars)
 
 

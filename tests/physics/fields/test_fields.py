@@ -16,8 +16,7 @@ from noether.core.tasks.base import Evaluated
 from noether.physics.fields.field_errors import field_errors
 from noether.physics.fields.field_statistics import Scaling
 from noether.physics.fields.fields import FieldsTask
-from noether.physics.fields.forces import force_coefficient
-from noether.physics.fields.scalars import measure_scalar, r_squared, spearman
+from noether.physics.fields.scalars import force_coefficient, measure_scalar, r_squared, spearman
 from noether.physics.settings import ParameterConfig
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.report.tables import choose_cases

@@ -140,7 +140,7 @@ def test_a_task_that_measures_no_relative_l2_shows_cases_by_its_loss(task, more,
         (["+task.fields.volume_velocity.components=2"], "task.fields.volume_velocity.components=3"),
         (["+dataset.bad=hole"], "body-00"),
         (["task.domain_low=-2.0", "task.domain_length=4.0", "+dataset.scale=1000.0"], "millimetres"),
-        (["task.domain_low=-1.0", "task.domain_length=2.0"], "task.domain_low=-1.5"),
+        (["task.domain_low=-1.0", "task.domain_length=2.0"], "task.domain_low=null"),
     ],
     ids=["unknown-set", "misspelt-set", "misspelt-field", "misspelt-input", "components", "nan", "mm", "outside"],
 )  # fmt: skip

@@ -2,8 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -128,7 +126,7 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
 
 def test_a_coefficient_that_could_not_be_calibrated_has_a_row_without_an_interval() -> None:
     task = FieldsTask({"surface_pressure": {"points": "surface_points", "unit": "Pa"}})
-    trained = cast(TrainedModel, SimpleNamespace(task=task))
+    trained = TrainedModel(None, None, task, None, None)
     spreads = {"drag": np.array(0.01), "lift": np.array(0.02)}
     found = Prediction({}, {"drag": 0.3, "lift": -0.1}, spreads, {"lift": np.array(0.05)}, None)
     covered = {"lift": {"covered": [0.5] * len(LEVELS)}}

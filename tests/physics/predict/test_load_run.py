@@ -46,11 +46,11 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
 
 def test_what_is_not_there_is_refused(run_folder: Path) -> None:
     (run_folder / "result.json").write_text("{")
-    with refusal("result-unreadable"):
+    with refusal("run-not-evaluated"):
         _ = package.load_run(run_folder).metrics
     (run_folder / "result.json").unlink()
     with refusal("run-not-evaluated"):
-        _ = package.load_run(run_folder).tested
+        _ = package.load_run(run_folder).metrics
     with pytest.raises(RequestError):
         package.load_run(run_folder.parent / "nothing")
 

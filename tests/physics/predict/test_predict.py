@@ -37,7 +37,7 @@ from noether.physics.predict.shape_input import (
     read_shape,
     shown_by,
 )
-from noether.physics.predict.trained import TrainedModel, case_numbers, lacking_words, predict_shape, shape_batch
+from noether.physics.predict.trained import TrainedModel
 from noether.physics.predict.vtk_output import write_fields, write_on_shape
 from tests.refusal import refusal
 
@@ -209,8 +209,9 @@ def test_a_coefficient_is_on_the_reference_area_that_its_samples_have(rules, see
         scalars={"lift": {"direction": [0.0, 1.0, 0.0], "dynamic_pressure": 245.0, "reference_area": "area"}},
     )
     task.space, task.reference_areas, task.seen.numbers = CAR_SPACE, rules, seen
-    assert case_numbers(task, shape, given) == ({} if area is None else {"area": pytest.approx(area, rel=0.02)})
-    words = lacking_words(task, shape, ["surface_pressure"], given)
+    trained = TrainedModel(None, None, task, None, None)
+    assert trained.case_numbers(shape, given) == ({} if area is None else {"area": pytest.approx(area, rel=0.02)})
+    words = trained.lacking_words(shape, ["surface_pressure"], given)
     assert [text.endswith("--set area=NUMBER") for text in words] == ([True] if area is None else [])
 
 
@@ -274,7 +275,7 @@ def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, 
     np.save(tmp_path / "points.npy", POINTS[:count])
     shape = read_shape(tmp_path / "points.npy")
     with pytest.raises(RequestError) as refused:
-        predict_shape(trained, shape_batch(trained, shape, {}, {}), 100)
+        trained.predict_shape(trained.shape_batch(shape, {}, {}), 100)
     assert words in refused.value.seen
 
 

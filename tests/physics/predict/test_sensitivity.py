@@ -23,7 +23,7 @@ from noether.physics.predict.sensitivity import (
     stretches,
 )
 from noether.physics.predict.shape_input import Shape
-from noether.physics.predict.trained import TrainedModel, output_text
+from noether.physics.predict.trained import TrainedModel
 from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[3]
@@ -143,7 +143,7 @@ def test_the_only_output_of_a_case_needs_no_name() -> None:
 
 def test_an_output_is_written_as_metrics_are() -> None:
     values = {"lift_coefficient": 1.234e-5, "drag": 123456.7, "surface_pressure": 0.5}
-    texts = [output_text(model_of("upt", 64).task, label, value) for label, value in values.items()]
+    texts = [model_of("upt", 64).output_text(label, value) for label, value in values.items()]
     assert texts == ["1.234e-5", "123,500 N", "0.5000 Pa"]
 
 
