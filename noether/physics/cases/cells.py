@@ -9,7 +9,7 @@ import numpy as np
 
 from noether.common.numbers import first_of
 from noether.physics.cases.case_map import SetKind
-from noether.physics.cases.mesh_files import to_numpy
+from noether.physics.cases.mesh_files import Unfit, import_pyvista, to_numpy
 
 KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
@@ -18,13 +18,13 @@ CALLED = ("vertices", "lines", "faces", "cells in space")
 UNUSED = "points"
 MOST_NAMED = 8
 GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
-TRIANGLE, POLYGON, QUAD = 5, 7, 9
-"""VTK's numbers of the faces whose corners stand in turn."""
+TRIANGLE, STRIP, POLYGON, QUAD = 5, 6, 7, 9
+"""VTK's numbers of faces whose corners stand in turn, and of strips of them."""
 FLAT = 1e-14
 """A cell's volume, as a part of the cube of its longest side, that rounding leaves of nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """One mesh of a file, without ghost cells, by the name of its block or patch ("" if the file has only one)."""
 
@@ -36,8 +36,11 @@ class Block:
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
         """Return the block of a mesh, whose ghost cells (of pieces, or hidden) are taken out."""
-        left = [str(own).split(maxsplit=1) for own in mesh.field_data[LEFT]] if LEFT in mesh.field_data else []
-        lost = {own[1]: int(own[0]) for own in left if own}
+        mesh = mesh.triangulate() if getattr(mesh, "n_strips", 0) else mesh
+        lost = {}
+        if LEFT in mesh.field_data:
+            lost = {what: int(count) for count, _, what in (own.partition(" ") for own in mesh.field_data[LEFT])}
+            del mesh.field_data[LEFT]
         if GHOST_TYPE not in mesh.cell_data:
             return cls(name, mesh, lost)
         own = mesh.copy()
@@ -108,50 +111,45 @@ def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
     return "in no set: " + " and ".join(said + ([f"{points} points"] if points != "0" else []))
 
 
-def polygons(mesh: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return a mesh of faces, their corners back to back, and where each face begins in these (F + 1,).
+def polygons(mesh: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of a mesh of faces, back to back, and where each face begins in these (F + 1,).
 
-    Of a curved face the nodes of its edges count as corners, in turn. Only strips change the mesh: they become
-    triangles. ValueError: a corner is no point of the mesh.
+    Of a curved face the nodes of its edges count as corners, in turn. Unfit: a corner is no point of the mesh, or the
+    mesh has strips.
     """
-    if hasattr(mesh, "n_strips"):
-        mesh = mesh.triangulate() if mesh.n_strips else mesh
-        cells, kinds = mesh.GetPolys(), np.empty(0, np.uint8)
-    else:
-        cells, kinds = mesh.GetCells(), np.asarray(mesh.celltypes)
+    is_flat = hasattr(mesh, "n_strips")
+    cells, kinds = (mesh.GetPolys(), np.empty(0, np.uint8)) if is_flat else (mesh.GetCells(), mesh.celltypes)
     corners, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
     if corners.size and not 0 <= corners.min() <= corners.max() < mesh.n_points:
-        raise ValueError(f"a face of point {int(corners.max())}, where there are {mesh.n_points} points")
+        raise Unfit(f"a face of point {int(corners.max())}, where there are {mesh.n_points} points")
     sizes, curved = np.diff(offsets), {*np.flatnonzero(np.bincount(kinds))} - {TRIANGLE, POLYGON, QUAD}
+    if STRIP in curved:
+        raise Unfit("triangle strips in a grid of other cells")
+    if not curved:
+        return corners, offsets
+    corners = corners.copy()
     for kind in curved:
         for size in np.unique(sizes[kinds == kind]):
             rows = np.flatnonzero((kinds == kind) & (sizes == size))
-            places = offsets[rows][:, None] + np.arange(size)
-            ring = _ring(mesh.GetCell(int(rows[0])))
-            corners = corners.copy()
+            places, ring = offsets[rows][:, None] + np.arange(size), _ring(int(kind), int(size))
             corners[places[:, : len(ring)]] = corners[places[:, ring]]
             corners[places[:, len(ring) :]] = -1
             sizes[rows] = len(ring)
-    return (mesh, corners[corners >= 0], np.append(0, np.cumsum(sizes))) if curved else (mesh, corners, offsets)
+    return corners[corners >= 0], np.append(0, np.cumsum(sizes))
 
 
-def _ring(face: Any) -> list[int]:
-    """Return the places, among a face's nodes, of those of its edges, in turn."""
-    places = {face.GetPointId(place): place for place in range(face.GetNumberOfPoints())}
-    ring: list[int] = []
-    end = -1
-    for index in range(face.GetNumberOfEdges()):
-        edge = face.GetEdge(index)  # VTK has the ends of an edge before its other nodes.
-        first, last, *middle = [places[edge.GetPointId(place)] for place in range(edge.GetNumberOfPoints())]
-        if last == end or (index == 0 and first in _ends(face.GetEdge(1), places)):
-            first, last, middle = last, first, middle[::-1]
-        ring += [first, *middle]
-        end = last
+def _ring(kind: int, size: int) -> list[int]:
+    """Return the places, among the nodes of a face, of those of its edges, in turn."""
+    face = import_pyvista().UnstructuredGrid(np.array([size, *range(size)]), np.array([kind]), np.zeros((size, 3)))
+    cell = face.GetCell(0)
+    edges = [[edge.GetPointId(place) for place in range(edge.GetNumberOfPoints())]
+             for edge in map(cell.GetEdge, range(cell.GetNumberOfEdges()))]  # fmt: skip
+    # VTK has the ends of an edge before its other nodes, and a pixel's edges in any direction.
+    end, ring = next(iter({*edges[0][:2]} - {*edges[1][:2]})), list[int]()
+    for first, last, *middle in edges:
+        ring += [end, *(middle if first == end else middle[::-1])]
+        end = last if first == end else first
     return ring
-
-
-def _ends(edge: Any, places: dict[int, int]) -> list[int]:
-    return [places[edge.GetPointId(place)] for place in (0, 1)]
 
 
 def flat_cells(mesh: Any, volumes: np.ndarray) -> np.ndarray:
@@ -160,5 +158,6 @@ def flat_cells(mesh: Any, volumes: np.ndarray) -> np.ndarray:
         return np.empty(0, np.int64)
     cells, points = mesh.GetCells(), np.asarray(mesh.points, np.float64)
     corners, starts = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())[:-1]
-    sides = [np.maximum.reduceat(axis, starts) - np.minimum.reduceat(axis, starts) for axis in points[corners].T]
+    along = (axis[corners] for axis in points.T)  # one after the other, for they are large
+    sides = [np.maximum.reduceat(own, starts) - np.minimum.reduceat(own, starts) for own in along]
     return np.flatnonzero(volumes <= FLAT * np.max(sides, axis=0) ** 3)

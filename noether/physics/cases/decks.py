@@ -31,7 +31,7 @@ KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
     (r"B[23]([123])", {1: ("B31", 2), 2: ("B32", 3), 3: ("B33", 2)}),
 )  # fmt: skip
 """Abaqus' types by the number in them (Abaqus Elements Guide): one that meshio reads alike, and its number of nodes."""
-LONGEST_DECK = 5  # files that include each other
+DEEPEST = 5  # files that include files
 
 
 def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
@@ -119,6 +119,7 @@ class _FlatAbaqus:
         if self._block == "INSTANCE" and any(float(own) for own in line.split(",") if own.strip()):
             raise Unfit(f"the instance {self._names['INSTANCE'][-1]} is moved or turned ({line}), which is not read")
         if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # whose reference points are no part of the mesh
+            line = ",".join(line.split(",")[:4])  # a normal may follow
             if self.nodes.setdefault(number, line) != line:
                 raise Unfit(f"two nodes have the number {number}")
         elif self._block == "ELEMENT":
@@ -126,7 +127,7 @@ class _FlatAbaqus:
 
 
 def _known_type(kind: str) -> tuple[str, int]:
-    """Return what meshio calls a type of Abaqus, and its number of nodes; 0: it has neither a face nor a volume."""
+    """Return what meshio calls a type of Abaqus, and its number of nodes; 0: of a type that is not read."""
     for pattern, types in KNOWN:
         if found := re.match(pattern, kind):
             if int(found[1]) not in types:
@@ -141,8 +142,8 @@ def _parameters(line: str) -> dict[str, str]:
 
 def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
     """Yield the lines of an Abaqus deck but for comments, with those of the files that it includes."""
-    if not path.is_file() or depth > LONGEST_DECK:
-        raise Unfit(f"it includes {path.name}, which is not there" if depth <= LONGEST_DECK else "it includes itself")
+    if not path.is_file() or depth > DEEPEST:
+        raise Unfit(f"it includes {path.name}, " + ("which includes it" if path.is_file() else "which is not there"))
     begun = ""
     with path.open(errors="replace") as file:
         for own in file:
@@ -153,8 +154,8 @@ def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
             if begun:
                 continue  # a keyword that goes on in the next line
             yield line
-            if re.match(r"\*(INCLUDE|NODE|ELEMENT)\b.*INPUT", line, re.IGNORECASE):
-                yield from _lines_of(path.parent / _parameters(line)["INPUT"], depth + 1)
+            if re.match(r"\*(INCLUDE|NODE|ELEMENT)\s*,", line, re.I) and (more := _parameters(line).get("INPUT")):
+                yield from _lines_of(path.parent / more, depth + 1)
 
 
 def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
@@ -164,13 +165,13 @@ def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
     lines = [line.upper() for line in path.read_text(errors="replace").splitlines() if not line.startswith("$")]
     start = next((at for at, line in enumerate(lines) if re.match(r"\s*BEGIN\b", line)), -1)
     bulk = list(takewhile(lambda line: not line.startswith("ENDDATA"), lines[start + 1 :]))
-    system = re.compile(r"GRDSET\*?,[^,]*,\s*[1-9]|GRDSET .{8}\s*[1-9]|\s*INCLUDE\b|BEGIN SUPER")
+    system = re.compile(r"GRDSET\*?,[^,]*,\s*[1-9]|GRDSET.{10} {0,7}[1-9]|\s*INCLUDE\b|BEGIN SUPER")
     if wrong := [line for line in bulk if system.match(line)]:
         raise Unfit(f"{wrong[0].strip()} is not read: write the deck as one file, in the basic coordinate system")
     cards = Counter(
         card[0] for line in bulk if (card := re.match(r"(?:GRID|C[A-Z0-9]+|PLOTEL|RBE\d)(?=[*, ]|$)", line))
     )
-    left = {f"elements {card}": count for card, count in cards.items()
+    left = {f"cards {card}": count for card, count in cards.items()
             if card not in known and card != "GRID" and not card.startswith("CORD")}  # fmt: skip
     return "\n".join(["BEGIN BULK", *bulk, "ENDDATA", ""]), left, (cards["GRID"], sum(map(cards.__getitem__, known)))
 

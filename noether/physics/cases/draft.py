@@ -339,13 +339,10 @@ def _step(survey: Survey) -> list[str]:
     modes = (
         "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
     )
-    each = (
-        "step: last            # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
-    )
-    if survey.grouping.steps:
-        pieces = "# If they are pieces of one mesh, write {piece} in place of {step} in the path."
-        return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), GUESS, f"# {each}", pieces]
-    return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), each]
+    each = "step: last        # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
+    pieces = "# If they are pieces of one mesh, write {piece} in place of {step} in the path."
+    lines = [GUESS, f"# {each}", pieces] if survey.grouping.steps else [each]
+    return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), *lines]
 
 
 def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which cases a folder holds: paths with {case} in them, matched against the files there, and the step that each is."""
+"""The cases of a folder: paths with {case} in them, matched against the files there, and the step that each is."""
 
 import os
 import re
@@ -18,8 +18,10 @@ from noether.physics.cases.case_map import CASE, PIECE, STEP, AtTime, CaseMap, S
 from noether.physics.cases.mesh_blocks import PIECES, STEPS, SUFFIXES, chosen, files_behind, read_times
 
 NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-Files = dict[str, Path]
-"""The file of each set of a case."""
+Files = dict[str, list[Path]]
+"""The files of each set of a case: one, or the pieces of one mesh."""
+Steps = dict[float | None, list[Path]]
+"""The files of each step of a set, by the number in their names; None: that is in none."""
 
 
 def list_files(root: Path) -> list[str]:
@@ -50,7 +52,7 @@ def list_files(root: Path) -> list[str]:
             and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
         )  # fmt: skip
         if here == "." and os.path.isdir(root / "failed"):  # cases that a script of ours could not solve
-            found.append("failed")
+            found.append("the folder failed")
         if "constant" in names or "system" in names:  # a case of OpenFOAM
             names[:] = [name for name in names if not openfoam.PROCESSOR.match(name)]
             found += [os.path.relpath(path, root) for path in openfoam.meshes_in(Path(folder))]
@@ -104,15 +106,15 @@ def files_of(template: str, files: Iterable[str]) -> set[str]:
     return {file for file in files if pattern.match(file)}
 
 
-def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float | None, Path]]]:
-    """The file of each step of each set of each case: {case: {set: {step: path}}}, as `match_template` names steps.
+def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
+    """Return the files of each step of each set of each case: {case: {set: {step: paths}}}.
 
-    Of several pieces the first stands for all. RequestError: the folder is missing, no file fits, several files fit one
-    step of one set of one case, or files that are steps by a guess are not said to be.
+    RequestError: the folder is missing, no file fits, several files fit one step of one set of one case, or files that
+    are steps by a guess are not said to be.
     """
     every = list_files(root)
     files = unlisted(root, every)
-    cases: dict[str, dict[str, dict[float | None, Path]]] = {}
+    cases: dict[str, dict[str, Steps]] = {}
     for name, own in about.sets.items():
         if CASE not in own.file:
             raise RequestError("set-file-names-no-case", f"sets.{name}.file names no case", seen=own.file,
@@ -139,7 +141,9 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
                         expected=f"one file that fits {own.file}",
                         fix="{step} in its path, if the files are steps in time; {piece}, if they are one mesh",
                     )
-            cases.setdefault(case, {})[name] = {step: root / paths[0] for step, paths in steps.items()}
+            cases.setdefault(case, {})[name] = {
+                step: [root / path for path in sorted(paths, key=natural)] for step, paths in steps.items()
+            }
     if not cases:
         raise RequestError(
             "no-file-fits-map",
@@ -149,15 +153,6 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, dict[float
             fix=f"noether data inspect {quote(str(root))}      (writes a map of what is there)",
         )
     return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
-
-
-def pieces_of(root: Path, template: str, case: str, path: Path) -> list[Path]:
-    """Return the files that are one mesh with a case's file of a set, which has this template."""
-    if PIECE not in template:
-        return [path]
-    beside = sorted((os.path.relpath(file, root) for file in path.parent.iterdir()), key=natural)
-    steps = match_template(template.replace(CASE, case), beside)[""]
-    return [root / file for files in steps.values() if os.path.relpath(path, root) in files for file in files]
 
 
 def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str]) -> list[str]:
@@ -184,7 +179,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]:
-    """The file of each set of each case: {case: {set: path}}; a set that a case lacks is not among them.
+    """Return the files of each set of each case; a set that a case lacks is not among them.
 
     With `step: each` a case is called RUN@TIME, and `run_of` and `step_of` say what that means; a run without steps
     keeps its name. Only then are files opened, by `workers` processes. RequestError as `files_of_cases`.
@@ -227,8 +222,8 @@ def _run_and_time(about: CaseMap, case: str) -> tuple[str, float | None]:
     return case, None
 
 
-def _case_of_each_step(found: dict[str, dict[str, dict[float | None, Path]]], workers: int) -> dict[str, Files]:
-    alone = {own[None] for sets in found.values() for own in sets.values() if None in own}
+def _case_of_each_step(found: dict[str, dict[str, Steps]], workers: int) -> dict[str, Files]:
+    alone = {own[None][0] for sets in found.values() for own in sets.values() if None in own}
     inside = dict(surviving_map(read_times, sorted(alone), min(workers, len(alone))))
     cases: dict[str, Files] = {}
     for run, sets in found.items():
@@ -243,10 +238,10 @@ def _case_of_each_step(found: dict[str, dict[str, dict[float | None, Path]]], wo
     return cases
 
 
-def _steps(own: dict[float | None, Path], inside: dict[Path, list[float] | RequestError]) -> dict[str, Path]:
-    """The file of each step of a set, by its time in words."""
+def _steps(own: Steps, inside: dict[Path, list[float] | RequestError]) -> Files:
+    """Return the files of each step of a set, by its time in words."""
     if None not in own:
-        return {f"{step:.12g}": path for step, path in own.items()}
-    times = inside[own[None]]
+        return {f"{step:.12g}": paths for step, paths in own.items()}
+    times = inside[own[None][0]]
     # What is wrong with a file is told when it is read.
     return {} if isinstance(times, RequestError) else {f"{time:.12g}": own[None] for time in times}

@@ -15,8 +15,9 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.core.tasks.angles import Period, as_pair
 from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap, NumberMap, SetMap, invariant, turned
-from noether.physics.cases.layout import pieces_of, run_of, step_of
-from noether.physics.cases.mesh_blocks import elsewhere_than, files_behind, unreadable
+from noether.physics.cases.cells import UNUSED
+from noether.physics.cases.layout import Files, run_of, step_of
+from noether.physics.cases.mesh_blocks import files_behind, results_elsewhere, unreadable
 from noether.physics.cases.mesh_source import Arrays, RawSet, read_set, refuse_array
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.physics.cases.tables import case_number
@@ -130,7 +131,7 @@ class CaseJob:
     """A case to make: its name, the file of each set, the map, and the folders of source and store."""
 
     case: str
-    files: dict[str, Path]
+    files: Files
     about: CaseMap
     root: Path
     out: Path
@@ -150,15 +151,12 @@ class CaseJob:
         digest = hashlib.sha256(json.dumps([about, self._numbers_or_refusal()]).encode())
         for name in sorted(self.files):
             table = self.values(name)
-            behind = [file for own in self.pieces(name) for file in files_behind(own)]
-            for file in [*behind, *([table] if table and table.is_file() else [])]:
-                stat = file.stat()
-                digest.update(f"{name} {os.path.relpath(file, self.root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+            behind = [file for own in self.files[name] for file in files_behind(own)]
+            for file in [*behind, *([table] if table else [])]:
+                stat = file.stat() if file.exists() else None
+                state = f"{stat.st_size} {stat.st_mtime_ns}" if stat else "gone"
+                digest.update(f"{name} {os.path.relpath(file, self.root)} {state}\n".encode())
         return digest.hexdigest()
-
-    def pieces(self, name: str) -> list[Path]:
-        """The files of a set: one, or the pieces of its mesh."""
-        return pieces_of(self.root, self.about.sets[name].file, run_of(self.about, self.case), self.files[name])
 
     def values(self, name: str) -> Path | None:
         """The table of a set's values, where the map names one."""
@@ -171,7 +169,7 @@ class CaseJob:
         for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
             yield from refusals(partial(_number, self, name, described))
         for name in self.files:
-            for path in self.pieces(name):
+            for path in self.files[name]:
                 yield from header_problems(path, self.about.sets[name])
 
     def make(self) -> dict[str, Any]:
@@ -204,18 +202,21 @@ class CaseJob:
                 sets[name]["parts"] = raw.parts
             made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
                     "forces": forces, "sets": sets, "left": _left_of_files(left),
-                    "elsewhere": sorted({elsewhere_than(path) for path in self.files.values()} - {""})}  # fmt: skip
+                    "elsewhere": sorted({self._elsewhere(name) for name in self.files} - {""})}  # fmt: skip
             return write_case_file(folder, made)
 
     def _read(self, name: str) -> RawSet:
-        path = self.files[name]
+        path = self.files[name][0]
         try:
             step = step_of(self.about, self.case)
-            return read_set(path, self.about.sets[name], step, self.values(name), self.pieces(name))
+            return read_set(path, self.about.sets[name], step, self.values(name), self.files[name])
         except RequestError as error:
-            if not (hint := elsewhere_than(path)):
+            if not (hint := self._elsewhere(name)):
                 raise
             raise RequestError(**error.parts | {"fix": f"{hint}\n{error.fix}".strip()}) from None
+
+    def _elsewhere(self, name: str) -> str:
+        return results_elsewhere(self.files[name][0]) if self.about.step == "last" else ""
 
     def _numbers_or_refusal(self) -> Any:
         try:
@@ -227,16 +228,17 @@ class CaseJob:
 def _left_of_files(left: dict[str, list[dict[tuple[str, str], int]]]) -> list[tuple[str, str, str, int]]:
     """Return what no set takes of the files, by the paths of the map: [(path, what, block, how much)]."""
     return [
-        (file, what, block, min(own[block, what] for own in each))
+        (file, what, block, min(own[what, block] for own in each))
         for file, each in left.items()
-        for block, what in sorted(set.intersection(*map(set, each)))
+        for what, block in sorted(set.intersection(*map(set, each)))
+        if what != UNUSED or len(each) == 1  # points that one set lacks are another's
     ]
 
 
 def refuse_missing_sets(job: CaseJob) -> None:
     """Refuses a case without a file for each set of the map. RequestError."""
     if missing := sorted(job.about.sets.keys() - job.files.keys()):
-        absent = job.about.sets[missing[0]].file.replace("{case}", run_of(job.about, job.case))
+        absent = job.about.sets[missing[0]].file.replace(CASE, run_of(job.about, job.case))
         raise RequestError(
             "set-file-missing",
             f"no file for the set {missing[0]}",
@@ -263,14 +265,14 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
     step = step_of(job.about, job.case)
     if not isinstance(step, AtTime):
         raise RequestError("case-without-steps", f"case {job.case} has no steps in time",
-                           seen=", ".join(map(str, sorted(job.files.values()))),
+                           seen=", ".join(sorted(str(own[0]) for own in job.files.values())),
                            expected="with step: each, times that the files of all its sets have",
                            fix="step: last")  # fmt: skip
     return step.time * described.scale
 
 
 def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[str, float]) -> dict[str, Column]:
-    path, about = job.files[name], job.about
+    path, about = job.files[name][0], job.about
     known = {"points": (raw.points, about.metres), "normals": (raw.normals, 1.0),
              "area": (raw.area, about.metres**2), "cell_volume": (raw.cell_volume, about.metres**3)}  # fmt: skip
     columns = {
@@ -350,7 +352,7 @@ def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, 
 def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
     size = float((points.max(axis=0) - points.min(axis=0)).max())
     if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
-        raise RequestError("size-out-of-range", f"the set {name} in {job.files[name]} is {size:.4g} m long",
+        raise RequestError("size-out-of-range", f"the set {name} in {job.files[name][0]} is {size:.4g} m long",
                            seen="no unit of length in the map, so metres are assumed",
                            expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
                            fix="length: mm      (or length: m, if it is as long as that)")  # fmt: skip

@@ -5,10 +5,11 @@ import json
 import math
 import mmap
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from html import unescape
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -36,10 +37,13 @@ SUFFIXES = (
     *PIECES, *STEPS, ".vtp", ".vtu", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", *EXODUS, *SHAPES, ".cgns", ".foam",
     ".plt", ".tec", *DECKS, ".med", ".frd", ".npz",
 )  # fmt: skip
-NAMED = re.compile(r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|([^<>"'\n:]+?\.h(?:5|df5?)):/""")
+NAMED = re.compile(
+    r"""(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)"|(?<![^<>"'\n:])([^<>"'\n:]+\.h(?:5|df5?)):/"""
+)
 OF_ENSIGHT = re.compile(
     r"^\s*(model|measured|match|boundary|rigid_body|[a-z ]+ per (?:measured )?(?:node|element)):(.*)$", re.M | re.I
 )
+WORDS = re.compile(r'"([^"]*)"|(\S+)')
 OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "u", "v", "s", "t", "texture_u", "texture_v"),
 }
@@ -51,7 +55,7 @@ TYPES_OF_PLY = {
 }  # fmt: skip
 OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
           b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
-"""What lies in place of a file, by its first bytes."""
+"""Things that lie in place of a mesh, by their first bytes."""
 SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
 """Meshes or numbers: `is_mesh_inside` tells them apart."""
@@ -105,25 +109,21 @@ def files_behind(path: Path, depth: int = 4) -> list[Path]:
     """
     if path.name == openfoam.MESH:  # the fields lie beside it
         return sorted(openfoam.folder_of(path).rglob("*"))
-    if path.suffix.lower() not in (*PIECES, *STEPS) or not depth:
+    if path.suffix.lower() not in (*PIECES, *STEPS) or not depth or not path.is_file():
         return [path]
     return [path, *(behind for file in _named_in(path) if file.is_file() for behind in files_behind(file, depth - 1))]
-
-
-def read_with(path: Path) -> list[Path]:
-    """Return what `files_behind` does; of a case of OpenFOAM its folder."""
-    return [openfoam.folder_of(path)] if path.name == openfoam.MESH else files_behind(path)
 
 
 def _named_in(path: Path) -> list[Path]:
     text = path.read_text(errors="replace")
     if path.suffix.lower() not in ENSIGHT:
-        return sorted({path.parent / name.strip() for names in NAMED.findall(text) for name in names if name})
+        return sorted({path.parent / unescape(name.strip()) for names in NAMED.findall(text) for name in names if name})
     found: set[Path] = set()
     for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
-        words = [word for word in shlex.split(rest) if word != "change_coords_only"]
+        words = [quoted or word for quoted, word in WORDS.findall(rest) if word != "change_coords_only"]
         for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # its last word is a frequency
-            found |= set(path.parent.glob(re.sub(r"\*+", "*", name))) or {path.parent / name}
+            file = path.parent / name
+            found |= set(file.parent.glob(re.sub(r"\*+", "*", file.name))) or {file}
     return sorted(found)
 
 
@@ -131,7 +131,8 @@ def is_mesh_inside(path: Path) -> bool:
     """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
     if path.suffix.lower() == ".csv":
         return is_cloud(path)
-    return begins_as_tecplot(_head(path, 4096))
+    lines = (line.strip().upper() for line in _head(path, 4096).splitlines())
+    return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(FIRST_WORDS)
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
@@ -180,11 +181,14 @@ def unreadable(path: Path, error: BaseException) -> RequestError:
     suffix = path.suffix.lower()
     is_own = isinstance(error, Unfit) or suffix in (".frd", ".npz", ".csv")
     reader = "" if is_own else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
+    said = f"{reader} reader of {suffix or 'OpenFOAM'} gives up: " if reader else ""
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
+    if path.name == openfoam.MESH:
+        hint = f"checkMesh -case {quote(str(openfoam.folder_of(path)))}"
     if suffix == ".msh" and b"$MeshFormat\n4" in _head(path, 100).replace(b"\r", b""):
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
     return RequestError("case-file-unreadable", f"{path} cannot be read",
-                        seen=f"{reader} reader of {suffix} gives up: {one_line(error)}" if reader else one_line(error),
+                        seen=said + one_line(error),
                         expected="a complete file" if reader else "a file that is read whole",
                         fix=hint if reader else "")  # fmt: skip
 
@@ -247,7 +251,7 @@ def _vtk_reader(path: Path) -> Any:
         if hasattr(reader.reader, "SetApplyDisplacements"):
             reader.reader.SetApplyDisplacements(False)  # else VTK gives the positions of the deformed body
         reader.reader.UpdateInformation()
-        if suffix in XDMF and reader.reader.GetNumberOfGrids() > 1 and _times(reader):
+        if suffix in XDMF and _times(reader) and ElementTree.parse(path).find("./Domain/Grid[@Name='mesh'][Topology]"):
             reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
             reader.reader.UpdateInformation()
     return reader
@@ -303,16 +307,16 @@ def _files_of_steps(path: Path) -> dict[float, list[str]]:
     return steps
 
 
-def elsewhere_than(path: Path) -> str:
+def results_elsewhere(path: Path) -> str:
     """Say which results lie elsewhere than in the last step of a mesh, or are only in earlier ones; or ""."""
     if path.suffix.lower() not in STEPS:
         return openfoam.elsewhere(path)
     with contextlib.suppress(Exception):  # What is wrong with the list is told when it is read.
         counts = {time: len(names) for time, names in _files_of_steps(path).items()}
-        if counts[max(counts)] < max(counts.values()):
-            return (
-                f"its last step lists {counts[max(counts)]} files, and others {max(counts.values())}: choose a `step`"
-            )
+        full = max(counts, key=lambda time: (counts[time], time))
+        if counts[max(counts)] < counts[full]:
+            return (f"files listed for the last step: {counts[max(counts)]}, for others: {counts[full]}: "
+                    f"step: {{time: {full:g}}}")  # fmt: skip
     return ""
 
 
@@ -335,7 +339,8 @@ def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
 
 def _opened_by_meshio(path: Path) -> _Opened:
     found, left = read_by_meshio(path)
-    times = _times_in_names(found)
+    steps = (MED_STEP.match(name) for name in (*found.point_data, *found.cell_data))
+    times = sorted({float(step[2]) for step in steps if step})
 
     def mesh(place: int) -> Any:
         for data in (found.point_data, found.cell_data) if times else ():
@@ -345,7 +350,8 @@ def _opened_by_meshio(path: Path) -> _Opened:
                 if matched:
                     del data[name]
         made = import_pyvista().from_meshio(found)
-        made.field_data[LEFT] = [f"{count} {what}" for what, count in left.items()] or [""]
+        if left:
+            made.field_data[LEFT] = [f"{count} {what}" for what, count in left.items()]
         return made
 
     return _Opened(times, mesh)
@@ -361,11 +367,11 @@ def _by_ply(path: Path) -> Any:
             elements.append((words[1], int(words[2]), {}))
         elif words[:1] == ["property"]:
             elements[-1][2][words[-1]] = words[1]
-    for kind, count, properties in elements:
-        own = [name for name, of in properties.items() if TYPES_OF_PLY.get(of, "")[:1] == "f" and name not in OF_PLY]
-        if kind not in ("vertex", "face"):
-            mesh.field_data[LEFT] = [f"{count} {kind}s"]
-        elif own and (kind == "face" or elements[0][0] != kind or "list" in properties.values()):
+    if others := [f"{count} {kind}s" for kind, count, _ in elements if kind not in ("vertex", "face")]:
+        mesh.field_data[LEFT] = others
+    for kind, count, properties in (own for own in elements if own[0] in ("vertex", "face")):
+        own = [name for name, of in properties.items() if of in TYPES_OF_PLY and name not in OF_PLY]
+        if own and (kind == "face" or elements[0][0] != kind or "list" in properties.values()):
             raise Unfit(f"values of each {kind} ({', '.join(own)}), and of a .ply only those of vertices are read")
         elif own:
             body, form = body[body.index(b"\n") + 1 :], "<" if b"little" in head else ">"
@@ -400,12 +406,6 @@ def _by_solids(path: Path) -> Any:
         own.clear_data()
         solids.append(own, name if name not in names[:part] else f"{name}_{part}")
     return solids
-
-
-def _times_in_names(mesh: Any) -> list[float]:
-    """The times of a .med, which meshio puts into the names of its arrays."""
-    found = (MED_STEP.match(name) for name in (*mesh.point_data, *mesh.cell_data))
-    return sorted({float(match[2]) for match in found if match})
 
 
 def _from_arrays(path: Path) -> Any:
@@ -452,12 +452,6 @@ def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
         name = name if name not in blocks else f"{name}_{len(blocks)}"
         blocks[name] = Block.of(name, mesh)
     return list(blocks.values())
-
-
-def begins_as_tecplot(head: bytes) -> bool:
-    """Whether the first line of a file, comments aside, is one of Tecplot's text."""
-    lines = (line.strip().upper() for line in head.splitlines())
-    return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(FIRST_WORDS)
 
 
 def times_of_zones(path: Path) -> list[float | None]:

@@ -11,9 +11,6 @@ import numpy as np
 
 from noether.common.errors import RequestError, one_line
 
-VTK_TRIANGLE, VTK_QUAD = 5, 9
-"""VTK's numbers of cells: https://docs.vtk.org/en/latest/vtk_file_formats/vtk_legacy_file_format.html"""
-
 
 class Unfit(ValueError):
     """A file is not as it must be, in noether's own words and not in those of a library that reads it."""

@@ -20,7 +20,7 @@ from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import FieldMap, SetKind, SetMap, Step
 from noether.physics.cases.cells import DIMENSIONS, Block, flat_cells, polygons
 from noether.physics.cases.mesh_blocks import read_blocks
-from noether.physics.cases.mesh_files import import_pyvista
+from noether.physics.cases.mesh_files import Unfit, import_pyvista
 from noether.physics.cases.surface_mesh import areas_and_normals, looks_inwards, polygon_geometry, shared_among_corners
 from noether.physics.cases.tables import add_values
 
@@ -29,7 +29,7 @@ Arrays = Mapping[str, Mapping[str, int]]
 
 
 class ShapePart(NamedTuple):
-    """What of a file shows a shape: the faces of its surfaces, or the points or cells of others; of these blocks.
+    """The part of a file that shows a shape: faces of its surfaces, or points or cells of others, of these blocks.
 
     coordinates: as of `read_cloud`.
     """
@@ -48,7 +48,7 @@ class RawSet:
 
     normals (N, 3) are unit vectors, area (N,) and cell_volume (N,) in the file's length squared and cubed; part (N,)
     counts in `parts`. What the file does not have is None. left: what of the file's blocks is not in the set, and how
-    much of it: {(block, "faces"): 12}.
+    much of it: {("faces", block): 12}.
     """
 
     points: np.ndarray
@@ -117,11 +117,11 @@ def read_set(
 
 
 def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> dict[tuple[str, str], int]:
-    """Return what of every block is not in a set, which takes some: {(block, what): how much}."""
+    """Return what of every block is not in a set, which takes some: {(what, block): how much}."""
     left = Counter[tuple[str, str]]()
     for block in every:
-        own = block.beside(kind if any(block is other for other in taken) else None)
-        left.update({(block.name, what): count for what, count in own.items()})
+        own = block.beside(kind if block in taken else None)
+        left.update({(what, block.name): count for what, count in own.items()})
     return dict(left)
 
 
@@ -184,7 +184,7 @@ def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     block = Block("", mesh, {})
     if DIMENSIONS["surface"] not in block.dimensions:
         return np.empty((0, 3), int), np.empty((0, 4), int)
-    corners, offsets = _polygons(path, block)[1:]
+    corners, offsets = _polygons(path, mesh)
     sizes, starts = np.diff(offsets), offsets[:-1]
     triangles, quads = (corners[starts[sizes == n][:, None] + np.arange(n)] for n in (3, 4))
     larger = [corners[start : start + size] for start, size in zip(starts, sizes, strict=True) if size > 4]
@@ -271,7 +271,8 @@ def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: in
 
 
 def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
-    mesh, corners, offsets = _polygons(path, block)
+    mesh = block.cells("surface")
+    corners, offsets = _polygons(path, mesh)
     points = np.asarray(mesh.points)
     if len(offsets) < 2:
         raise RequestError(
@@ -285,13 +286,12 @@ def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
     return RawSet(centres, fields, normals=normals, area=area)
 
 
-def _polygons(path: Path, block: Block) -> tuple[Any, np.ndarray, np.ndarray]:
+def _polygons(path: Path, mesh: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
-        return polygons(block.cells("surface"))
-    except ValueError as error:
-        raise RequestError(
-            "faces-out-of-range", f"{path} has a face with points that do not exist", seen=str(error)
-        ) from None
+        return polygons(mesh)
+    except Unfit as error:
+        raise RequestError("faces-unusable", f"{path} has faces that cannot be used", seen=str(error),
+                           fix="Triangulate and Clean, in ParaView") from None  # fmt: skip
 
 
 def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:

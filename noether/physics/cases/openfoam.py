@@ -18,7 +18,7 @@ def folder_of(mesh: Path) -> Path:
 
 
 def is_region(mesh: Path) -> bool:
-    """Whether a mesh is that of one region of several."""
+    """Say if a mesh is that of one region of several."""
     return mesh.name == MESH and mesh.parent.name != "constant"
 
 
@@ -40,14 +40,14 @@ def elsewhere(mesh: Path) -> str:
     if mesh.name != MESH:
         return ""
     folder, region = folder_of(mesh), mesh.parent.name if is_region(mesh) else ""
-    times, parts = _times(folder, region), _processors(folder)
+    times, parts = _times(folder), _processors(folder)
     last = max(times, default=0.0)
-    if (newest := max((time for part in parts for time in _times(part, region)), default=0.0)) > last:
+    if (newest := max((time for part in parts for time in _times(part)), default=0.0)) > last:
         return (f"processor folders ({len(parts)}) have results of time {newest:g}, newer than {last:g} here: "
                 "reconstructPar -newTimes, in the folder of the case")  # fmt: skip
-    filled = [time for time, fields in times.items() if fields]
-    if times and not times[last] and filled:
-        return f"its last time, {last:g}, has no fields, and {max(filled):g} has: step: {{time: {max(filled):g}}}"
+    filled = (time for time in sorted(times, reverse=True) if any(map(Path.is_file, (times[time] / region).glob("*"))))
+    if (time := next(filled, last)) != last:
+        return f"its last time, {last:g}, has no fields, and {time:g} has: step: {{time: {time:g}}}"
     return ""
 
 
@@ -55,7 +55,6 @@ def _processors(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("processor*") if PROCESSOR.match(path.name) and path.is_dir())
 
 
-def _times(folder: Path, region: str) -> dict[float, list[str]]:
-    """Return the names of the fields at each time."""
-    return {float(path.name): [own.name for own in (path / region).glob("*") if own.is_file()]
-            for path in folder.iterdir() if TIME.match(path.name) and path.is_dir()}  # fmt: skip
+def _times(folder: Path) -> dict[float, Path]:
+    """Return the folders of the times with results."""
+    return {float(path.name): path for path in folder.iterdir() if TIME.match(path.name) and path.is_dir()}

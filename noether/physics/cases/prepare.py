@@ -28,7 +28,8 @@ from noether.physics.cases.cells import in_no_set
 from noether.physics.cases.dataset import gather, implausible, write_metadata
 from noether.physics.cases.layout import files_of, find_cases, in_order, leftovers, list_files, natural, run_of
 from noether.physics.cases.make_case import CaseJob, of_case, refuse_at_once, skippable
-from noether.physics.cases.mesh_blocks import read_with
+from noether.physics.cases.mesh_blocks import files_behind
+from noether.physics.cases.openfoam import MESH, folder_of
 from noether.physics.cases.store import case_folder, read_case_file
 from noether.physics.cases.survey import cases_in_another_unit
 from noether.physics.cases.tables import case_key, rows_by_case
@@ -197,7 +198,8 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
     files, taken = list_files(root) if about.reader == "meshes" else [], set[str]()
     for job in jobs:
         if isinstance(job, CaseJob):
-            paths = [path for name in job.files for own in job.pieces(name) for path in read_with(own)]
+            paths = [path for name in job.files for own in job.files[name]
+                     for path in ([folder_of(own)] if own.name == MESH else files_behind(own))]  # fmt: skip
             tables = [table for name in job.files if (table := job.values(name))]
             taken.update(os.path.relpath(path, root) for path in (*paths, *tables))
     named = [about.split.file, *(own.file for own in (*about.parameters.values(), *about.outputs.values()))]

@@ -27,9 +27,9 @@ from noether.physics.cases.mesh_blocks import (
     SHAPES,
     STEPS,
     SUFFIXES,
-    elsewhere_than,
     is_mesh_inside,
     read_times_and_blocks,
+    results_elsewhere,
 )
 from noether.physics.cases.tables import (
     NUMBER_SUFFIXES,
@@ -310,8 +310,9 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             fix=f"ls {quote(str(root))}/*      (shows what lies there; the folder above the cases is asked for)",
         )
     survey = Survey(root, grouping, _within_budget(root, grouping), steps=dict(grouping.steps))
+    looked_at = {*survey.looked_at}
     jobs = [(template, case, str(root / path)) for template, own in grouping.meshes.items()
-            for case, path in own.items() if case in survey.looked_at]  # fmt: skip
+            for case, path in own.items() if case in looked_at]  # fmt: skip
     refused: list[str] = []
     elsewhere: dict[str, set[str]] = {}
     for done, ((template, case, path), found) in enumerate(surviving_map(look_at, jobs, min(workers, len(jobs))), 1):
@@ -324,12 +325,12 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
                 survey.steps.setdefault(template, {})[case] = times
             for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
-        if words := elsewhere_than(Path(path)):
+        if words := results_elsewhere(Path(path)):
             elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
-        raise RequestError("no-mesh-readable", f"no mesh in {root} can be read", seen="\n".join(refused[:MOST_REFUSED]),
-                           expected="a mesh of a known format in each case")  # fmt: skip
+        raise RequestError("no-mesh-readable", f"no mesh in {root} can be read", expected="a whole mesh in each case",
+                           seen=first_of(refused, MOST_REFUSED, "\n"))  # fmt: skip
     survey.odd += refused + [f"{_some(sorted(cases, key=natural))}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
     survey.odd += _odd(survey)
