@@ -36,7 +36,7 @@ class Block:
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
         """Return the block of a mesh, whose ghost cells (of pieces, or hidden) are taken out."""
-        mesh = mesh.triangulate() if getattr(mesh, "n_strips", 0) else mesh
+        mesh = mesh.triangulate(pass_verts=True, pass_lines=True) if getattr(mesh, "n_strips", 0) else mesh
         lost = {}
         if LEFT in mesh.field_data:
             lost = {what: int(count) for count, _, what in (own.partition(" ") for own in mesh.field_data[LEFT])}
