@@ -235,8 +235,8 @@ def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, 
 def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> None:
     others = f" here and {done.others} by other processes" if done.others else ""
     console.say(f"{done.made} cases prepared{others}, {done.kept} were already up to date: {folder}")
-    for words in done.notes:
-        console.say(words)
+    if done.notes:
+        console.say(first_of(done.notes, SHOWN, "\n"))
     left_out = [f"left out: {error}" for error in done.broken.values()]
     _warn_few(console, left_out, f", all named in {folder / DATASET_FILE}")
     for words in done.warnings:

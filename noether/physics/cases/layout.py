@@ -52,7 +52,7 @@ def list_files(root: Path) -> list[str]:
             and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
         )  # fmt: skip
         if here == "." and os.path.isdir(root / "failed"):  # cases that a script of ours could not solve
-            found.append("the folder failed")
+            found.append("failed (folder)")
         if "constant" in names or "system" in names:  # a case of OpenFOAM
             names[:] = [name for name in names if not openfoam.PROCESSOR.match(name)]
             found += [os.path.relpath(path, root) for path in openfoam.meshes_in(Path(folder))]
