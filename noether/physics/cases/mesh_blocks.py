@@ -7,6 +7,7 @@ import mmap
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from glob import escape, glob
 from html import unescape
 from pathlib import Path
 from shlex import quote
@@ -122,8 +123,8 @@ def _named_in(path: Path) -> list[Path]:
     for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
         words = [quoted or word for quoted, word in WORDS.findall(rest) if word != "change_coords_only"]
         for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # its last word is a frequency
-            file = path.parent / name
-            found |= set(file.parent.glob(re.sub(r"\*+", "*", file.name))) or {file}
+            pattern = "*".join(map(escape, re.split(r"\*+", str(path.parent / name))))
+            found |= {*map(Path, glob(pattern))} or {path.parent / name}
     return sorted(found)
 
 
@@ -204,15 +205,13 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
         raise Unfit(f"it names {gone[0].name}, which is not there")  # VTK would read the others.
     if suffix in STEPS:
         return _opened_by_steps(path, arrays)
-    if suffix == ".npz":
-        return _Opened([], lambda place: _from_arrays(path))
+    if read := {".npz": _from_arrays, ".stl": _by_solids, ".ply": _by_ply}.get(suffix):
+        return _Opened([], lambda place: read(path))
     if suffix == ".csv":
         return _Opened([], lambda place: read_cloud(path, coordinates))
     if suffix == ".frd":
         results = FrdFile(path)
         return _Opened(results.times, results.mesh)
-    if suffix in (".stl", ".ply"):
-        return _Opened([], lambda place: _by_solids(path) if suffix == ".stl" else _by_ply(path))
     if suffix in TECPLOT and set(zones := times_of_zones(path)) - {None}:
         return _opened_by_zones(path, zones)
     if suffix in (*DECKS, ".med"):
