@@ -1,7 +1,7 @@
 """The cells of a mesh by their dimension, by VTK's own table: what kind of set they make, and what belongs to none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,8 @@ KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
 CALLED = ("vertices", "lines", "faces", "cells in space")
 """Cells by their dimension."""
-UNUSED = "points"
+LOOSE, UNUSED = "points", "points of no cell in the set"
+POINTS = (LOOSE, UNUSED)
 MOST_NAMED = 8
 GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
 TRIANGLE, STRIP, POLYGON, QUAD = 5, 6, 7, 9
@@ -32,6 +33,7 @@ class Block:
     whole: Any
     lost: Mapping[str, int]
     """What of the file is not in the mesh: ghost cells, elements that a reader leaves out."""
+    _cells: dict[SetKind, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
@@ -65,7 +67,7 @@ class Block:
         """The kind of set that its cells of the highest dimension make."""
         return KINDS.get(int(self.dimensions.max(initial=0)), "points")
 
-    @cached_property
+    @property
     def mesh(self) -> Any:
         """The cells of the highest dimension, and their points; of lines and vertices all."""
         return self.cells(self.kind)
@@ -74,16 +76,15 @@ class Block:
         """Return the mesh of the cells of a kind; of "points", the whole."""
         if kind == "points" or (self.dimensions == DIMENSIONS[kind]).all():
             return self.whole
-        mesh = self.whole.extract_cells(self.dimensions == DIMENSIONS[kind], pass_cell_ids=False, pass_point_ids=False)
-        for data, name in ((mesh.cell_data, "vtkOriginalCellIds"), (mesh.point_data, "vtkOriginalPointIds")):
-            if name in data:
-                del data[name]
-        return mesh
+        if kind not in self._cells:
+            own = self.dimensions == DIMENSIONS[kind]
+            self._cells[kind] = self.whole.extract_cells(own, pass_cell_ids=False, pass_point_ids=False)
+        return self._cells[kind]
 
     def beside(self, kind: SetKind | None) -> dict[str, int]:
         """Return what a set of a kind (None: of other blocks) does not take of the block, and how much of it."""
         if kind == "points" or (kind is None and not self.dimensions.size):
-            left = {} if kind else {"points": self.whole.n_points}
+            left = {} if kind else {LOOSE: self.whole.n_points}
         else:
             counts = enumerate(np.bincount(self.dimensions).tolist())
             left = {CALLED[n]: count for n, count in counts if count and (kind is None or KINDS.get(n) != kind)}
@@ -102,11 +103,10 @@ def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
     """Say what of the cases is in no set, of {(what, block): how much} of each: "7 cells (4 vertices, 3 lines)"."""
     keys = dict.fromkeys(key for own in cases for key in own)
     parts = {key: range_text([own.get(key, 0) for own in cases]) for key in keys}
-    cells = [
-        f"{parts[what, block]} {what}" + (f" of {block}" if block else "") for what, block in keys if what != UNUSED
-    ]
-    total = range_text([sum(count for (what, _), count in own.items() if what != UNUSED) for own in cases])
-    points = range_text([sum(count for (what, _), count in own.items() if what == UNUSED) for own in cases])
+    named = ((what, f"{parts[what, block]} {what}" + (f" of {block}" if block else "")) for what, block in keys)
+    cells = [text for what, text in named if what not in POINTS]
+    total = range_text([sum(count for (what, _), count in own.items() if what not in POINTS) for own in cases])
+    points = range_text([sum(count for (what, _), count in own.items() if what in POINTS) for own in cases])
     said = [f"{total} cells ({first_of(cells, MOST_NAMED)})"] if cells else []
     return "in no set: " + " and ".join(said + ([f"{points} points"] if points != "0" else []))
 

@@ -159,9 +159,8 @@ def _title(template: str, block: str, found: dict[str, BlockFacts]) -> str:
     facts = list(found.values())
     points, cells = range_text([own.points for own in facts]), range_text([own.cells for own in facts])
     kinds = sorted({"points" if own.kind == "points" else f"a {own.kind}" for own in facts})
-    words = (
-        f"{f'{template} {block}'.rstrip()}: {' or '.join(kinds)} in {len(found)} cases, {points} points, {cells} cells"
-    )
+    title = f"{template} {block}".rstrip()
+    words = f"{title}: {' or '.join(kinds)} in {len(found)} cases, {points} points, {cells} cells"
     beside = [{(what, ""): count for what, count in own.beside.items()} for own in facts]
     return f"{words}; {in_no_set(beside)}" if any(beside) else words
 

@@ -88,13 +88,17 @@ class _FlatAbaqus:
                 raise Unfit(f"several of *{kind} ({', '.join(names[:4])}), of which each has numbers of its own")
         lines, numbers, self.count = ["*NODE", *self.nodes.values()], Counter[str](), 0
         for kind, own in self._elements.items():
-            words = [word for line in own for word in line.split(",") if word.strip()]
             known, nodes = _known_type(kind)
             if not nodes:
                 self.left[f"elements of type {kind}"] += sum(not line.endswith(",") for line in own)
                 continue
-            rows = [words[first : first + nodes + 1] for first in range(0, len(words), nodes + 1)]
-            lines += [f"*ELEMENT, TYPE={known}", *map(",".join, rows)]
+            rows: list[list[str]] = []
+            for words in ([word for word in line.split(",") if word.strip()] for line in own):
+                if rows and len(rows[-1]) <= nodes:
+                    rows[-1] += words
+                else:
+                    rows.append(words)
+            lines += [f"*ELEMENT, TYPE={known}", *(",".join(row[: nodes + 1]) for row in rows)]  # of a beam one more
             numbers.update(row[0].strip() for row in rows)
             self.count += len(rows)
         if twice := [number for number, times in numbers.items() if times > 1]:

@@ -49,6 +49,7 @@ COLDEST = 150.0
 """K: where most cases have lower temperatures than that, they are in °C."""
 ALONG = 0.1
 """Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
+ROUND_IT = "by their names what is round it, or without arrays"
 GUESS = "# Steps in time, by a guess: the files differ in a number alone. Take this line in if they are:"
 DOUBT = (
     "# Files that differ in numbers alone: are they sets, cases, steps in time ({step} in the path) or pieces of one\n"
@@ -259,12 +260,8 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         lines.append(f"    {keys({'values': own.values})}      # a row for each of the {own.at}")
     lines += [f"    kind: {own.kind}", f"    at: {own.at}"]
     if own.patches:
-        left = (
-            f"      # not {', '.join(own.round_it)}: by their names what is round it, or without arrays"
-            if own.round_it
-            else ""
-        )
-        lines.append(f"    {keys({'patches': own.patches})}{left}")
+        others = f"      # not {', '.join(own.round_it)}: {ROUND_IT}" if own.round_it else ""
+        lines.append(f"    {keys({'patches': own.patches})}{others}")
     surfaces = sorted((other.template != own.template, other.name) for other in sets if other.kind == "surface")
     surface = surfaces[0][1] if surfaces else None
     if own.kind == "volume" and surface:

@@ -18,6 +18,7 @@ from noether.physics.cases.case_map import CASE, STEP, AtTime, CaseMap, FieldMap
 from noether.physics.cases.cells import UNUSED
 from noether.physics.cases.layout import Files, run_of, step_of
 from noether.physics.cases.mesh_blocks import files_behind, results_elsewhere, unreadable
+from noether.physics.cases.mesh_files import Unfit
 from noether.physics.cases.mesh_source import Arrays, RawSet, read_set, refuse_array
 from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
 from noether.physics.cases.tables import case_number
@@ -93,13 +94,13 @@ def read_header(path: Path) -> Arrays | None:
     try:
         size = path.stat().st_size
         if not size:
-            raise ValueError("an empty file")
+            raise Unfit("an empty file")
         if path.suffix.lower() not in XML:
             return None
         with path.open("rb") as file:
             file.seek(max(0, size - 64))
             if END not in file.read():
-                raise ValueError(f"it ends without {END.decode()}: it was cut short")
+                raise Unfit(f"it ends without {END.decode()}: it was cut short")
             file.seek(0)
             head = b""
             while NUMBERS not in head and len(head) < LONGEST and (more := file.read(65_536)):
@@ -216,7 +217,7 @@ class CaseJob:
             raise RequestError(**error.parts | {"fix": f"{hint}\n{error.fix}".strip()}) from None
 
     def _elsewhere(self, name: str) -> str:
-        return results_elsewhere(self.files[name][0]) if self.about.step == "last" else ""
+        return results_elsewhere(self.files[name][0]) if self.about.step in ("last", "each") else ""
 
     def _numbers_or_refusal(self) -> Any:
         try:

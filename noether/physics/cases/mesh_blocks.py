@@ -326,7 +326,7 @@ def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
     def mesh(place: int) -> Any:
         found = output_of(_vtk_reader(path))
         if found.n_blocks != len(zones):
-            raise ValueError(f"VTK reads {found.n_blocks} of its {len(zones)} zones")
+            raise Unfit(f"VTK reads {found.n_blocks} of its {len(zones)} zones")
         own = import_pyvista().MultiBlock()
         for index, time in enumerate(zones):
             if time in (None, times[place]):
@@ -359,7 +359,7 @@ def _opened_by_meshio(path: Path) -> _Opened:
 def _by_ply(path: Path) -> Any:
     """Read a .ply, with the values of its vertices, which VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
     mesh = output_of(import_pyvista().PLYReader(path))
-    head, _, body = path.read_bytes().partition(b"end_header")
+    head = _head(path, 65_536).partition(b"end_header")[0]
     elements: list[tuple[str, int, dict[str, str]]] = []
     for words in map(str.split, head.decode(errors="replace").splitlines()):
         if words[:1] == ["element"]:
@@ -373,7 +373,8 @@ def _by_ply(path: Path) -> Any:
         if own and (kind == "face" or elements[0][0] != kind or "list" in properties.values()):
             raise Unfit(f"values of each {kind} ({', '.join(own)}), and of a .ply only those of vertices are read")
         elif own:
-            body, form = body[body.index(b"\n") + 1 :], "<" if b"little" in head else ">"
+            body = path.read_bytes().partition(b"end_header")[2].partition(b"\n")[2]
+            form = "<" if b"little" in head else ">"
             types = np.dtype([(name, form + TYPES_OF_PLY[of]) for name, of in properties.items()])
             if b"format ascii" in head:
                 lines = body.split(b"\n", count)[:count]

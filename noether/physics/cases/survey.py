@@ -105,7 +105,7 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
             numbers[template] = own
     used = {path for own in numbers.values() for path in own.values()}
     tables = [file for file in beside if file not in used and "/" not in file and file.endswith(TABLE_SUFFIXES)]
-    return Grouping(cases, found, numbers, tables, steps, best.keywords.get("why", "each a file"))
+    return Grouping(cases, found, numbers, tables, steps, best.keywords["why"])
 
 
 def is_mesh(file: str) -> bool:
@@ -298,9 +298,8 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
     """Look through a folder of cases. RequestError: it is missing, or holds no mesh that can be read."""
     every = list_files(root)
     files = unlisted(root, every)
-    grouping = group_files(
-        files, {file for file in files if file.lower().endswith(BY_CONTENT) and is_mesh_inside(root / file)}
-    )
+    inside = {file for file in files if file.lower().endswith(BY_CONTENT) and is_mesh_inside(root / file)}
+    grouping = group_files(files, inside)
     if not grouping.cases:
         raise RequestError(
             "no-cases-found",
