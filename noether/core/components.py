@@ -39,13 +39,9 @@ class Component:
         """
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
-            raise RequestError(
-                "unknown-component",
-                f"no {section} is called {kind!r}",
-                seen=f"{section}.kind={kind}",
-                expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
-                fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}",
-            )
+            raise RequestError("unknown-component", f"no {section} is called {kind!r}", seen=f"{section}.kind={kind}",
+                               expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
+                               fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}")  # fmt: skip
         factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry, base)
         if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
             raise self._wrong_type(factory)
@@ -75,13 +71,9 @@ class Component:
         }
         for name in () if takes_any else given:
             if name not in named:
-                raise RequestError(
-                    "component-argument-reserved",
-                    f"{section}.kind={kind} does not take {name!r}",
-                    seen=f"{kind}({', '.join(named)})",
-                    expected=f"{kind}({', '.join([*given, '...'])})",
-                    fix=f"give {kind} a parameter {name!r}",
-                )
+                raise RequestError("component-argument-reserved", f"{section}.kind={kind} does not take {name!r}",
+                                   seen=f"{kind}({', '.join(named)})", expected=f"{kind}({', '.join([*given, '...'])})",
+                                   fix=f"give {kind} a parameter {name!r}")  # fmt: skip
         own = {name: required for name, required in named.items() if name not in (*given, *self.offered)}
         for name in () if takes_any else options:
             if name not in own:
@@ -95,13 +87,10 @@ class Component:
                 )
         missing = [name for name, required in own.items() if required and name not in options]
         if missing:
-            raise RequestError(
-                "component-option-missing",
-                f"{section}.kind={kind} needs {', '.join(missing)}",
-                seen=f"options {', '.join(options) or 'none'}",
-                expected="a value for every option without a default",
-                fix=" ".join(f"{section}.{name}=..." for name in missing),
-            )
+            raise RequestError("component-option-missing", f"{section}.kind={kind} needs {', '.join(missing)}",
+                               seen=f"options {', '.join(options) or 'none'}",
+                               expected="a value for every option without a default",
+                               fix=" ".join(f"{section}.{name}=..." for name in missing))  # fmt: skip
 
     def _wrong_type(self, found: Any) -> RequestError:
         wanted = f"{self.base.__module__}.{self.base.__qualname__}" if self.base is not None else "a class"

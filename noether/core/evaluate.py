@@ -116,13 +116,10 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
     """
     in_chunks: Any = getattr(model, "forward_in_chunks", None)
     if chunk_size is not None and in_chunks is None:
-        raise RequestError(
-            "no-prediction-in-chunks",
-            f"{type(model).__name__} cannot predict in chunks of points",
-            seen=f"trainer.evaluation_chunk_size={chunk_size}",
-            expected="a model with forward_in_chunks(batch, chunk_size)",
-            fix="trainer.evaluation_chunk_size=null",
-        )
+        raise RequestError("no-prediction-in-chunks", f"{type(model).__name__} cannot predict in chunks of points",
+                           seen=f"trainer.evaluation_chunk_size={chunk_size}",
+                           expected="a model with forward_in_chunks(batch, chunk_size)",
+                           fix="trainer.evaluation_chunk_size=null")  # fmt: skip
     predictions: Predictions = model(prepared) if chunk_size is None else in_chunks(prepared, chunk_size)
     return predictions
 

@@ -46,13 +46,9 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             raise refusal from None
         return
     if not isinstance(predictions, Mapping):
-        raise RequestError(
-            "model-returns-no-dictionary",
-            "the model does not return a dictionary",
-            seen=type(predictions).__name__,
-            expected="predictions by name",
-            fix=_output_line(task, batch),
-        )
+        raise RequestError("model-returns-no-dictionary", "the model does not return a dictionary",
+                           seen=type(predictions).__name__, expected="predictions by name",
+                           fix=_output_line(task, batch))  # fmt: skip
     with evaluation_mode(model):
         of_one = to_device(dict(predictions), device, precision.weights)
         _try_loss(task, of_one, prepared)
@@ -71,13 +67,10 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
         try:
             inspect.signature(getattr(task, name)).bind(predictions, prepared)
         except TypeError as error:
-            raise RequestError(
-                "task-method-arguments",
-                f"{kind}.{name} cannot be called with predictions and a batch",
-                seen=f"def {name}{inspect.signature(getattr(type(task), name))}: {error}",
-                expected=f"def {name}(self, predictions, batch)",
-                fix=f"def {name}(self, predictions, batch) in {kind}",
-            ) from None
+            raise RequestError("task-method-arguments", f"{kind}.{name} cannot be called with predictions and a batch",
+                               seen=f"def {name}{inspect.signature(getattr(type(task), name))}: {error}",
+                               expected=f"def {name}(self, predictions, batch)",
+                               fix=f"def {name}(self, predictions, batch) in {kind}") from None  # fmt: skip
     try:
         loss = task.loss(predictions, prepared)
     except NotImplementedError:
@@ -91,13 +84,9 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     except Exception:  # The first update shows it, in training mode and with its traceback.
         return
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
-        raise RequestError(
-            "loss-not-a-scalar",
-            f"the loss of {kind} is no single number",
-            seen=_kind_of(loss),
-            expected="a tensor () of a floating-point type: the mean over the batch's samples",
-            fix=f"return losses.mean() in {kind}.loss",
-        )
+        raise RequestError("loss-not-a-scalar", f"the loss of {kind} is no single number", seen=_kind_of(loss),
+                           expected="a tensor () of a floating-point type: the mean over the batch's samples",
+                           fix=f"return losses.mean() in {kind}.loss")  # fmt: skip
     if not loss.requires_grad:
         raise RequestError(
             "loss-without-gradient",
@@ -122,13 +111,10 @@ def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
     samples = len(next(iter(batch.values())))
     for name, values in metrics.items():
         if not isinstance(values, torch.Tensor) or tuple(values.shape) != (samples,):
-            raise RequestError(
-                "metric-not-of-each-sample",
-                f"the metric {name} of {kind} is not one number for each sample",
-                seen=_kind_of(values),
-                expected=f"a tensor ({samples},), for a batch of {samples}",
-                fix=f"return values.flatten(1).mean(dim=1), or the like, in {kind}.metrics",
-            )
+            raise RequestError("metric-not-of-each-sample",
+                               f"the metric {name} of {kind} is not one number for each sample", seen=_kind_of(values),
+                               expected=f"a tensor ({samples},), for a batch of {samples}",
+                               fix=f"return values.flatten(1).mean(dim=1), or the like, in {kind}.metrics")  # fmt: skip
 
 
 def _kind_of(value: object) -> str:
@@ -140,13 +126,9 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     names = ", ".join(name for name in batch if name != "index")
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""
-        return RequestError(
-            "model-reads-absent-key",
-            f"the model reads {key}, which the samples do not have",
-            seen=names,
-            expected=f"{key} in each sample",
-            fix=f"give the samples {key}, or take another model",
-        )
+        return RequestError("model-reads-absent-key", f"the model reads {key}, which the samples do not have",
+                            seen=names, expected=f"{key} in each sample",
+                            fix=f"give the samples {key}, or take another model")  # fmt: skip
     if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
         takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
         return RequestError(

@@ -127,13 +127,9 @@ def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:
 def check_held_out(validation: Sequence[int], otherwise: str) -> None:
     """Refuses a run that held no sample out; `otherwise`: what can be done without. RequestError."""
     if not validation:
-        raise RequestError(
-            "nothing-held-out",
-            "the run has no validation split",
-            seen="0 samples held out",
-            expected="samples that it was not trained on",
-            fix=f"{otherwise}      (or train again with dataset.validation_fraction=0.1)",
-        )
+        raise RequestError("nothing-held-out", "the run has no validation split", seen="0 samples held out",
+                           expected="samples that it was not trained on",
+                           fix=f"{otherwise}      (or train again with dataset.validation_fraction=0.1)")  # fmt: skip
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:

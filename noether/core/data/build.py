@@ -48,21 +48,14 @@ class OwnDataset:
 
         sample = self.dataset[index]
         if not isinstance(sample, Mapping):
-            raise RequestError(
-                "sample-not-a-dictionary",
-                f"a sample of {self.kind} is not a dictionary",
-                seen=f"sample {index} is a {type(sample).__name__}",
-                expected="tensors by name: what the model reads and the task scores",
-                fix=EXAMPLE,
-            )
+            raise RequestError("sample-not-a-dictionary", f"a sample of {self.kind} is not a dictionary",
+                               seen=f"sample {index} is a {type(sample).__name__}",
+                               expected="tensors by name: what the model reads and the task scores",
+                               fix=EXAMPLE)  # fmt: skip
         if "index" in sample:
-            raise RequestError(
-                "sample-key-reserved",
-                f"samples of {self.kind} have a key that batches have already",
-                seen="index",
-                expected="other keys: a batch's index (B,) are the numbers of its samples",
-                fix="rename 'index' in __getitem__, where model and task read it too",
-            )
+            raise RequestError("sample-key-reserved", f"samples of {self.kind} have a key that batches have already",
+                               seen="index", expected="other keys: a batch's index (B,) are the numbers of its samples",
+                               fix="rename 'index' in __getitem__, where model and task read it too")  # fmt: skip
         return {
             str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
             for key, value in sample.items()
@@ -77,13 +70,10 @@ class OwnDataset:
         if isinstance(value, (bool, int, float, complex)):
             return torch.tensor(value)
         what = f"a {type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")
-        raise RequestError(
-            "sample-not-a-tensor",
-            f"{key} of the samples of {self.kind} is not a tensor",
-            seen=f"sample {index}: {key} is {what}",
-            expected="a tensor, a NumPy array of numbers, or a number",
-            fix=f"leave {key!r} out of the samples, or {EXAMPLE}",
-        )
+        raise RequestError("sample-not-a-tensor", f"{key} of the samples of {self.kind} is not a tensor",
+                           seen=f"sample {index}: {key} is {what}",
+                           expected="a tensor, a NumPy array of numbers, or a number",
+                           fix=f"leave {key!r} out of the samples, or {EXAMPLE}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -165,27 +155,19 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
                 )
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
-            raise RequestError(
-                "empty-split",
-                f"the {name} split of {dataset.kind} is empty",
-                seen="0 samples",
-                expected="at least one",
-                fix=f"give {dataset.kind} samples for split={name!r}",
-            )
+            raise RequestError("empty-split", f"the {name} split of {dataset.kind} is empty", seen="0 samples",
+                               expected="at least one",
+                               fix=f"give {dataset.kind} samples for split={name!r}")  # fmt: skip
     return Splits(splits["train"], splits["test"])
 
 
 def check_folder(dataset: Any, root: Path | None) -> None:
     """Refuse a dataset_root that is no folder."""
     if root is not None and not root.is_dir():
-        raise RequestError(
-            "dataset-root-not-a-folder",
-            f"dataset_root={root} is not a folder",
-            seen="no such folder" if not root.exists() else "a file",
-            expected=f"the folder that {dataset.kind} reads",
-            fix="dataset_root=FOLDER",
-            mount=str(root.absolute()),
-        )
+        raise RequestError("dataset-root-not-a-folder", f"dataset_root={root} is not a folder",
+                           seen="no such folder" if not root.exists() else "a file",
+                           expected=f"the folder that {dataset.kind} reads", fix="dataset_root=FOLDER",
+                           mount=str(root.absolute()))  # fmt: skip
 
 
 OWN_DATA = DataSource(check_folder, _open_own)

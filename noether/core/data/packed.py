@@ -237,10 +237,5 @@ def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[byt
 
 
 def _refusal(path: Path, seen: str, expected: str) -> RequestError:
-    return RequestError(
-        "packed-data-incomplete",
-        f"{path} is not a complete packed data file",
-        seen=seen,
-        expected=expected,
-        fix=f"rm {quote(str(path))}      (and write or copy it again)",
-    )
+    return RequestError("packed-data-incomplete", f"{path} is not a complete packed data file", seen=seen,
+                        expected=expected, fix=f"rm {quote(str(path))}      (and write or copy it again)")  # fmt: skip

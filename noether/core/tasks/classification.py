@@ -94,13 +94,10 @@ class ClassificationTask(Task):
 
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
         if self.label not in batch:
-            raise RequestError(
-                "samples-without-label",
-                f"the samples have no {self.label}",
-                seen=", ".join(key for key in batch if key != "index"),
-                expected=f"{self.label}: the true class, an integer scalar",
-                fix="task.label=KEY",
-            )
+            raise RequestError("samples-without-label", f"the samples have no {self.label}",
+                               seen=", ".join(key for key in batch if key != "index"),
+                               expected=f"{self.label}: the true class, an integer scalar",
+                               fix="task.label=KEY")  # fmt: skip
         labels = batch[self.label].reshape(-1)
         check_predictions(predictions, {"logits": (len(labels), self.classes)}, "task.classes")
         logits = predictions["logits"]
@@ -109,10 +106,7 @@ class ClassificationTask(Task):
 
     def _check_labels(self, labels: Tensor) -> None:
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
-            raise RequestError(
-                "class-out-of-range",
-                "a sample's class is not one of the task's",
-                seen=f"classes {int(labels.min())} to {int(labels.max())}",
-                expected=f"0 to {self.classes - 1}",
-                fix=f"task.classes={int(labels.max()) + 1}",
-            )
+            raise RequestError("class-out-of-range", "a sample's class is not one of the task's",
+                               seen=f"classes {int(labels.min())} to {int(labels.max())}",
+                               expected=f"0 to {self.classes - 1}",
+                               fix=f"task.classes={int(labels.max()) + 1}")  # fmt: skip
