@@ -107,6 +107,9 @@ def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
 
 def _say_end(folder: RunFolder, verb: str) -> int:
     stopped = read_record(folder.stopped)
+    if stopped.get("update") == 0:
+        print("stopped before it had saved anything; to begin it again, give the command that started it")
+        return ExitCode.DONE
     if stopped:
         print(
             f"stopped after update {shown_name(str(stopped.get('update')))}, everything is saved; to continue:\n"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -359,17 +359,5 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
 
 
 def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> None:
-    """Writes stopped.json: that everything is saved, up to an update, and what the next attempt needs to know."""
-    in_vain = attempts_without_progress(folder, saved)
-    write_record(folder.stopped, {"reason": reason, "update": saved, "attempts_without_progress": in_vain}, by)
-
-
-def attempts_without_progress(folder: RunFolder, reached: int) -> int:
-    """Returns how many attempts of one job in a row, the newest included, have added no update to what they found.
-
-    Whoever requeues the job gives up at a limit: a run that is stopped at the same place each time would otherwise keep
-    its nodes for ever. A newly submitted job counts from zero.
-    """
-    attempts = read_attempts(folder)[::-1]
-    in_vain = takewhile(lambda one: one.start_update == reached and one.job == attempts[0].job, attempts)
-    return len(list(in_vain))
+    """Writes stopped.json: why, and up to which update everything is saved; 0: nothing is saved yet."""
+    write_record(folder.stopped, {"reason": reason, "update": saved}, by)

@@ -175,7 +175,9 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
     if attempt and alive:
         return RUNNING, f"pid {attempt.pid} on {attempt.host}"
     if folder.stopped.is_file():
-        return STOPPED, f"{read_record(folder.stopped).get('reason', 'a signal')}, everything is saved"
+        stopped = read_record(folder.stopped)
+        saved = "nothing was saved yet" if stopped.get("update") == 0 else "everything is saved"
+        return STOPPED, f"{stopped.get('reason', 'a signal')}, {saved}"
     if folder.result.is_file():
         return DONE, "trained and evaluated"
     if attempt and attempt.exit_code is not None:

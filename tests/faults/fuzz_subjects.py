@@ -132,7 +132,7 @@ class Records(Subject):
         take_lease(self.run_folder, {})
         write_record(self.run_folder.result, {"metrics": {"loss": 1.0}, "split": "test", "scalars": {"lift": {}}})
         write_record(self.run_folder.plan, {"length": {"total_updates": 8}})
-        write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4, "attempts_without_progress": 0})
+        write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4})
         write_record(self.run_folder.job, {"job": "12", "output": "/tmp/x"})
         self.run_folder.metrics.write_text(rows_text(self.ROWS))
         # And as a person writes them: without digests, so that every change comes through.
@@ -147,7 +147,7 @@ class Records(Subject):
         return "".join(json.dumps(row) + "\n" for row in rows).encode() if rows else json.dumps(content).encode()
 
     def run(self, rng: random.Random) -> None:
-        from noether.runs.lease import attempts_without_progress, read_attempt
+        from noether.runs.lease import read_attempt, read_attempts
         from noether.runs.overview import run_state, status_table
         from noether.runs.records import read_record
         from noether.runs.report.tables import unbeaten_baselines
@@ -156,7 +156,7 @@ class Records(Subject):
         path = rng.choice(self.files)
         path.write_bytes(mutate(rng.choice(self.seeds[path]), rng))
         try:
-            attempts_without_progress(self.run_folder, 4)
+            read_attempts(self.run_folder)
             mean_pace(self.run_folder)
             unbeaten_baselines(read_record(self.run_folder.result))
             holder = read_attempt(self.run_folder)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from noether.checkpoints.format import list_checkpoints, newest_update, write_checkpoint
+from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.common.whole_file import write_whole
 from noether.runs import lease as lease_module
 from noether.runs.folder import RunFolder
@@ -13,7 +13,6 @@ from noether.runs.lease import (
     FencedError,
     Lease,
     attempts_so_far,
-    attempts_without_progress,
     have_ranks_met,
     read_attempt,
     read_attempts,
@@ -103,43 +102,13 @@ def test_starts_are_told_with_how_far_each_came(folder) -> None:
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
 
 
-WITHOUT_PROGRESS = {
-    "never-started": ([], [], 0),
-    "the-first-has-saved-nothing-yet": ([0], [], 1),
-    "it-has": ([0], [4], 0),
-    "three-that-came-to-nothing": ([0, 4, 4, 4], [4], 3),
-    "and-then-one-that-got-on": ([0, 4, 4], [4, 6], 0),
-    "killed-before-anything-was-saved": ([0, 0, 0], [], 3),
-}
-
-
-@pytest.mark.parametrize(("starts", "saved", "expected"), WITHOUT_PROGRESS.values(), ids=WITHOUT_PROGRESS)
-def test_starts_without_progress_are_counted(folder, starts, saved, expected) -> None:
-    for updates in saved:
-        save(folder, updates)
-    for number, first in enumerate(starts, start=1):
-        record_attempt(folder, number, first, "n1")
-    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == expected
-
-
 def test_starts_that_end_before_their_ranks_meet_count(folder) -> None:
-    """A job that is stopped each time in its preparation was queued again without end."""
     for restart in range(3):
         take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": str(restart)}, start_update=4).release(75)
-    assert attempts_without_progress(folder, 4) == 3
     found = [(row.number, row.start_update, row.job) for row in read_attempts(folder)]
     assert found == [(number, 4, "13") for number in (1, 2, 3)]
     record_meeting(folder, 2)
     assert [have_ranks_met(folder, number) for number in (1, 2, 3)] == [False, True, False]
-    assert attempts_without_progress(folder, 4) == 3
-
-
-def test_a_job_that_is_submitted_anew_counts_anew(folder) -> None:
-    for number, job in enumerate(["", "slurm 12", "slurm 12", "slurm 13"], start=1):
-        record_attempt(folder, number, 0, "n1", job)
-    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 1
-    record_attempt(folder, 5, 0, "n2", "slurm 13")
-    assert attempts_without_progress(folder, newest_update(folder.checkpoints)) == 2
 
 
 def writes(lease, folder: RunFolder):

@@ -6,7 +6,7 @@ import pytest
 
 from noether.runs import records
 from noether.runs.folder import RunFolder
-from noether.runs.lease import attempts_without_progress, read_attempts, record_attempt, record_outcome
+from noether.runs.lease import read_attempts, record_attempt, record_outcome
 
 ROWS = [{"kind": "training", "update": update, "loss": 1.0 / update} for update in (1, 2, 3)]
 LINES = records.rows_text(ROWS).encode().splitlines(keepends=True)
@@ -107,7 +107,6 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
     record_attempt(folder, 2, 4, "n1")
     record_outcome(folder, 2, 6, "SIGTERM")
     assert [(row.number, row.last_update) for row in read_attempts(folder)] == [(2, 6)]
-    assert attempts_without_progress(folder, 6) == 0
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:

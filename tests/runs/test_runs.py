@@ -41,6 +41,12 @@ STATES = {
     ),
     "done": ({"attempt.json": {**HERE, "exit_code": 0}, "result.json": {"metrics": {}}}, None, "done", "evaluated"),
     "stopped": ({"attempt.json": SAVED, "stopped.json": BY_SIGTERM}, None, "stopped", "SIGTERM, everything is saved"),
+    "stopped-while-it-started": (
+        {"attempt.json": SAVED, "stopped.json": {"update": 0}},
+        None,
+        "stopped",
+        "nothing was saved",
+    ),
     "stopped-and-killed-while-it-left": ({"attempt.json": OF_JOB, "stopped.json": {}}, None, "stopped", "is saved"),
     "failed": ({"attempt.json": {**HERE, "exit_code": 1}}, None, "failed", "exit code 1"),
     "killed": ({"attempt.json": HERE}, None, "lost", "without a word"),

@@ -14,7 +14,6 @@ from conftest import TINY
 from noether.checkpoints.format import write_checkpoint
 from noether.checkpoints.own_settings import load_run_config
 from noether.common.errors import RequestError
-from noether.common.whole_file import write_json
 from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
 from noether.runs.folder import RunFolder
@@ -97,7 +96,8 @@ FAKES = """\
 srun() {{ echo "$@"; mkdir -p "$run/checkpoints"; {srun}; }}
 scontrol() {{ echo "$*" >> scontrol.said; [ ! -e refuses ] || {{ echo "Access denied" >&2; return 1; }}; }}
 """
-SAVED, AGAIN = "touch $run/checkpoints/update-1", "runs/cars; queued again"
+SAVED, AGAIN = "touch $run/checkpoints/update-1", "everything is saved in runs/cars, up to update 1; queued again"
+NOTHING = "nothing is saved in runs/cars yet"
 DENIED = "refused to queue the job again: Access denied"
 ENDS = {
     "done": ("return 0", {}, 0, ""),
@@ -106,11 +106,11 @@ ENDS = {
     "saved-and-code-masked-by-kill-on-bad-exit": (f"touch $run/stopped.json; {SAVED}; return 137", {}, 75, AGAIN),
     "saved-and-slurm-refuses": (f"touch refuses; {SAVED}; return 75", {}, 75, DENIED),
     "ended-by-slurm": (f"{SAVED}; kill -TERM $$; return 75", {}, 75, "Slurm ended the job"),
-    "cancelled": ('touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
-    "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, "requeued 50 times already"),
-    "nothing-new-thrice": ("cp three.json $run/stopped.json; return 75", {}, 75, "3 starts in a row saved nothing"),
-    "nothing-new-twice": ("cp two.json $run/stopped.json; return 75", {}, 75, AGAIN),
-    "the-stop-signal-before-the-ranks-could-catch-it": ("return 140", {}, 75, AGAIN),
+    "cancelled": (f'{SAVED}; touch "$run/cancelled"; return 75', {}, 75, "cancelled; everything is saved"),
+    "cancelled-before-it-saved": ('touch "$run/cancelled"; return 75', {}, 75, f"cancelled; {NOTHING}"),
+    "ended-by-slurm-before-it-saved": ("kill -TERM $$; return 75", {}, 75, f"ended the job; {NOTHING}"),
+    "requeued-too-often": ("return 75", {"SLURM_RESTART_COUNT": "50"}, 75, f"{NOTHING}; requeued 50 times already"),
+    "the-stop-signal-before-the-ranks-could-catch-it": ("return 140", {}, 75, f"{NOTHING}; queued again"),
     "killed-while-it-started": ("return 143", {}, 143, ""),
     "an-old-mark-does-not-count": ("return 1", {"SLURM_RESTART_COUNT": "1"}, 1, ""),
 }
@@ -120,15 +120,31 @@ ENDS = {
 def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: Path) -> None:
     (folder / "runs" / "cars").mkdir(parents=True)
     (folder / "runs" / "cars" / "stopped.json").touch()
-    for name, starts in {"two": 2, "three": 3}.items():
-        stopped = {"reason": "SIGUSR2", "update": 10, "attempts_without_progress": starts}
-        write_json(folder / f"{name}.json", stopped)
     left = {"RANK": "3", "SLURM_STEP_ID": "7", **variables}
     done = run_script(script(None, ()), FAKES.format(srun=srun), folder, **left)
     assert done.returncode == code, done.stdout + done.stderr
     assert says in done.stdout
     asked = folder / "scontrol.said"
     assert (asked.read_text() if asked.exists() else "") == "requeue 12\n" * ("; queued" in says or "refused" in says)
+
+
+STARTS = {
+    "stopped-while-it-starts": (["return 140"] * 4, "12 12 12", 2),
+    "stopped-by-slurm-then-while-it-starts": (["kill -TERM $$; return 143"] * 3 + ["return 140"], "12 12 12 12", 0),
+    "the-first-saves": ([SAVED + "; return 75"] + ["touch $run/stopped.json; return 137"] * 4, "12 12 12 12", 3),
+    "each-saves-more": (['touch "$run/checkpoints/update-0000$(date +%s%N)"; return 75'] * 5, "12 12 12 12 12", 5),
+    "submitted-anew": (["return 140"] * 5, "12 12 13 13 13", 4),
+}
+
+
+@pytest.mark.parametrize(("sruns", "jobs", "queued"), STARTS.values(), ids=STARTS)
+def test_starts_that_save_nothing_new_are_counted_whatever_ends_them(sruns, jobs, queued, folder: Path) -> None:
+    """Those that were stopped before they could write a record were queued again without end."""
+    for srun, job in zip(sruns, jobs.split(), strict=False):
+        said = run_script(script(None, ()), FAKES.format(srun=srun), folder, SLURM_JOB_ID=job).stdout
+    asked = folder / "scontrol.said"
+    assert len(asked.read_text().splitlines() if asked.exists() else []) == queued, said
+    assert ("3 starts in a row saved nothing new; not queued again" in said) == (queued != 5)
 
 
 def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:

@@ -17,9 +17,9 @@ from conftest import REPOSITORY, final_hashes
 from sharing import in_every_push
 
 from launch.slurm.conftest import PATH, Slurm, wait_for
-from noether.checkpoints.format import list_checkpoints, newest_update
+from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
-from noether.runs.lease import attempts_without_progress, have_ranks_met, read_attempts
+from noether.runs.lease import have_ranks_met, read_attempts
 from noether.runs.records import read_metrics
 
 # Requeueing, a node's timeout and a job's limit take their minutes, and the first test waits for all of them.
@@ -208,9 +208,6 @@ def test_the_job_goes_on_by_itself_and_nothing_is_lost(name, outcomes, undisturb
     starts = read_attempts(outcome.folder)
     assert len(starts) >= 2
     assert starts[-1].outcome == "done"
-    # A start that found every update made, and had only the evaluation to do, added none.
-    stalled = attempts_without_progress(outcome.folder, newest_update(outcome.folder.checkpoints))
-    assert stalled == (starts[-1].start_update == UPDATES)
     if case.saves:
         assert outcome.lost == 0, outcome.output
         assert "everything is saved" in outcome.output or name.startswith("scancel")

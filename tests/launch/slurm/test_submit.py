@@ -106,24 +106,43 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
     assert str(job) not in slurm.jobs()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
-def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
-    """Should the ranks be quicker than the signal, it finds them in the first of many updates."""
-    job, folder = user.submits("early", LONG, 'slurm.nodelist="n[1-2]"')
+def told_to_save(slurm: Slurm, folder: RunFolder, job: int, mapped: str) -> None:
+    """Tells the ranks of a job to save, once each process has such a file in its memory."""
 
     def tasks() -> list[int]:
-        """The ranks whose process has such a file in its memory."""
         found = processes_of(f"SLURM_JOB_ID={job}\0")
         return [pid for pid, command in found.items() if command.startswith(sys.executable) and mapped in maps(pid)]
 
     wait_for("the tasks", lambda: len(tasks()) >= 2, 120, lambda: said(folder))
     slurm.run("scancel", "--signal=USR2", str(job))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
+def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
+    """Should the ranks be quicker than the signal, it finds them in the first of many updates."""
+    job, folder = user.submits("early", LONG, 'slurm.nodelist="n[1-2]"')
+    told_to_save(slurm, folder, job, mapped)
     assert slurm.wait(job, limit_s=250) == "COMPLETED", said(folder)
     assert int(slurm.show(job)["Restarts"]) >= 1
     assert "queued again" in said(folder)
     assert folder.result.is_file()
     assert newest_update(folder.checkpoints) == 160
+
+
+@pytest.mark.slow
+def test_a_job_that_is_stopped_whenever_it_starts_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
+    """No start of it writes a record; each was queued again, with "everything is saved"."""
+    job, folder = user.submits("loop", ENDLESS, 'slurm.nodelist="n[1-2]"')
+    for start in range(3):
+        wait_for("the start", lambda start=start: slurm.show(job)["Restarts"] == str(start), 120)
+        told_to_save(slurm, folder, job, "/python")
+        wait_for(
+            "the stop", lambda start=start: said(folder).count("nothing is saved") > start, 60, lambda: said(folder)
+        )
+    slurm.wait(job, until="CANCELLED")
+    assert "nothing is saved in runs/loop yet; 3 starts in a row saved nothing new; not queued again" in said(folder)
+    assert "everything is saved" not in said(folder)
 
 
 @pytest.mark.slow

@@ -27,6 +27,11 @@ rm -f "$run/stopped.json"
 output=$(readlink "/proc/$$/fd/1" | sed 's/["\\]/\\&/g')
 mkdir -p "$run" && printf '{"job": "%s", "output": "%s"}\n' "$SLURM_JOB_ID" "$output" > "$run/.job.json" &&
     mv "$run/.job.json" "$run/job.json"
+# The update of the newest checkpoint, or nothing; of each start, whatever ends it, `starts` keeps what it found.
+newest() {
+    ls "$run/checkpoints" 2>/dev/null | sed -n 's/^update-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
+}
+echo "$SLURM_JOB_ID $(newest)" >> "$run/starts"
 
 # When Slurm ends a job, it signals this shell too. The trap keeps the shell alive to learn how the ranks ended.
 ended_by_slurm=no
@@ -45,22 +50,25 @@ trap - TERM
 [ "$code" -eq 140 ] && code=75
 [ "$code" -eq 75 ] || exit "$code"
 
-# How many starts in a row, including this one, have saved nothing new.
-stalled=$(sed -n 's/.*"attempts_without_progress": \([0-9]*\).*/\1/p' "$run/stopped.json" 2>/dev/null)
+update=$(newest)
+saved="everything is saved in $run, up to update $update"
+[ -n "$update" ] || saved="nothing is saved in $run yet"
+# How many starts in a row, including this one, found what there is now; and one more for the line that is compared.
+stalled=$({ cat "$run/starts" 2>/dev/null; echo "$SLURM_JOB_ID $update"; } | uniq -c | tail -n 1 | sed 's/^ *\([0-9]*\).*/\1/')
 if [ -e "$run/cancelled" ]; then
-    echo "noether: cancelled; everything is saved in $run"
+    echo "noether: cancelled; $saved"
 elif [ "$ended_by_slurm" = yes ]; then
-    echo "noether: Slurm ended the job; everything is saved in $run"
+    echo "noether: Slurm ended the job; $saved"
 elif [ "$restarts" -ge 50 ]; then
-    echo "noether: requeued 50 times already (slurm.max_requeues); submit it again to continue"
-elif [ "${stalled:-0}" -ge 3 ]; then
-    echo "noether: 3 starts in a row saved nothing new; not queued again"
+    echo "noether: $saved; requeued 50 times already (slurm.max_requeues): submit it again to continue"
+elif [ "$stalled" -gt 3 ]; then
+    echo "noether: $saved; 3 starts in a row saved nothing new; not queued again"
 else
     trap '' TERM  # A requeue signals this shell too, which still has to report the outcome.
     if said=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
-        echo "noether: everything is saved in $run; queued again"
+        echo "noether: $saved; queued again"
     else
-        echo "noether: everything is saved in $run, but Slurm refused to queue the job again: $said"
+        echo "noether: $saved, but Slurm refused to queue the job again: $said"
         cp "$0" "$run/job.sh"  # Slurm deletes its copy of this script with the job.
         echo "noether: to continue: cd $(printf %q "$PWD") && sbatch $(printf %q "$run/job.sh")"
     fi
