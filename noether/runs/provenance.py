@@ -8,10 +8,12 @@ import re
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ from noether.common.cpus import usable_cpus
 from noether.common.process_defaults import IMAGE_RECORD
 
 RECORDED_PACKAGES = ("torch", "numpy", "scipy", "fire", "hydra-core", "pydantic", "safetensors")
+LEARNING = re.compile(r"noether\.(core|physics|training|checkpoints|launch\.process_group|launch\.batches)\b")
+"""Of our own code, what learns: samples, models and losses, the loop, the state that goes on, and how ranks share a
+batch and add. The rest starts, shows and watches a run; settings and data are compared by themselves."""
 APPTAINER_LABELS = Path("/.singularity.d/labels.json")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -56,6 +61,38 @@ def provenance() -> dict[str, Any]:
         "driver": driver_version(),
         "nccl": nccl_version(requires("torch") or ()),
     }
+
+
+def source_digests(own: Iterable[str]) -> dict[str, str]:
+    """Returns a digest of the source of each module that learns and is imported here, by the module's name.
+
+    Those are ours of `LEARNING`, and of the user's, which dotted paths (`own`) name, all that lie in the same folder;
+    of an installed package its own. Each is read from where it was imported: a folder, a wheel or an archive.
+    """
+    loaded = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
+    specs = {name: spec for name, spec in loaded if isinstance(spec, ModuleSpec)}
+    roots = {path.partition(".")[0] for path in own} - {"noether", *RECORDED_PACKAGES}
+    beside = {place for root in roots if root in specs and not _is_installed(place := _place(specs[root]))}
+    digests = {}
+    for name, spec in sorted(specs.items()):
+        root = name.partition(".")[0]
+        is_users = root in roots or (root != "noether" and root in specs and _place(specs[root]) in beside)
+        read = getattr(spec.loader, "get_data", None)  # A built-in and a namespace have none.
+        if read is not None and spec.origin and (is_users or LEARNING.match(name)):
+            with contextlib.suppress(OSError):
+                content = read(spec.origin)
+                # Bytecode that has no source beside it begins with when that was written.
+                digests[name] = sha256(content[16:] if spec.origin.endswith(".pyc") else content).hexdigest()[:16]
+    return digests
+
+
+def _place(spec: ModuleSpec) -> Path:
+    """The folder in which a module or a package lies."""
+    return Path(next(iter(spec.submodule_search_locations or ()), spec.origin or "nowhere")).parent
+
+
+def _is_installed(place: Path) -> bool:
+    return place == Path(sysconfig.get_path("stdlib")) or not {"site-packages", "dist-packages"}.isdisjoint(place.parts)
 
 
 def image_record(

@@ -17,7 +17,7 @@ from noether.checkpoints.named import named_weights
 from noether.checkpoints.resume import is_accepted
 from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint, model_tensors
 from noether.common.errors import EndedByAnother, RequestError
-from noether.common.numbers import counted
+from noether.common.numbers import counted, first_of
 from noether.common.plain_file import StampedFile
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
@@ -32,6 +32,7 @@ from noether.core.problem import Problem, build_problem
 from noether.launch.batches import BatchPlan
 from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
+from noether.runs.records import mapping
 from noether.training.optimizers import Schedule, build_optimizer, build_schedule
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.run_length import RunLength, plan_length
@@ -79,6 +80,9 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
     differing = (name for name in here if before.get(name, here[name]) != here[name])
     if others := [f"{name} {before[name]} → {here[name]}" for name in differing]:
         said.append(f"{', '.join(others)}: results may be rounded differently from here on")
+    sources = mapping(meta, "sources")
+    if others := [name for name, digest in now["sources"].items() if sources.get(name, digest) != digest]:
+        said.append(f"the source code of {first_of(others, 5)} has changed: other numbers may be learned from here on")
     tensors = model_tensors(model)
     if others := [name for name in model.state_dict() if name not in tensors]:
         said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")

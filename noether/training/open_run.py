@@ -11,7 +11,7 @@ from noether.common.whole_file import refusals_told
 from noether.launch.process_group.deadline import Deadline
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
-from noether.runs.provenance import provenance
+from noether.runs.provenance import provenance, source_digests
 from noether.runs.tracking.console import ConsoleTracker
 from noether.runs.tracking.services import RunFacts, open_services
 from noether.runs.tracking.tracker import MetricsFile, Tracker, Trackers
@@ -40,6 +40,7 @@ class OpenRun(Run):
             "updates_per_epoch": self.length.updates_per_epoch,
             "config": self.config.model_dump(mode="json"),
             "provenance": provenance(),
+            "sources": source_digests(self.config.own_code()),
         }
 
     def note(self, write: Callable[[], None]) -> None:

@@ -1,9 +1,15 @@
 """What a run says of the program, the image and the machine that made it."""
 
+import ast
+import compileall
 import json
 import re
+import shutil
+import subprocess
+import sys
 from hashlib import sha256
 from importlib.metadata import distribution, requires
+from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
@@ -55,6 +61,46 @@ def test_the_version_of_the_nccl_that_torch_needs(monkeypatch) -> None:
     monkeypatch.setattr("noether.runs.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.__getitem__)
     assert nccl_version(needs) == "2.28.9"
     assert nccl_version(["filelock"]) is None
+
+
+CODE = {"own_model.py": "import own_parts.blocks\n", "own_parts/__init__.py": "", "own_parts/blocks.py": "width = 1\n"}
+IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); import own_model, colorsys; import noether.core.data.order"
+DIGESTS = f"{IMPORTS}; from noether.runs.provenance import source_digests; print(source_digests(['own_model.Own']))"
+
+
+def digests_of(place: Path) -> dict[str, str]:
+    done = subprocess.run([sys.executable, "-c", DIGESTS, str(place)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
+
+
+@pytest.mark.parametrize("place", ["moved", "archive", "compiled", "site-packages", "changed"])
+def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path: Path) -> None:
+    for name, text in CODE.items():
+        (tmp_path / "first" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "first" / name).write_text(text)
+    first, other = digests_of(tmp_path / "first"), tmp_path / place
+    own = {"own_model", "own_parts", "own_parts.blocks"}
+    assert own | {"noether.core.data.order"} <= first.keys()
+    assert not any(name.startswith(("noether.runs", "noether.config", "colorsys", "json")) for name in first)
+    shutil.copytree(tmp_path / "first", other)  # With __pycache__, as the first has left it.
+    expected = first
+    if place == "archive":
+        other = Path(shutil.make_archive(str(other), "zip", other))
+    elif place == "compiled":
+        compileall.compile_dir(other, legacy=True, quiet=1)
+        before = [path.unlink() or path.with_suffix(".pyc") for path in list(other.rglob("*.py"))]
+        expected = digests_of(other)
+        assert expected.keys() == first.keys()
+        for path in before:
+            path.write_bytes(path.read_bytes()[:8] + bytes(8) + path.read_bytes()[16:])
+    elif place == "site-packages":  # What lies beside an installed module is of others.
+        expected = {name: digest for name, digest in first.items() if not name.startswith("own_parts")}
+    elif place == "changed":
+        (other / "own_parts/blocks.py").write_text("width = 2\n")
+        expected = first | {"own_parts.blocks": digests_of(other)["own_parts.blocks"]}
+        assert expected != first
+    assert digests_of(other) == expected
 
 
 def test_the_lock_names_every_package_exactly() -> None:

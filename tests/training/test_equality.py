@@ -15,7 +15,7 @@ PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1))
 HERE = {"threads": 1, "processor": "A", "cpu_capability": "AVX512", "device": "cpu"}
 MADE = {"noether": "1", "packages": {"torch": "2.13.0", "numpy": "2", "scipy": "1", "rich": "1"}, "driver": None}
-NOW = {"world_size": 2, "micro_batch_size": 4, "conditions": HERE, "provenance": MADE}
+NOW = {"world_size": 2, "micro_batch_size": 4, "conditions": HERE, "provenance": MADE, "sources": {"own": "1"}}
 
 
 def with_packages(**changed: object) -> dict:
@@ -32,6 +32,9 @@ DIFFERENCES = {
     "threads": (PLAIN, {"conditions": HERE | {"threads": 8}}, ("threads 8 → 1:",)),
     "another-cpu": (PLAIN, OTHER_CPU, ("processor B → A, cpu_capability AVX2 → AVX512:",)),
     "another-torch": (PLAIN, with_packages(torch="2.12.0"), ("torch 2.12.0 → 2.13.0:",)),
+    "its-own-code": (PLAIN, {"sources": {"own": "2"}}, ("the source code of own has changed",)),
+    "modules-that-only-one-of-them-had": (PLAIN, {"sources": {"other": "2"}}, ()),
+    "a-checkpoint-of-before-they-were-kept": (PLAIN, {"sources": None}, ()),
     "a-package-that-computes-nothing": (PLAIN, with_packages(rich="2"), ()),
 }
 

@@ -44,8 +44,12 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     assert result["samples"] == 64
     report = tmp_path / "runs/lines/report.html"
     report.unlink()  # As a kill between the result and the report leaves it.
-    noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path, code=0)
-    assert report.is_file()
+    for text, is_said in ((OWN, False), (f"{OWN}\n# of another day\n", True)):
+        (tmp_path / "own.py").write_text(text)
+        done = noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path, code=0)
+        assert report.is_file()
+        said = " ".join(f"{done.out} {done.err}".split())
+        assert ("the source code of own has changed" in said) == is_said, said
     again = noether("evaluate", "runs/lines", "--split", "validation", "--json", cwd=tmp_path, code=0)
     assert json.loads(again.out)["samples"] == 16
     (tmp_path / "own.py").write_text(
