@@ -13,7 +13,7 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
 from noether.runs.provenance import provenance, source_digests
 from noether.runs.tracking.console import ConsoleTracker
-from noether.runs.tracking.services import RunFacts, open_services
+from noether.runs.tracking.services import RunFacts, Services, open_services
 from noether.runs.tracking.tracker import MetricsFile, Tracker, Trackers
 from noether.training.build import Run, conditions_of
 from noether.training.time_use import UpdateProfile
@@ -52,7 +52,15 @@ class OpenRun(Run):
             self.console.warn(f"{error.filename or 'a record of the run'} cannot be written: {error.strerror}")
 
 
-def open_trackers(run: OpenRun) -> Trackers:
+def open_run_services(run: OpenRun) -> Services:
+    """Returns, on rank 0, what passes the rows to the services that the settings name."""
+    names = run.config.tracker.services if run.group.is_first else ()
+    weights = tuple(run.state.evaluation_models())
+    facts = RunFacts(run.folder.run_id, run.folder.path, run.about["config"], run.described, weights)
+    return open_services(names, facts, run.console.warn, run.lease)
+
+
+def open_trackers(run: OpenRun, services: Services) -> Trackers:
     """Returns what shows the rows and, on rank 0, keeps them: those of a run that goes on after its state's update."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     start_update = run.state.progress.updates
@@ -67,11 +75,7 @@ def open_trackers(run: OpenRun) -> Trackers:
             from noether.runs.tracking.tensorboard import TensorBoardFile
 
             trackers.append(TensorBoardFile(folder.tensorboard, start_update, run.described, lease))
-    facts = RunFacts(
-        folder.run_id, folder.path, run.about["config"], run.described, tuple(run.state.evaluation_models())
-    )
-    trackers += open_services(config.tracker.services, facts, console.warn, lease)
-    return Trackers(trackers, console.warn, lease.check)
+    return Trackers([*trackers, *services.trackers], console.warn, lease.check)
 
 
 def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:

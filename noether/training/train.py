@@ -27,7 +27,7 @@ from noether.training.build import Run, build_run, check_selection, differences_
 from noether.training.callbacks import Callback, load_callbacks
 from noether.training.evaluation import Validation, report_run, write_final_result
 from noether.training.loop import Loop, update_batches
-from noether.training.open_run import OpenRun, open_profile, open_saver, open_trackers
+from noether.training.open_run import OpenRun, open_profile, open_run_services, open_saver, open_trackers
 from noether.training.rehearsal import updates_that_fit
 from noether.training.start import TrainRequest
 from noether.training.time_use import peak_memory_mib
@@ -127,10 +127,11 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     check_selection(run)
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
-        go_on_from(run, target.checkpoint, context.host, console.warn)
-        console.say(f"resumed {folder.run_id} after update {run.state.progress.updates}")
+        # Before it is read, which code that has changed may not be able to.
         for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model):
             console.warn(difference)
+        go_on_from(run, target.checkpoint, context.host, console.warn)
+        console.say(f"resumed {folder.run_id} after update {run.state.progress.updates}")
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
     if group.is_first:
@@ -156,13 +157,15 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:
     """Makes the updates that are left, then the result; returns why all ranks stopped before, or 0."""
-    with open_trackers(run) as trackers, open_saver(run, trackers, deadline) as saver:
-        validate, profile = Validation(run, stop), open_profile(run)
-        loop = Loop(run, stop, trackers=trackers, saver=saver, validate=validate, profile=profile, callbacks=callbacks)
-        with updates_that_fit(run.batch.micro):
-            reason = loop.run()
-    run.group.barrier()
-    return reason or write_final_result(run, stop, loop.time_use)
+    with open_run_services(run) as services:
+        with open_trackers(run, services) as trackers, open_saver(run, trackers, deadline) as saver:
+            loop = Loop(run, stop, trackers, saver, Validation(run, stop), open_profile(run), callbacks)
+            with updates_that_fit(run.batch.micro):
+                reason = loop.run()
+        run.group.barrier()
+        reason = reason or write_final_result(run, stop, loop.time_use)
+        services.stopped = bool(reason)
+    return reason
 
 
 def _is_complete(run: OpenRun) -> bool:

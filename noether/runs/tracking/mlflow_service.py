@@ -12,8 +12,9 @@ from noether.runs.tracking.services import RunFacts
 
 LONGEST_PARAMETER = 500
 """Characters of a parameter's value; MLflow refuses more than 6,000, and nobody reads more than a line."""
-PARAMETERS_AT_ONCE = 100
+ENTRIES_AT_ONCE = 100
 """MLflow's limit for one call."""
+STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 class MlflowService:
@@ -31,15 +32,21 @@ class MlflowService:
         if facts.session is not None:
             self._run = facts.session
             self._client.update_run(self._run, status="RUNNING")
-            return self._run
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "noether")
-        experiment = self._client.get_experiment_by_name(name)
-        where = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
-        parameters = [Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in flat(facts.settings) if value != {}]
-        for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._run, params=parameters[first : first + PARAMETERS_AT_ONCE])
-        self._client.log_batch(self._run, tags=[RunTag("noether.folder", str(facts.folder))])
+        else:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "noether")
+            experiment = self._client.get_experiment_by_name(name)
+            where = experiment.experiment_id if experiment else self._client.create_experiment(name)
+            self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
+        asked = {key: str(value)[:LONGEST_PARAMETER] for key, value in flat(facts.settings) if value != {}}
+        known = self._client.get_run(self._run).data
+        # A parameter keeps its first value for ever: what has changed since is a tag of the same name.
+        shown = {**known.params, **known.tags}
+        tags = [RunTag(key, value) for key, value in asked.items() if shown.get(key, value) != value]
+        tags.append(RunTag("noether.folder", str(facts.folder)))
+        params = [Param(key, value) for key, value in asked.items() if key not in known.params]
+        for at in range(0, max(len(params), len(tags)), ENTRIES_AT_ONCE):
+            here = slice(at, at + ENTRIES_AT_ONCE)
+            self._client.log_batch(self._run, params=params[here], tags=tags[here])
         return self._run
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
@@ -57,6 +64,7 @@ class MlflowService:
             self._shown[name] = max((metric.step for metric in history), default=-1)
         return self._shown.get(name, -1)
 
-    def close(self) -> None:
-        """Marks the run as finished; a start that goes on marks it as running again."""
-        self._client.set_terminated(self._run)
+    def close(self, ended: str) -> None:
+        """Marks the run as ended; a start that goes on marks it as running again, one that has lost it leaves it so."""
+        if ended in STATUS:
+            self._client.set_terminated(self._run, STATUS[ended])

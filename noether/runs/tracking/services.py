@@ -6,6 +6,7 @@ A service never ends or slows a run: a thread calls it, and whatever it raises i
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
 from noether.common.whole_file import UNFENCED, Publisher
+from noether.runs.lease import FencedError
 from noether.runs.metrics import Metrics
 from noether.runs.records import Row, read_record, write_record
 from noether.runs.tracking.tracker import Tracker, logged
@@ -49,10 +51,12 @@ class Service(Protocol):
     def log(self, numbers: Mapping[str, float], update: int) -> None:
         """Takes the numbers of one row."""
 
-    def close(self) -> None:
-        """Writes what is left."""
+    def close(self, ended: str) -> None:
+        """Writes what is left, and says how the run ended: one of `ENDINGS`."""
 
 
+ENDINGS = ("done", "stopped", "failed", "lost")
+"""Complete; saved, to go on later; failed; going on already, in a newer start."""
 CLASSES = {
     "wandb": "noether.runs.tracking.wandb_service.WandbService",
     "mlflow": "noether.runs.tracking.mlflow_service.MlflowService",
@@ -68,7 +72,7 @@ class ServiceTracker(Tracker):
         self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], by: Publisher = UNFENCED
     ) -> None:
         self._name, self._service, self._facts, self._warn, self._by = name, service, facts, warn, by
-        self._rows: queue.Queue[tuple[dict[str, float], int] | None] = queue.Queue(HELD_ROWS)
+        self._rows: queue.Queue[tuple[dict[str, float], int] | str] = queue.Queue(HELD_ROWS)
         self._failed = self._dropped = False
         self._offered = self._taken = 0
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
@@ -80,10 +84,10 @@ class ServiceTracker(Tracker):
             if session != self._facts.session:
                 with _ONE_AT_A_TIME:
                     write_record(folder / "trackers.json", {**sessions(folder), self._name: session}, self._by)
-            while (entry := self._rows.get()) is not None:
+            while not isinstance(entry := self._rows.get(), str):
                 self._service.log(*entry)
                 self._taken += 1
-            self._service.close()
+            self._service.close(entry)
         except Exception as error:  # Whatever a service raises: the run does not depend on it.
             self._failed = True
             self._warn(f"the tracker {self._name} takes no more rows: {type(error).__name__}: {error}")
@@ -102,9 +106,13 @@ class ServiceTracker(Tracker):
                 self._warn(f"the tracker {self._name} is slower than the run: rows are dropped")
 
     def close(self) -> None:
-        """Waits for the service to take what is left, for at most `CLOSE_SECONDS`."""
+        """Waits for nothing: no row comes any more, but how the run ends is not known yet."""
+
+    def end(self, ended: str) -> None:
+        """Tells the service, and waits for it to take what is left, for at most `CLOSE_SECONDS` each."""
         if not self._failed:
-            self._rows.put(None)
+            with suppress(queue.Full):
+                self._rows.put(ended, timeout=CLOSE_SECONDS)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s: its last rows may be lost")
@@ -122,17 +130,35 @@ class LeftOutTracker(Tracker):
     def log(self, row: Row) -> None:
         """Nobody takes it."""
 
-    def close(self) -> None:
+    def end(self, ended: str) -> None:
         """Says it."""
         self._warn(self._said)
 
 
-def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], by: Publisher) -> list[Tracker]:
+@dataclass
+class Services:
+    """The trackers of a run's services, which are told how it ended when this is left; `stopped`: not complete."""
+
+    trackers: Sequence[ServiceTracker | LeftOutTracker] = ()
+    stopped: bool = False
+
+    def __enter__(self) -> "Services":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        ended = "stopped" if self.stopped else "done"
+        if error is not None:
+            ended = "lost" if isinstance(error, FencedError) else "failed"
+        for tracker in self.trackers:
+            tracker.end(ended)
+
+
+def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], by: Publisher) -> Services:
     """Returns a tracker for each name; one whose package is missing is reported, now and at the end.
 
     `facts`: of the run, without a session. `by` writes the ids of the run in the services, where it may.
     """
-    trackers: list[Tracker] = []
+    trackers: list[ServiceTracker | LeftOutTracker] = []
     for name in names:
         try:
             service: Service = load_object(name, "tracker.services", CLASSES)()
@@ -144,7 +170,7 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
             continue
         own = replace(facts, session=sessions(facts.folder).get(name))
         trackers.append(ServiceTracker(name, service, own, warn, by))
-    return trackers
+    return Services(trackers)
 
 
 def sessions(folder: Path) -> dict[str, str]:

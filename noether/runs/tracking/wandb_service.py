@@ -23,6 +23,9 @@ class WandbService:
             resume="allow",
             settings=wandb.Settings(console="off", silent=True),
         )
+        # What is given to `init` counts for a run that begins; of one that goes on, the settings of before stay.
+        if facts.session is not None:
+            self._run.config.update(dict(facts.settings), allow_val_change=True)  # type: ignore[no-untyped-call]
         # Rows after a resume may repeat updates that a killed start had logged: wandb's own step would refuse them.
         self._run.define_metric("*", step_metric="update")
         best = {"lower": "min", "higher": "max"}
@@ -36,6 +39,8 @@ class WandbService:
         """Logs the numbers over updates."""
         self._run.log({**numbers, "update": update})
 
-    def close(self) -> None:
-        """Marks the part as finished."""
-        self._run.finish()
+    def close(self, ended: str) -> None:
+        """Marks the part as finished, failed, or, where the run goes on later, preempted."""
+        if ended in ("stopped", "lost"):
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if ended == "done" else 1)

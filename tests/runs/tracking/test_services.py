@@ -1,5 +1,8 @@
 """W&B and MLflow hold one run through kills; a service that fails never ends a run."""
 
+import json
+import os
+import struct
 import subprocess
 import sys
 from functools import partial
@@ -16,8 +19,8 @@ from noether.common.whole_file import UNFENCED
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease, take_lease
 from noether.runs.metrics import Metric, Metrics
-from noether.runs.tracking.services import RunFacts, ServiceTracker, open_services, sessions
-from noether.runs.tracking.tracker import Tracker, logged
+from noether.runs.tracking.services import RunFacts, Services, ServiceTracker, open_services, sessions
+from noether.runs.tracking.tracker import Trackers, logged
 
 ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5}
 
@@ -36,7 +39,7 @@ class Failing:
         self._at("log")
         self.seen.append((numbers, update))
 
-    def close(self) -> None:
+    def close(self, ended: str) -> None:
         self._at("close")
 
     def _at(self, place: str) -> None:
@@ -59,6 +62,7 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
     tracker.log(ROW)
     tracker.log({"kind": "checkpoint", "update": 3})
     tracker.close()
+    tracker.end("done")
     if where == "nowhere":
         assert (warned, service.seen) == ([], [({"training/loss": 0.5}, 3)])
         assert sessions(tmp_path) == {"mine": "session-1"}
@@ -72,9 +76,9 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
 def test_a_service_that_cannot_be_had_is_said_again_at_the_end(name: str, tmp_path: Path) -> None:
     warned: list[str] = []
     with code_granted([name]):
-        (tracker,) = open_services([name], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
-    tracker.log(ROW)
-    tracker.close()
+        services = open_services([name], RunFacts("run", tmp_path, {}, Metrics()), warned.append, UNFENCED)
+    with services, Trackers(services.trackers) as trackers:
+        trackers.log(ROW)
     assert warned == 2 * warned[:1]
     assert f"{name} is left out" in warned[0]
 
@@ -82,17 +86,17 @@ def test_a_service_that_cannot_be_had_is_said_again_at_the_end(name: str, tmp_pa
 def test_a_start_that_has_lost_the_run_leaves_its_sessions_alone(tmp_path: Path) -> None:
     warned: list[str] = []
 
-    def mine(lease: Lease) -> list[Tracker]:
+    def mine(lease: Lease) -> Services:
         with code_granted([f"{__name__}.Mine"]):
             return open_services([f"{__name__}.Mine"], RunFacts("run", tmp_path, {}, Metrics()), warned.append, lease)
 
     own, newer = take_lease(RunFolder(tmp_path), {}), take_lease(RunFolder(tmp_path), {})
-    (tracker,) = mine(own)
-    tracker.close()
+    with mine(own):
+        pass
     assert sessions(tmp_path) == {}
     assert "FencedError" in warned[0]
-    (tracker,) = mine(newer)
-    tracker.close()
+    with mine(newer):
+        pass
     assert sessions(tmp_path) == {f"{__name__}.Mine": "session-1"}
     assert len(warned) == 1
 
@@ -154,6 +158,62 @@ def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, 
         assert [run.info.run_id for run in runs] == [session]
         logged = client.get_metric_history(session, "training/loss")
         assert max(point.step for point in logged) == 140
+
+
+ENDS = """
+import os, signal
+from noether.training.callbacks import Callback
+
+class Ends(Callback):
+    def after_update(self, run, metrics):
+        if run.state.progress.updates == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if run.state.progress.updates == 4:
+            raise RuntimeError("breaks")
+"""
+
+
+def wandb_records(folder: Path) -> list:
+    """What the newest part of a run holds: a log in LevelDB's format, in blocks of 32 KiB, after 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    log = max(folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime).read_bytes()
+    records, content, place = [], b"", 7
+    while place + 7 < len(log):
+        if 2**15 - place % 2**15 < 7:
+            place += 2**15 - place % 2**15
+        size, kind = struct.unpack_from("<HB", log, place + 4)
+        content += log[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # Whole, or the last piece.
+            records.append(Record.FromString(content))
+            content = b""
+    return records
+
+
+@pytest.mark.slow
+def test_services_are_told_how_each_start_ended_and_what_it_changed(tmp_path: Path, noether, monkeypatch) -> None:
+    """All were FINISHED, with the settings of the first."""
+    pytest.importorskip("wandb")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri, folder, key = (tmp_path / "mlruns").as_uri(), tmp_path / "run", "optimizer.learning_rate"
+    (tmp_path / "ends.py").write_text(ENDS)
+    words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "trainer.max_updates=6"]
+    words += ["tracker.services=[wandb,mlflow]", "trainer.callbacks=[ends.Ends]"]
+    changed = ["trainer.callbacks=[]", f"{key}=0.002"]
+    for code, status, exit_code, more in ((75, "KILLED", 1, ()), (1, "FAILED", 1, ()), (0, "FINISHED", 0, changed)):
+        noether("train", *words, *more, WANDB_MODE="offline", MLFLOW_TRACKING_URI=uri, cwd=tmp_path, code=code)
+        run = MlflowClient(uri).get_run(sessions(folder)["mlflow"])
+        assert run.info.status == status
+        records = wandb_records(folder)
+        assert [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"] == [exit_code]
+        assert ("preempting" in [one.WhichOneof("record_type") for one in records]) == (status == "KILLED")
+    assert (run.data.tags[key], run.data.params[key] != "0.002") == ("0.002", True)
+    assert set(run.data.tags) & set(run.data.params) == {key, "trainer.callbacks"}
+    configs = [item.value_json for one in records for item in one.config.update if item.key == "optimizer"]
+    assert json.loads(configs[-1])["learning_rate"] == 0.002
 
 
 def test_mlflow_takes_any_name_of_a_metric(tmp_path: Path, monkeypatch) -> None:
