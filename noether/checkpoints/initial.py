@@ -1,8 +1,6 @@
 """A new run's first weights from another's: what matched is taken, and what was left is listed with the reason."""
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -18,37 +16,13 @@ from noether.common.suggest import nearest
 SHOWN = 12
 
 
-@dataclass(frozen=True)
-class InitialWeights:
-    """Which tensors were loaded and which were not, as lists of names; `reshaped` also gives both shapes."""
-
-    source: Path
-    taken: list[str]
-    reshaped: list[str]
-    new: list[str]
-    unused: list[str]
-
-    def lines(self) -> list[str]:
-        """What a person reads: counts first, then the names of what was not taken."""
-        total = len(self.taken) + len(self.reshaped) + len(self.new)
-        lines = [f"initial weights: {len(self.taken)} of {total} tensors from {self.source}"]
-        for words, names in (
-            ("kept as drawn, for the shapes differ", self.reshaped),
-            ("kept as drawn, for the source has none", self.new),
-            ("of the source, not used", self.unused),
-        ):
-            if names:
-                lines.append(f"  {words}: {first_of(names, SHOWN)}")
-        return lines
-
-
 def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
     """Gives a new model the weights of a file, if any, and freezes what `trainer.freeze` names.
 
     Returns:
         What was done, in lines; nothing where nothing is asked for.
     """
-    lines = load_initial(model, weights).lines() if weights else []
+    lines = load_initial(model, weights) if weights else []
     if patterns:
         frozen = freeze(model, patterns)
         scalars = sum(dict(model.named_parameters())[name].numel() for name in frozen)
@@ -56,8 +30,8 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
     return lines
 
 
-def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
-    """Copies the tensors whose names and shapes match into a model.
+def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
+    """Copies the tensors whose names and shapes match into a model; returns what a person reads of it, counts first.
 
     Args:
         model: freshly drawn.
@@ -79,29 +53,25 @@ def load_initial(model: nn.Module, file: StampedFile) -> InitialWeights:
         ) from None
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
-    found = InitialWeights(
-        path,
-        taken,
-        [
-            f"{name} {_shape(source[name])} → {_shape(own[name])}"
-            for name in own
-            if name in source and name not in taken
-        ],
-        [name for name in own if name not in source],
-        [name for name in source if name not in own],
-    )
+    reshaped = [name for name in own if name in source and name not in taken]
+    left = {
+        "kept as drawn, for the shapes differ": [f"{n} {_shape(source[n])} → {_shape(own[n])}" for n in reshaped],
+        "kept as drawn, for the source has none": [name for name in own if name not in source],
+        "of the source, not used": [name for name in source if name not in own],
+    }
     if not taken:
         raise RequestError(
             "weights-fit-nothing",
             f"no tensor of {path} fits the model",
-            seen=", ".join([*found.unused, *found.reshaped][:4]),
+            seen=", ".join(list(source)[:4]),
             expected=", ".join(list(own)[:4]),
             fix="initial_weights=null      (or the model of that run)",
         )
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
-    return found
+    lines = (f"  {words}: {first_of(names, SHOWN)}" for words, names in left.items() if names)
+    return [f"initial weights: {len(taken)} of {len(own)} tensors from {path}", *lines]
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
