@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from noether.common.errors import RequestError
 from noether.common.plain_file import StampedFile, create_plain, open_plain, read_plain, stamped
 from noether.common.whole_file import ASIDE, UNFENCED, Publisher, flush, say_if_forbidden
 from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
-from noether.runs.records import is_count, number, parse_object, read_metrics
+from noether.runs.records import is_count, mapping, number, parse_object, read_metrics
 
 FORMAT = 4
 """What meta.json says; checkpoints of 2 and 3, which no release wrote, are refused like any other."""
@@ -36,7 +37,7 @@ Warn = Callable[[str], None]
 
 
 class DamagedCheckpoint(RequestError):
-    """A file of a checkpoint is not as it was written."""
+    """A checkpoint cannot be used: a file is not as it was written, or it is another program's."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class CheckpointFolder:
 
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
-        if meta.get("format") != FORMAT:
-            raise ValueError(f"format {meta.get('format')!r:.40}, not {FORMAT}: another version")
         if meta.get("meta_sha256") != _meta_digest(meta):
             raise ValueError("another SHA-256 than when it was written")
+        if meta.get("format") != FORMAT:
+            raise self._of_another_program(f"{META} has format {meta.get('format')!r:.40}, not {FORMAT}", meta)
         digests = meta.get("sha256")
         if not isinstance(digests, dict) or not all(_PLAIN_FILE.fullmatch(name) for name in digests):
             raise ValueError("sha256 does not name the files of a checkpoint")
@@ -129,17 +130,27 @@ class CheckpointFolder:
     def loading(self, name: str) -> Iterator[Path]:
         """Gives the verified path of a file whose content is about to be put into use.
 
-        DamagedCheckpoint: it is not as it was written, or its content, which right digests do not prove, is not what a
-        run writes.
+        DamagedCheckpoint: it is not as it was written, or its content is not what a run of this program writes.
         """
         try:
             yield self.verified(name).path
         except RequestError:
             raise
         except Exception as error:
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise self._damaged(f"{name} does not hold what a run of these settings writes ({text:.200})") from None
+            self.verified(name)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise self._of_another_program(f"{name}: {text:.200}", self.meta()) from None
         self.verified(name)  # Where it changed on the way, what was loaded is not what was verified.
+
+    def _of_another_program(self, seen: str, meta: Mapping[str, Any]) -> DamagedCheckpoint:
+        made, weights = mapping(meta, "provenance"), shlex.quote(f"initial_weights={self.path.parent.parent}")
+        return DamagedCheckpoint(
+            "checkpoint-of-another-program",
+            f"checkpoint {self.path} is intact, but of another program: noether or your own code has changed since",
+            seen=f"{seen}\nwritten by noether {made.get('noether')}, revision {made.get('git_revision')}",
+            expected="what this program writes in a run of these settings",
+            fix=f"resume=null run_id=ANOTHER_NAME {weights}      (a run of its own, from the weights of this one)",
+        )
 
     def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
         fix = fix or f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)"
@@ -167,7 +178,7 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn, *, whole:
         damage = checkpoint.damage(whole)
         if damage is None:
             return checkpoint
-        warn(f"checkpoint {checkpoint.path.name} is damaged and skipped: {damage}")
+        warn(f"checkpoint {checkpoint.path.name} is skipped: {damage}")
     return None
 
 

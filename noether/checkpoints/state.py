@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from noether.checkpoints.format import META, WEIGHTS, CheckpointFolder
 from noether.common.errors import RequestError
+from noether.common.numbers import first_of
 from noether.core.data.loader import seed_everything
 from noether.core.models.build import TensorModel
 from noether.core.tasks.base import Task
@@ -185,27 +186,39 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Gives a task back what it knew of the training split (statistics)."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
-        # A task whose settings were changed, as accepted, may keep other entries; those of both must be of one kind.
-        fitted = {key: value for key, value in task.state().items() if key in content}
-        written = {key: content[key] for key in fitted}
-        if any(fitted.values()) and not _alike(json.loads(json.dumps(fitted)), written):
-            raise ValueError("other statistics than this task's")
-        task.load_state(content)
+        # A task whose settings were changed, as accepted, may keep other entries. Those of both must be of one kind: as
+        # what was fitted here, and as what the task has made of them.
+        for whole in (True, False):
+            known = {key: value for key, value in json.loads(json.dumps(task.state())).items() if key in content}
+            other = _difference({key: content[key] for key in known}, known, "", whole=whole)
+            if any(known.values()) and other:
+                raise ValueError(other)
+            task.load_state(content)
 
 
-def _alike(expected: Any, content: Any) -> bool:
-    """Whether JSON has the keys, lengths and types of other JSON; whole numbers and others are alike."""
-    if isinstance(expected, dict):
-        return (
-            isinstance(content, dict)
-            and expected.keys() == content.keys()
-            and all(_alike(value, content[key]) for key, value in expected.items())
-        )
-    if isinstance(expected, list):
-        return isinstance(content, list) and len(expected) == len(content) and all(map(_alike, expected, content))
-    numbers = (int, float)
-    both = isinstance(expected, numbers) and isinstance(content, numbers) and not isinstance(content, bool)
-    return both or type(expected) is type(content)
+def _difference(content: Any, known: Any, place: str, *, whole: bool) -> str:
+    """Says where JSON has other keys, lengths or types than what is known; "" where it has the same.
+
+    whole: False: more may be known than it has.
+    """
+    parts: list[tuple[Any, Any, str]] = []
+    if isinstance(content, dict) and isinstance(known, dict):
+        if more := content.keys() - known.keys():
+            return f"{place} has {first_of(sorted(more), 5)}, which this program does not know"
+        if whole and (lacking := known.keys() - content.keys()):
+            return f"{place} has no {first_of(sorted(lacking), 5)}"
+        parts = [(value, known[key], f"{place}.{key}".lstrip(".")) for key, value in content.items()]
+    elif isinstance(content, list) and isinstance(known, list):
+        if len(content) != len(known):
+            return f"{place} has {len(content)} values, not {len(known)}"
+        parts = [(*pair, place) for pair in zip(content, known, strict=True)]
+    elif _kind(content) != _kind(known):
+        return f"{place} is {_kind(content)}, not {_kind(known)}"
+    return next(filter(None, (_difference(*part, whole=whole) for part in parts)), "")
+
+
+def _kind(value: Any) -> str:
+    return "a number" if type(value) in (int, float) else type(value).__name__
 
 
 _PROGRESS = TypeAdapter(Progress)
@@ -260,10 +273,13 @@ def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
+    names = dict(state.model.named_parameters())
+    if strange := [key for key in tensors if key.rpartition("/")[0] not in names]:
+        raise ValueError(f"the model has no parameter of {first_of(sorted(strange), 5)}")
     # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
     counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
     needed = getattr(state.optimizer, "needed_state", None)  # A user's own optimiser checks for itself.
-    for name, parameter in state.model.named_parameters():
+    for name, parameter in names.items():
         prefix = f"{name}/"
         named = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         own = {key: _as_kept(value, parameter) for key, value in named.items()}

@@ -69,30 +69,27 @@ def source_digests(own: Iterable[str]) -> dict[str, str]:
     Those are ours of `LEARNING`, and of the user's, which dotted paths (`own`) name, all that lie in the same folder;
     of an installed package its own. Each is read from where it was imported: a folder, a wheel or an archive.
     """
-    loaded = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
-    specs = {name: spec for name, spec in loaded if isinstance(spec, ModuleSpec)}
-    roots = {path.partition(".")[0] for path in own} - {"noether", *RECORDED_PACKAGES}
-    beside = {place for root in roots if root in specs and not _is_installed(place := _place(specs[root]))}
-    digests = {}
+    loaded = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in list(sys.modules.items())}
+    specs = {name: spec for name, spec in loaded.items() if isinstance(spec, ModuleSpec)}
+
+    def place(root: str) -> Path | None:
+        """The folder in which a module or a package lies; None: among installed ones."""
+        parts = specs[root].submodule_search_locations or [specs[root].origin or "nowhere"]
+        folder = Path(next(iter(parts), "nowhere")).parent
+        is_installed = folder.name in ("site-packages", "dist-packages") or folder == Path(sysconfig.get_path("stdlib"))
+        return None if is_installed else folder
+
+    roots = ({path.partition(".")[0] for path in own} & specs.keys()) - {"noether", *RECORDED_PACKAGES}
+    beside, digests = {place(root) for root in roots} - {None}, {}
     for name, spec in sorted(specs.items()):
-        root = name.partition(".")[0]
-        is_users = root in roots or (root != "noether" and root in specs and _place(specs[root]) in beside)
-        read = getattr(spec.loader, "get_data", None)  # A built-in and a namespace have none.
-        if read is not None and spec.origin and (is_users or LEARNING.match(name)):
+        root, read = name.partition(".")[0], getattr(spec.loader, "get_data", None)
+        is_users = root in roots or (bool(beside) and root != "noether" and root in specs and place(root) in beside)
+        if read and spec.origin and (is_users or LEARNING.match(name)):  # A built-in and a namespace have neither.
             with contextlib.suppress(OSError):
                 content = read(spec.origin)
                 # Bytecode that has no source beside it begins with when that was written.
                 digests[name] = sha256(content[16:] if spec.origin.endswith(".pyc") else content).hexdigest()[:16]
     return digests
-
-
-def _place(spec: ModuleSpec) -> Path:
-    """The folder in which a module or a package lies."""
-    return Path(next(iter(spec.submodule_search_locations or ()), spec.origin or "nowhere")).parent
-
-
-def _is_installed(place: Path) -> bool:
-    return place == Path(sysconfig.get_path("stdlib")) or not {"site-packages", "dist-packages"}.isdisjoint(place.parts)
 
 
 def image_record(

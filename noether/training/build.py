@@ -95,11 +95,14 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
     dataset nor all.
     """
-    before = meta["data"]
+    before = mapping(meta, "data")
     if before == now:
         return []
+    if not before:
+        return ["the checkpoint does not say which data it was trained on: they may have been others"]
     seen, expected = (
-        f"{data['training']} and {data['test']} samples, digest {str(data['digest'])[:12]}" for data in (now, before)
+        f"{data.get('training')} and {data.get('test')} samples, digest {str(data.get('digest'))[:12]}"
+        for data in (now, before)
     )
     if not is_accepted("dataset", accepted):
         raise RequestError(
@@ -115,10 +118,9 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
 
 
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
-    made = meta["provenance"]
-    versions = {name: made["packages"].get(name) for name in VERSIONS}
-    known = {**meta["conditions"], "noether": made["noether"], **versions}
-    known |= {name: made.get(name) for name in ("driver", "nccl")}
+    made = mapping(meta, "provenance")
+    known = {**mapping(meta, "conditions"), **{name: mapping(made, "packages").get(name) for name in VERSIONS}}
+    known |= {name: made.get(name) for name in ("noether", "driver", "nccl")}
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -16,8 +16,11 @@ from noether.checkpoints.format import (
     write_checkpoint,
 )
 from noether.checkpoints.named import named_checkpoint
+from noether.checkpoints.state import load_task_state
+from noether.core.tasks.base import Task
 from noether.runs.folder import RunFolder
 from noether.runs.records import rows_text
+from tests.refusal import refusal
 from tests.saved import META
 
 
@@ -65,7 +68,7 @@ def test_the_newest_intact_is_taken_and_the_damaged_is_named(harm, words: str, t
     found = newest_intact(tmp_path, warnings.append)
     assert found.updates == 2
     assert len(warnings) == 1
-    assert f"update-000000003 is damaged and skipped: {words}" in warnings[0]
+    assert f"update-000000003 is skipped: {words}" in warnings[0]
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
@@ -120,6 +123,41 @@ def forged(folder: Path, **changes) -> CheckpointFolder:
     meta["meta_sha256"] = checkpoint_format._meta_digest(meta)
     (checkpoint.path / "meta.json").write_text(json.dumps(meta))
     return checkpoint
+
+
+class Scaling(Task):
+    """A task of another day, whose scaling has more to it."""
+
+    def __init__(self, *fitted: str) -> None:
+        self.known = {"scaling": {"pressure": {key: [1.0] for key in fitted}}} if fitted else {}
+
+    def state(self) -> dict:
+        return self.known
+
+    def load_state(self, state) -> None:
+        pressure = state["scaling"]["pressure"]
+        self.known = {"scaling": {"pressure": {"mean": pressure["mean"], "std": pressure["std"]}}}
+
+
+SAVED = {"mean": [1.0], "std": [2.0]}
+OTHERWISE = {
+    "a-key-that-was-not-there": (Scaling("mean", "std", "log"), SAVED, "scaling.pressure has no log"),
+    "a-key-that-is-gone": (Scaling("mean", "std"), {**SAVED, "log": [1]}, "scaling.pressure has log, which"),
+    "gone-where-nothing-is-fitted": (Scaling(), {**SAVED, "log": [1]}, "scaling.pressure has log, which"),
+    "more-channels": (Scaling("mean", "std"), {**SAVED, "std": [2, 2]}, "scaling.pressure.std has 2 values, not 1"),
+    "another-type": (Scaling("mean", "std"), {**SAVED, "std": ["2"]}, "scaling.pressure.std is str, not a number"),
+    "what-is-asked-for-is-lacking": (Scaling(), {"mean": [1]}, "KeyError: 'std'"),
+}
+
+
+@pytest.mark.parametrize(("task", "saved", "seen"), OTHERWISE.values(), ids=OTHERWISE)
+def test_statistics_of_another_program_are_no_damage(task, saved, seen: str, tmp_path) -> None:
+    """It was called damaged, with a command as the way out that called it verified."""
+    state = json.dumps({"scaling": {"pressure": saved}}).encode()
+    checkpoint = write_checkpoint(tmp_path / "run/checkpoints", 2, {"task.json": [state]}, META)
+    assert checkpoint.damage() is None
+    with refusal("checkpoint-of-another-program", seen=seen, fix=f"initial_weights={tmp_path / 'run'}"):
+        load_task_state(task, checkpoint)
 
 
 FORGED = [

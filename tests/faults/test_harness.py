@@ -65,6 +65,12 @@ def test_changed_data_are_refused_by_their_code() -> None:
 
 
 @pytest.mark.slow
+def test_a_run_of_another_program_is_told_so_or_goes_on() -> None:
+    """The deviation of a field is a text."""
+    assert "1 old programs, 0 tracebacks" in run("old_programs", "--first", "141", "--cases", "1")
+
+
+@pytest.mark.slow
 def test_a_start_that_is_frozen_while_another_trains_changes_nothing() -> None:
     """Seed 32 is frozen between making its folder and writing into it."""
     assert "2 frozen starts, 0 differences or tracebacks" in run("frozen", "--first", "31", "--cases", "2")

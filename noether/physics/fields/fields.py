@@ -232,13 +232,18 @@ class FieldsTask(Task):
         ValueError: the state is not one of this task.
         """
         self.statistics = SCALINGS.validate_python(state["statistics"])
-        self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
+        known, self.components = self.components, {key: len(own.mean) for key, own in self.statistics.items()}
         self.seen = SEEN.validate_python({key: state.get(key, {}) for key in ("points", "parameters", "numbers")})
         if described := state.get("described"):
             self._take(**described)
         self.parts, self.space = dict(state.get("parts", {})), dict(state.get("space", {}))
         self.reference_areas = dict(state.get("reference_areas", self.reference_areas))
         self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
+        if lacking := {*self.outputs, *self.inputs, *self.parameters} - self.statistics.keys():
+            raise ValueError(f"no statistics of {', '.join(sorted(lacking))}")
+        for key, own in self.statistics.items():
+            if {len(own.std), len(own.log_scale or own.mean), known.get(key, len(own.mean))} != {len(own.mean)}:
+                raise ValueError(f"the statistics of {key} are not of {known.get(key, len(own.mean))} components")
 
     def prepare(self, batch: Batch) -> Batch:
         """Returns positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""

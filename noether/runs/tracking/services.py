@@ -120,26 +120,16 @@ class ServiceTracker(Tracker):
             self._warn(f"the tracker {self._name} took {self._taken} of {self._offered} rows; the run's folder has all")
 
 
-class LeftOutTracker(Tracker):
-    """Stands for a service that could not be had: it says so again at the end."""
-
-    def __init__(self, name: str, why: str, warn: Callable[[str], None]) -> None:
-        self._said, self._warn = f"the tracker {name} is left out: {why}", warn
-        warn(self._said)
-
-    def log(self, row: Row) -> None:
-        """Nobody takes it."""
-
-    def end(self, ended: str) -> None:
-        """Says it."""
-        self._warn(self._said)
-
-
 @dataclass
 class Services:
-    """The trackers of a run's services, which are told how it ended when this is left; `stopped`: not complete."""
+    """A run's services, which are told how it ended when this is left; what could not be had is said again.
 
-    trackers: Sequence[ServiceTracker | LeftOutTracker] = ()
+    left_out: what to say of those. stopped: whether the run is not complete.
+    """
+
+    trackers: Sequence[ServiceTracker]
+    left_out: Sequence[str]
+    warn: Callable[[str], None]
     stopped: bool = False
 
     def __enter__(self) -> "Services":
@@ -151,14 +141,16 @@ class Services:
             ended = "lost" if isinstance(error, FencedError) else "failed"
         for tracker in self.trackers:
             tracker.end(ended)
+        for text in self.left_out:
+            self.warn(text)
 
 
 def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], by: Publisher) -> Services:
-    """Returns a tracker for each name; one whose package is missing is reported, now and at the end.
+    """Returns a tracker for each name; one that cannot be had is reported, now and at the end.
 
     `facts`: of the run, without a session. `by` writes the ids of the run in the services, where it may.
     """
-    trackers: list[ServiceTracker | LeftOutTracker] = []
+    trackers, left_out = [], []
     for name in names:
         try:
             service: Service = load_object(name, "tracker.services", CLASSES)()
@@ -166,11 +158,12 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, RequestError):
                 why = f"{error.summary} ({error.seen})"
-            trackers.append(LeftOutTracker(name, why, warn))
+            left_out.append(f"the tracker {name} is left out: {why}")
+            warn(left_out[-1])
             continue
         own = replace(facts, session=sessions(facts.folder).get(name))
         trackers.append(ServiceTracker(name, service, own, warn, by))
-    return Services(trackers)
+    return Services(trackers, left_out, warn)
 
 
 def sessions(folder: Path) -> dict[str, str]:
