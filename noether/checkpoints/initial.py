@@ -17,11 +17,7 @@ SHOWN = 12
 
 
 def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
-    """Gives a new model the weights of a file, if any, and freezes what `trainer.freeze` names.
-
-    Returns:
-        What was done, in lines; nothing where nothing is asked for.
-    """
+    """Gives a new model the weights of a file, if any, freezes what `trainer.freeze` names, and says so in lines."""
     lines = load_initial(model, weights) if weights else []
     if patterns:
         frozen = freeze(model, patterns)
@@ -33,11 +29,7 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
 def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
     """Copies the tensors whose names and shapes match into a model; returns what a person reads of it, counts first.
 
-    Args:
-        model: freshly drawn.
-        file: from `named_weights`.
-
-    RequestError: it cannot be read, or has changed since it was named, or not one tensor matches.
+    `file` is from `named_weights`. RequestError: it cannot be read, or has changed since, or not one tensor matches.
     """
     path = file.path
     try:

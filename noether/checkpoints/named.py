@@ -21,14 +21,10 @@ BEST = "      (the best that is intact)"
 
 
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
-    """Returns a run's checkpoint, every file of which is as it was written.
+    """Returns a run's checkpoint, every file of which is as it was written; whole=False reads meta.json alone.
 
-    Args:
-        folder: the run.
-        name: best, latest or the checkpoint's own; None: best, and no other in its place.
-        fix: the line that names another checkpoint, with {} for its name.
-        whole: False reads meta.json alone, not the gigabytes that it names.
-
+    name: best, latest or the checkpoint's own; None: best, and no other in its place.
+    fix: the line that names another checkpoint, with {} for its name.
     RequestError: there is none of this name, or it is damaged.
     """
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
@@ -66,10 +62,8 @@ def named_weights(where: str) -> StampedFile:
     RequestError: none is there, or it is not as it was written.
     """
     path = Path(where).expanduser()
-    if path.is_file() and not (path.parent / META).exists():
-        return _checked(path)
     if path.is_file():
-        return CheckpointFolder(path.parent).verified(path.name)
+        return CheckpointFolder(path.parent).verified(path.name) if (path.parent / META).exists() else _checked(path)
     run, name = named_run(path)
     checkpoint = CheckpointFolder(path) if (path / META).exists() else None
     if list_checkpoints(run / "checkpoints"):

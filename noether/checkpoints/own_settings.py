@@ -201,9 +201,7 @@ class WantedModel:
 def choose_model(wanted: WantedModel) -> ChosenModel:
     """Finds a run's model and reads the whole checkpoint once, to see that it is intact.
 
-    Raises:
-        RequestError: there is no such run, checkpoint or kind of weights, it is damaged, or the run names code that
-            is not trusted.
+    RequestError: no such run, checkpoint or kind of weights, it is damaged, or the run names code that is not trusted.
     """
     run, name = named_run(wanted.run)
     folder = existing_run(run)

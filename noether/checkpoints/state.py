@@ -188,37 +188,22 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
         content = parse_object(path.read_bytes())
         # A task whose settings were changed, as accepted, may keep other entries. Those of both must be of one kind: as
         # what was fitted here, and as what the task has made of them.
-        for whole in (True, False):
+        for fitted in (True, False):
             known = {key: value for key, value in json.loads(json.dumps(task.state())).items() if key in content}
-            other = _difference({key: content[key] for key in known}, known, "", whole=whole)
-            if any(known.values()) and other:
-                raise ValueError(other)
+            here, there = set(_shapes(known)), set(_shapes({key: content[key] for key in known}))
+            if any(known.values()) and (strange := (there - here) or (fitted and here - there)):
+                place, kind = min(strange)
+                raise ValueError(
+                    f"{place} ({kind}) is only {'in this program' if (place, kind) in here else 'in the checkpoint'}"
+                )
             task.load_state(content)
 
 
-def _difference(content: Any, known: Any, place: str, *, whole: bool) -> str:
-    """Says where JSON has other keys, lengths or types than what is known; "" where it has the same.
-
-    whole: False: more may be known than it has.
-    """
-    parts: list[tuple[Any, Any, str]] = []
-    if isinstance(content, dict) and isinstance(known, dict):
-        if more := content.keys() - known.keys():
-            return f"{place} has {first_of(sorted(more), 5)}, which this program does not know"
-        if whole and (lacking := known.keys() - content.keys()):
-            return f"{place} has no {first_of(sorted(lacking), 5)}"
-        parts = [(value, known[key], f"{place}.{key}".lstrip(".")) for key, value in content.items()]
-    elif isinstance(content, list) and isinstance(known, list):
-        if len(content) != len(known):
-            return f"{place} has {len(content)} values, not {len(known)}"
-        parts = [(*pair, place) for pair in zip(content, known, strict=True)]
-    elif _kind(content) != _kind(known):
-        return f"{place} is {_kind(content)}, not {_kind(known)}"
-    return next(filter(None, (_difference(*part, whole=whole) for part in parts)), "")
-
-
-def _kind(value: Any) -> str:
-    return "a number" if type(value) in (int, float) else type(value).__name__
+def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the place and the kind of everything in JSON; whole numbers and others are alike."""
+    yield place, "number" if type(value) in (int, float) else type(value).__name__
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _shapes(part, f"{place}.{key}".removeprefix("."))
 
 
 _PROGRESS = TypeAdapter(Progress)

@@ -80,9 +80,8 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 
     With `multirun` the overrides may be lists of values, as in Hydra, which mean several runs. `hp` is a YAML file.
 
-    Raises:
-        RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be
-            resumed; or the runs of one array need different resources.
+    RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be resumed;
+    or the runs of one array need different resources.
     """
     if multirun:
         expanded, configs = load_sweep(overrides, hp, "submit")

@@ -95,11 +95,9 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
     dataset nor all.
     """
-    before = mapping(meta, "data")
+    before = mapping(meta, "data") or now
     if before == now:
         return []
-    if not before:
-        return ["the checkpoint does not say which data it was trained on: they may have been others"]
     seen, expected = (
         f"{data.get('training')} and {data.get('test')} samples, digest {str(data.get('digest'))[:12]}"
         for data in (now, before)

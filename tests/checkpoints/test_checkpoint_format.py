@@ -141,11 +141,31 @@ class Scaling(Task):
 
 SAVED = {"mean": [1.0], "std": [2.0]}
 OTHERWISE = {
-    "a-key-that-was-not-there": (Scaling("mean", "std", "log"), SAVED, "scaling.pressure has no log"),
-    "a-key-that-is-gone": (Scaling("mean", "std"), {**SAVED, "log": [1]}, "scaling.pressure has log, which"),
-    "gone-where-nothing-is-fitted": (Scaling(), {**SAVED, "log": [1]}, "scaling.pressure has log, which"),
-    "more-channels": (Scaling("mean", "std"), {**SAVED, "std": [2, 2]}, "scaling.pressure.std has 2 values, not 1"),
-    "another-type": (Scaling("mean", "std"), {**SAVED, "std": ["2"]}, "scaling.pressure.std is str, not a number"),
+    "a-key-that-was-not-there": (
+        Scaling("mean", "std", "log"),
+        SAVED,
+        "scaling.pressure.log (list) is only in this program",
+    ),
+    "a-key-that-is-gone": (
+        Scaling("mean", "std"),
+        {**SAVED, "log": [1]},
+        "scaling.pressure.log (list) is only in the checkpoint",
+    ),
+    "gone-where-nothing-is-fitted": (
+        Scaling(),
+        {**SAVED, "log": [1]},
+        "scaling.pressure.log (list) is only in the checkpoint",
+    ),
+    "more-channels": (
+        Scaling("mean", "std"),
+        {**SAVED, "std": [2, 2]},
+        "scaling.pressure.std.1 (number) is only in the checkpoint",
+    ),
+    "another-type": (
+        Scaling("mean", "std"),
+        {**SAVED, "std": ["2"]},
+        "scaling.pressure.std.0 (str) is only in the checkpoint",
+    ),
     "what-is-asked-for-is-lacking": (Scaling(), {"mean": [1]}, "KeyError: 'std'"),
 }
 

@@ -52,11 +52,9 @@ class Service(Protocol):
         """Takes the numbers of one row."""
 
     def close(self, ended: str) -> None:
-        """Writes what is left, and says how the run ended: one of `ENDINGS`."""
+        """Writes what is left. `ended`: done, stopped (saved, to go on later), failed, or lost to a newer start."""
 
 
-ENDINGS = ("done", "stopped", "failed", "lost")
-"""Complete; saved, to go on later; failed; going on already, in a newer start."""
 CLASSES = {
     "wandb": "noether.runs.tracking.wandb_service.WandbService",
     "mlflow": "noether.runs.tracking.mlflow_service.MlflowService",
