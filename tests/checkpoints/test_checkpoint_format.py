@@ -141,43 +141,23 @@ class Scaling(Task):
 
 SAVED = {"mean": [1.0], "std": [2.0]}
 OTHERWISE = {
-    "a-key-that-was-not-there": (
-        Scaling("mean", "std", "log"),
-        SAVED,
-        "scaling.pressure.log (list) is only in this program",
-    ),
-    "a-key-that-is-gone": (
-        Scaling("mean", "std"),
-        {**SAVED, "log": [1]},
-        "scaling.pressure.log (list) is only in the checkpoint",
-    ),
-    "gone-where-nothing-is-fitted": (
-        Scaling(),
-        {**SAVED, "log": [1]},
-        "scaling.pressure.log (list) is only in the checkpoint",
-    ),
-    "more-channels": (
-        Scaling("mean", "std"),
-        {**SAVED, "std": [2, 2]},
-        "scaling.pressure.std.1 (number) is only in the checkpoint",
-    ),
-    "another-type": (
-        Scaling("mean", "std"),
-        {**SAVED, "std": ["2"]},
-        "scaling.pressure.std.0 (str) is only in the checkpoint",
-    ),
-    "what-is-asked-for-is-lacking": (Scaling(), {"mean": [1]}, "KeyError: 'std'"),
+    "a-key-that-was-not-there": (("mean", "std", "log"), SAVED, "log (list) is only in this program"),
+    "a-key-that-is-gone": (("mean", "std"), {**SAVED, "log": [1]}, "log (list) is only in the checkpoint"),
+    "gone-where-nothing-is-fitted": ((), {**SAVED, "log": [1]}, "log (list) is only in the checkpoint"),
+    "more-channels": (("mean", "std"), {**SAVED, "std": [2, 2]}, "std.1 (number) is only in the checkpoint"),
+    "another-type": (("mean", "std"), {**SAVED, "std": ["2"]}, "std.0 (str) is only in the checkpoint"),
+    "what-is-asked-for-is-lacking": ((), {"mean": [1]}, "KeyError: 'std'"),
 }
 
 
-@pytest.mark.parametrize(("task", "saved", "seen"), OTHERWISE.values(), ids=OTHERWISE)
-def test_statistics_of_another_program_are_no_damage(task, saved, seen: str, tmp_path) -> None:
+@pytest.mark.parametrize(("fitted", "saved", "seen"), OTHERWISE.values(), ids=OTHERWISE)
+def test_statistics_of_another_program_are_no_damage(fitted, saved, seen: str, tmp_path) -> None:
     """It was called damaged, with a command as the way out that called it verified."""
     state = json.dumps({"scaling": {"pressure": saved}}).encode()
     checkpoint = write_checkpoint(tmp_path / "run/checkpoints", 2, {"task.json": [state]}, META)
     assert checkpoint.damage() is None
     with refusal("checkpoint-of-another-program", seen=seen, fix=f"initial_weights={tmp_path / 'run'}"):
-        load_task_state(task, checkpoint)
+        load_task_state(Scaling(*fitted), checkpoint)
 
 
 FORGED = [

@@ -41,15 +41,11 @@ def _beside(place: Any, key: Any) -> None:
     place.update({f"{key}_of_then": other}) if isinstance(place, dict) else place.append(other)
 
 
-def _twice(value: Any) -> Any:
-    return torch.stack([value] * 2) if isinstance(value, torch.Tensor) else [value, value]
-
-
 WAYS: dict[str, Callable[[Any, Any], object]] = {
     "without": lambda place, key: place.pop(key),
     "under another name": lambda place, key: (_beside(place, key), place.pop(key)),
     "beside another": _beside,
-    "twice": lambda place, key: place.__setitem__(key, _twice(place[key])),
+    "twice": lambda place, key: place.__setitem__(key, [place[key]] * 2),
     "as text": lambda place, key: place.__setitem__(key, str(place[key])),
     "null": lambda place, key: place.__setitem__(key, None),
     "in an object": lambda place, key: place.__setitem__(key, {"value": place[key]}),
@@ -69,7 +65,7 @@ def differ(path: Path, rng: random.Random) -> str:
     key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
     WAYS[way](place, key)
     if is_tensors:
-        save_file(content, path)
+        save_file({n: torch.stack(one) if isinstance(one, list) else one for n, one in content.items()}, path)
     else:
         path.write_text(yaml.safe_dump(content) if path.suffix == ".yaml" else json.dumps({**content, **kept}))
     return f"{path.name}: {key} {way}"
