@@ -4,15 +4,40 @@ The report sets these texts in type (`typeset`); `watch/static/format.js` writes
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
+
+from noether.common.errors import RequestError
+from noether.common.shown import shortened
 
 NONE = "–"
 """Stands where there is no number: a ratio to 0, or a model that predicts NaN."""
 DIGITS = 4
 LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
 """Metres of one unit of length."""
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text from elsewhere is; None if it is none, or of more than 18 digits.
+
+    `isdigit` alone is true of "²" too, and `int` refuses 5,000 digits.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int = 10**18) -> int:
+    """The whole number that a variable holds. RequestError: it holds none, or one that is out of bounds."""
+    number = whole(environ[name].strip())
+    if number is not None and low <= number <= high:
+        return number
+    raise RequestError(
+        "variable-not-a-number",
+        f"{name} is not such a number" if number is not None else f"{name} is not a number",
+        seen=f"{name}={shortened(environ[name])}",
+        expected=f"a number from {low} to {high}" if high < 10**18 else "a number",
+        fix=f"unset {name}",
+    )
 
 
 def finite(value: Any, otherwise: Any = None) -> Any:

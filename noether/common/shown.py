@@ -22,5 +22,11 @@ def shown_log(text: str) -> str:
     return shown_text(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """Returns a value on one line, and how long it is where it is cut."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 20]}… ({len(text)} characters)"
+
+
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")

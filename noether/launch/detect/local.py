@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from noether.common.errors import RequestError
-from noether.common.numbers import counted
+from noether.common.numbers import counted, first_of, whole_number
 from noether.launch.detect.devices import choose_devices
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
+from noether.launch.detect.launchers import LAUNCHERS, foreign_signs, signs_of
 from noether.launch.detect.placement import (
     Device,
     DeviceInventory,
@@ -29,7 +30,6 @@ from noether.launch.detect.placement import (
     Placement,
     Worker,
     as_pairs,
-    whole_number,
 )
 
 
@@ -42,7 +42,9 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     devices = choose_devices(inventory, request.devices)
     count = len(devices)
     endpoint, endpoint_reason = local_endpoint(request.master_port, here.environ)
-    warnings = [] if request.nodes == 1 else _unused_node_variables(here.environ)
+    unread = {} if request.nodes == 1 else foreign_signs(here.environ, here.host).unread
+    warnings = [f"{as_pairs({name: unread[name]})} cannot be read here: if it lists other hosts, they are not used"
+                for name in unread]  # fmt: skip
     if inventory.kind == "cpu" and count > inventory.cpus.count:
         warnings.append(f"{count} CPU workers share {inventory.cpus.count} cores: slower than one per core")
     return Placement(
@@ -65,26 +67,6 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
         },
         warnings=tuple(warnings),
     )
-
-
-def _unused_node_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning if variables indicate several nodes but nothing says how many ranks there are.
-
-    Without it, each node would silently train alone.
-    """
-    # Names for a node's number and for the number of nodes, and the values that mean one node.
-    lone = {"NODE_RANK": "", "GROUP_RANK": "", "PET_NODE_RANK": "", "PET_NNODES": "1", "NNODES": "1"}
-    found = {name: environ[name] for name in lone if environ.get(name, lone[name]) != lone[name]}
-    if not found:
-        return []
-    master = environ.get("MASTER_ADDR", "")
-    shown = as_pairs(found | ({"MASTER_ADDR": master} if master else {}))
-    rank, count = (
-        next((value for name, value in found.items() if name.endswith(end) and value.isdigit()), otherwise)
-        for end, otherwise in (("RANK", "0"), ("NNODES", "2"))
-    )
-    how = f"--nodes {count} --node-rank {rank} --master-addr {master or 'HOST'}"
-    return [f"{shown}, but RANK, WORLD_SIZE and nodes are not set: this machine trains alone ({how} to use all nodes)"]
 
 
 def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:
@@ -208,6 +190,64 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
             )
 
 
+def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
+    """Place this node's workers where a launcher of the table has started a process on each node; None: none has.
+
+    RequestError: a setting contradicts the launcher. Variables that do not say all are left to `refuse_unknown`.
+    """
+    rows = (row for row in LAUNCHERS if not row.local_rank)
+    row = next((row for row in rows if here.environ.get(row.rank) or here.environ.get(row.hosts)), None)
+    if row is None or request.nodes == 1:
+        return None
+    signs = signs_of(row, here.environ, here.host)
+    address, source = asked_address(request.master_addr, here.environ)
+    known = here.environ.get(row.master) or next(iter(signs.hosts), "") or (here.host if signs.number == 0 else "")
+    if signs.number is None or (signs.count or 1) == 1 or not (address or known):
+        return None
+    seen = as_pairs(signs.seen)
+    agree_on_nodes(request, signs.count or 1, signs.number, seen)
+    refuse_loopback(address, source, signs.count or 1)
+    named = f"{source}={address}" if address else f"{known}, which {row.name} names as the first node"
+    return _joined(request, here, row.name, (signs.count or 1, signs.number), (address or known, named), seen)
+
+
+def _joined(
+    request: LaunchRequest, here: LaunchContext, name: str, place: tuple[int, int], master: tuple[str, str], seen: str
+) -> Placement:
+    """Place the workers of node `place[1]` of `place[0]` that meet at `master`, whose second item says why."""
+    asked = replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0])
+    placed = multinode_placement(asked, here)
+    assert placed is not None
+    reasons = {
+        "launcher": f"{name}: {seen}",
+        "nodes": f"{place[0]} nodes ({seen})",
+        "node_rank": f"node {place[1]} ({seen})",
+        "endpoint": f"{master[1]}; {port_of(request.master_port, here.environ)[2]}",
+        "restarts": "nothing counts how often this run was started",
+    }
+    return replace(placed, launcher=name, reasons={**placed.reasons, **reasons})
+
+
+def refuse_unknown(request: LaunchRequest, here: LaunchContext) -> None:
+    """Refuse to train alone where variables show that something has started several processes, and nothing says which.
+
+    RequestError: they do, and `nodes` is not set.
+    """
+    signs = foreign_signs(here.environ, here.host)
+    if request.nodes is not None or not signs.seen:
+        return
+    master = here.environ.get("MASTER_ADDR") or next(iter(signs.hosts), "HOST")
+    number = "K" if signs.number is None else signs.number
+    raise RequestError(
+        "launcher-not-known",
+        "variables of this process show several processes or nodes, and it would train alone",
+        seen=as_pairs(signs.seen) + (f"; hosts {first_of(signs.hosts, 4)}" if signs.hosts else ""),
+        expected="the variables of a launcher that noether knows, or these settings on each node",
+        fix=f"noether train --nodes {signs.count or 'N'} --node-rank {number} --master-addr {master}      (each node "
+        "with its own number;\nor nodes=1, and this process trains alone)",
+    )
+
+
 INDEX = "JOB_COMPLETION_INDEX"
 OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains a run of its own)"
 
@@ -238,22 +278,10 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
         )
     agree_on_nodes(request, request.nodes, index, seen)
     master, source = _master(request, here, index, seen)
-    placed = multinode_placement(replace(request, node_rank=index, master_addr=master), here)
-    assert placed is not None
+    placed = _joined(request, here, "kubernetes", (request.nodes, index), (master, source), seen)
     stem = here.host.partition(".")[0].removesuffix(f"-{index}")
-    reasons = {
-        "launcher": f"a pod of Kubernetes' Indexed Job: {seen}",
-        "nodes": f"nodes={request.nodes}; the Job names its pods by their index",
-        "node_rank": f"{INDEX}={index}",
-        "endpoint": f"{source}; {port_of(request.master_port, here.environ)[2]}",
-        "restarts": "Kubernetes does not number the starts of a Job's pods",
-    }
-    return replace(
-        placed,
-        launcher="kubernetes",
-        nodes=tuple(here.host if node == index else f"{stem}-{node}" for node in range(request.nodes)),
-        reasons={**placed.reasons, **reasons},
-    )
+    names = (here.host if node == index else f"{stem}-{node}" for node in range(request.nodes))
+    return replace(placed, nodes=tuple(names))
 
 
 def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) -> tuple[str, str]:

@@ -1,15 +1,15 @@
-"""Places a process that mpirun or mpiexec started: Open MPI (4 and 5), or Hydra (MPICH, Intel MPI).
+"""Places a process that mpirun, mpiexec, jsrun or `flux run` started, by the variables that `launchers.py` lists.
 
 Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used:
 its variables only tell the rank, and the ranks meet at torch's own store.
 
 If every rank is on this machine, they meet on 127.0.0.1. On several machines they meet at `master_addr`, else
 MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine that runs mpirun, if rank 0 is there:
-OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. Hydra has no such variable, so there an address is required.
+OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. The others have no such variable, so they need an address.
 The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
 control port (Hydra, if its proxy is visible among the parent processes), else 29500.
 
-Tested with Open MPI 4.1.4 and MPICH 4.0.2. Open MPI 5's variables are taken from its launcher's documentation.
+Tested with Open MPI 4.1.4 and MPICH 4.0.2. The others' variables are taken from their launchers' documentation.
 """
 
 import re
@@ -17,16 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
+from noether.common.numbers import whole_number
 from noether.launch.detect.binding import UNCOUNTED, LaunchedTask, agree_with_rank_variables, bind_devices
 from noether.launch.detect.endpoint import asked_address, derived, port_of, refuse_loopback
+from noether.launch.detect.launchers import LAUNCHERS
 from noether.launch.detect.local import agree_on_nodes, local_endpoint, node_names
-from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchRequest, Placement, as_pairs, whole_number
+from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchRequest, Placement, as_pairs
 from noether.launch.detect.process_facts import ProcessFacts
 from noether.launch.detect.slurm.step import restart_count
-
-# Each family's variables: rank, size, local rank, local size.
-OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 # 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; the daemon that runs mpirun is number 0)
 _ORTE_URI = re.compile(r"([0-9]+)\.([0-9]+);(?:tcp://([0-9.]+)[,:])?")
@@ -65,16 +63,17 @@ class MpiProcess(LaunchedTask):
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     """Read which process of an MPI job this is; return None if MPI did not start it.
 
-    srun sets PMI_RANK too (--mpi=pmi2), but not MPI_LOCALRANKID; such a process is left to the Slurm launcher.
+    srun sets some of PMI's and PALS's variables too, but not how many are here; such a process is the Slurm launcher's.
 
     RequestError: some of the variables are missing, or they contradict each other.
     """
-    names = OPEN_MPI if environ.get(OPEN_MPI[0]) else HYDRA
-    if not environ.get(names[0]):
+    row = next((row for row in LAUNCHERS if row.local_rank and environ.get(row.rank)), None)
+    if row is None:
         return None
-    if names is HYDRA and not environ.get(HYDRA[2]) and environ.get("SLURM_JOB_ID"):
+    if row.name in ("Hydra", "PALS") and not environ.get(row.local_size) and environ.get("SLURM_JOB_ID"):
         return None
-    family = "Open MPI" if names is OPEN_MPI else "Hydra"
+    family = row.name
+    names = [name for name in (row.rank, row.size, row.local_rank, row.local_size or row.nodes) if name]
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise RequestError(
@@ -82,9 +81,12 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
             f"{family} started this process, but some of its variables are missing",
             seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
             expected=", ".join(names),
-            fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable into the container",
+            fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable (or the launcher's own) into the container",
         )
     rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
+    nodes = whole_number(environ, row.nodes, 1) if environ.get(row.nodes) else None
+    if not row.local_size:  # Spread evenly, unless somebody asked for something else.
+        local_count = -(-count // local_count)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError(
             "mpi-variables-contradict",
@@ -93,9 +95,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
             expected="a rank below the size, and no more local ranks than ranks",
             fix="mpirun -n 2 noether train …",
         )
-    # Hydra tells neither.
-    daemon, told = _daemon(environ), environ.get("OMPI_MCA_orte_num_nodes")
-    nodes = whole_number(environ, "OMPI_MCA_orte_num_nodes") if told else None
+    daemon = _daemon(environ) if family == "Open MPI" else None
     if local_count == count:
         node_rank, nodes = 0, 1
     else:
@@ -108,7 +108,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         local_count=local_count,
         node_rank=node_rank,
         seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
-        line="mpirun --map-by ppr:{n}:node noether train …",
+        line=row.line,
         # With several processes, none knows how many devices the other nodes have, so each is one rank only.
         may_spawn=count == 1,
         bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),

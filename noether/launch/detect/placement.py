@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from noether.common.cpus import CpuShare, UsableCpus
-from noether.common.errors import RequestError
+from noether.common.shown import shortened
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 DeviceKind = Literal["cuda", "mps", "cpu"]
@@ -141,18 +141,4 @@ class LaunchContext:
 
 def as_pairs(variables: Mapping[str, object]) -> str:
     """Return "RANK=0, WORLD_SIZE=2", as errors and reasons show variables and settings."""
-    return ", ".join(f"{name}={value}" for name, value in variables.items())
-
-
-def whole_number(environ: Mapping[str, str], name: str) -> int:
-    """Return the value of a launcher's variable that must be a number. RequestError: it is not a number."""
-    text = environ[name]
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return int(text)
-    raise RequestError(
-        "variable-not-a-number",
-        f"{name} is not a number",
-        seen=f"{name}={text}",
-        expected="a number",
-        fix=f"unset {name}",
-    )
+    return ", ".join(f"{name}={shortened(str(value))}" for name, value in variables.items())

@@ -8,9 +8,17 @@ from noether.common.cpus import UsableCpus, share_cpus
 from noether.common.errors import RequestError
 from noether.launch.detect.devices import GpuDriver, find_devices
 from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.launchers import LAUNCHERS as KNOWN
 from noether.launch.detect.limits import read_limits, why_too_large
-from noether.launch.detect.local import INDEX, kubernetes_placement, local_placement, multinode_placement
-from noether.launch.detect.mpi import HYDRA, OPEN_MPI, mpi_placement
+from noether.launch.detect.local import (
+    INDEX,
+    cluster_placement,
+    kubernetes_placement,
+    local_placement,
+    multinode_placement,
+    refuse_unknown,
+)
+from noether.launch.detect.mpi import mpi_placement
 from noether.launch.detect.placement import LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.launch.detect.slurm.placement import refuse_wrong_place, slurm_placement
@@ -22,17 +30,20 @@ started this process. If it did start the process but its variables make no sens
 environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
-    # A new launcher is a file beside local.py and a line here. The first one to return a placement is used, so a
-    # launcher that can run inside another (torchrun and mpirun inside a Slurm job) must come before it.
+    # A new launcher is a row of launchers.py; one that its variables do not describe is a file beside local.py and a
+    # line here. The first one to return a placement is used, so a launcher that can run inside another (torchrun and
+    # mpirun inside a Slurm job) must come before it.
     torchrun_placement,
     mpi_placement,
     slurm_placement,
     kubernetes_placement,
+    cluster_placement,
+    refuse_unknown,
     multinode_placement,
     local_placement,
 )
 
-RANK_VARIABLES = ("SLURM_PROCID", "RANK", OPEN_MPI[0], HYDRA[0], INDEX)
+RANK_VARIABLES = ("SLURM_PROCID", "RANK", INDEX, *(row.rank for row in KNOWN if row.rank))
 """In which the launchers number their processes from 0; for a process whose place cannot be found."""
 
 

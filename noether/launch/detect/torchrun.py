@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
-from noether.common.numbers import counted
+from noether.common.numbers import counted, whole_number
 from noether.launch.detect.binding import UNCOUNTED, Binding, LaunchedTask, bind_devices
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
 from noether.launch.detect.local import agree_on_nodes, node_names
@@ -26,7 +26,6 @@ from noether.launch.detect.placement import (
     LaunchContext,
     LaunchRequest,
     Placement,
-    whole_number,
 )
 from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_process
 

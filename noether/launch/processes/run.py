@@ -64,7 +64,7 @@ def run_placement(
             return signal_code(signal.SIGINT)
         link = open_link(placement, run_info, ports)
         # Ranks that were started by hand elsewhere, and pods, have a terminal or log that rank 0 does not write to.
-        says_more = isinstance(link, Spoke) and placement.launcher in ("multinode", "kubernetes")
+        says_more = isinstance(link, Spoke) and placement.launcher not in ("slurm", "mpi", "torchrun")
         return watch_workers(running, link=link, says_more=says_more)
 
 

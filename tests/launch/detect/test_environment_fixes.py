@@ -44,6 +44,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], dict[str, object], bool]] = {
     "node_rank-without-nodes": ({}, {"node_rank": 1}, False),
     "nodes-without-the-others": ({}, {"nodes": 2}, False),
     "node_rank-too-large": ({}, {"nodes": 2, "node_rank": 2, "master_addr": "a"}, False),
+    "nodes-of-a-launcher-that-is-not-known": ({"NODE_RANK": "1", "PET_NNODES": "1:2"}, {}, False),
     "more-tasks-than-GPUs-asked-for": (step([4])[0], {"devices": "2"}, True),
     "more-CPU-workers-than-cores": ({}, {"devices": "4000"}, False),
     "a-device-that-is-not-there": ({}, {"devices": "0,9"}, True),

@@ -107,25 +107,6 @@ def test_threads_and_omp_num_threads(environ: dict[str, str], threads: int, omp:
         assert worker_environment(context, environ)["OMP_NUM_THREADS"] == omp
 
 
-@pytest.mark.parametrize(
-    ("environ", "shown"),
-    [
-        pytest.param({}, "", id="nothing"),
-        pytest.param({"PET_NNODES": "1"}, "", id="one node"),
-        pytest.param({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "PET_NODE_RANK=1, PET_NNODES=2", id="an operator's"),
-        pytest.param({"NODE_RANK": "1", "MASTER_ADDR": "n1"}, "NODE_RANK=1, MASTER_ADDR=n1", id="a job script's"),
-    ],
-)
-def test_a_lone_run_beside_variables_of_several_nodes_is_warned_of(environ: dict[str, str], shown: str) -> None:
-    """Each machine would train by itself, without a word of the others."""
-    warnings = placed(CPU_2, **environ).warnings
-    assert len(warnings) == bool(shown)
-    if shown:
-        assert warnings[0].startswith(f"{shown}, but RANK, WORLD_SIZE and nodes are not set")
-        assert "--node-rank 1" in warnings[0]
-    assert local_placement(LaunchRequest(nodes=1), LaunchContext(environ, CPU_2, "box")).warnings == ()
-
-
 def place_on_nodes(host: str, gpus: bool = False, environ: dict | None = None, **settings: object) -> Placement:
     return place(environ or {}, LaunchRequest(**settings), gpus, host)  # type: ignore[arg-type]
 

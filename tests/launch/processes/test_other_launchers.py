@@ -41,14 +41,25 @@ def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_sa
     assert json.loads(RunFolder(tmp_path / "run").stopped.read_text())["reason"] == "the time limit"
 
 
+SKYPILOT = {"SKYPILOT_NODE_RANK": "#", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.2\n"}
+
+
 @pytest.mark.slow
-def test_two_plain_nodes_meet_at_the_address_they_are_given(by_one, start, tmp_path) -> None:
-    port = free_port()
+@pytest.mark.parametrize(
+    ("launcher", "words", "variables"),
+    [
+        ("multinode", ["--nodes", "2", "--node-rank", "#", "--master-addr", "127.0.0.1"], {}),
+        ("SkyPilot", [], SKYPILOT),
+    ],
+)
+def test_two_nodes_meet_at_the_address_they_are_given(
+    by_one, environ, start_process, tmp_path, launcher: str, words: list[str], variables: dict[str, str]
+) -> None:
+    common = train_words(tmp_path, f"master_port={free_port()}", "tracker.report=true", *words)
     nodes = [
-        start(
-            *train_words(tmp_path, "--nodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1"),
-            f"master_port={port}",
-            "tracker.report=true",
+        start_process(
+            [sys.executable, "-m", "noether", *(word.replace("#", str(rank)) for word in common)],
+            env=environ | {name: value.replace("#", str(rank)) for name, value in variables.items()},
         )
         for rank in (1, 0)
     ]
@@ -60,7 +71,7 @@ def test_two_plain_nodes_meet_at_the_address_they_are_given(by_one, start, tmp_p
             assert "joined rank 1 of 2 on " in out
             assert str(tmp_path / "run" / "logs") in out
             assert out.rstrip().endswith(": done")
-    check_learned(RunFolder(tmp_path / "run"), "multinode", 2, by_one)
+    check_learned(RunFolder(tmp_path / "run"), launcher, 2, by_one)
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ from itertools import product
 from math import prod
 
 from noether.common.errors import RequestError
+from noether.common.numbers import whole_number
 from noether.launch.detect.binding import LaunchedTask
-from noether.launch.detect.placement import as_pairs, whole_number
+from noether.launch.detect.placement import as_pairs
 from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
 
 MAX_NODES = 65_536

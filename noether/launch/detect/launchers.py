@@ -1,0 +1,149 @@
+"""The launchers that are known by their variables, a row each, and the signs by which those that are not give away."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from noether.common.numbers import whole
+from noether.common.plain_file import read_plain
+
+
+@dataclass(frozen=True)
+class KnownLauncher:
+    """The names of a launcher's variables; "" for what none of them says.
+
+    With a `local_rank`, it starts any number of processes on a node: `rank` and `size` count all, `local_size` those of
+    this node, and `nodes` the nodes. Without one it starts one on each node, and `rank` and `size` count nodes: `hosts`
+    lists them in order, `own` names this one among them, and `master` has rank 0's address, which rank 0 itself may not
+    be told. `first` has the number of rank 0's node, if it is not 0. `line` starts `{n}` processes on each node.
+    """
+
+    name: str
+    rank: str = ""
+    size: str = ""
+    local_rank: str = ""
+    local_size: str = ""
+    nodes: str = ""
+    hosts: str = ""
+    own: str = ""
+    master: str = ""
+    first: str = ""
+    line: str = "mpirun --map-by ppr:{n}:node noether train …"
+
+
+def _mpi(name: str, prefix: str, **more: str) -> KnownLauncher:
+    parts = {part.lower(): f"{prefix}_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+    return KnownLauncher(name, **parts | more)
+
+
+LAUNCHERS = (
+    # Those that set PMI_RANK as well come before Hydra (MPICH, Intel MPI).
+    _mpi("Open MPI", "OMPI_COMM_WORLD", nodes="OMPI_MCA_orte_num_nodes"),
+    _mpi("MVAPICH", "MV2_COMM_WORLD"),
+    _mpi("jsrun", "JSM_NAMESPACE", line="jsrun --tasks_per_rs {n} noether train …"),
+    _mpi("PALS", "PALS", rank="PALS_RANKID", size="PMI_SIZE", local_rank="PALS_LOCAL_RANKID"),
+    _mpi("Flux", "FLUX", rank="FLUX_TASK_RANK", size="FLUX_JOB_SIZE", local_rank="FLUX_TASK_LOCAL_ID", local_size="",
+         nodes="FLUX_JOB_NNODES", line="flux run --tasks-per-node={n} noether train …"),
+    _mpi("Hydra", "PMI", local_rank="MPI_LOCALRANKID", local_size="MPI_LOCALNRANKS"),
+    KnownLauncher("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", hosts="SKYPILOT_NODE_IPS"),
+    KnownLauncher("AWS Batch", "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES",
+                  master="AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", first="AWS_BATCH_JOB_MAIN_NODE_INDEX"),
+    KnownLauncher("dstack", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", master="DSTACK_MASTER_NODE_IP"),
+    KnownLauncher("LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", master="LWS_LEADER_ADDRESS"),
+    KnownLauncher("SageMaker", hosts="SM_HOSTS", own="SM_CURRENT_HOST"),
+    KnownLauncher("Vertex AI", hosts="CLUSTER_SPEC"),
+)  # fmt: skip
+
+# What any launcher calls the number of a process or node, how many there are, and the list of hosts or its file. Not
+# CPUs (NPROCS), elements of a job array, which are runs of their own (…TASK_INDEX), or a matrix's rank (LORA_RANK).
+_RANK = re.compile(r"(?:.*_)?(?<!LORA_)(?:RANK|RANKID|PROCID|PROCNO|NODE_?INDEX|NODENUM)|ALPS_APP_PE")
+_SIZE = re.compile(r"(?:.*_)?(?:NUM_NODES|NODES_NUM|NNODES|NODE_COUNT|NHOSTS|WORLD_SIZE|NTASKS)|_CONDOR_NPROCS")
+_LIST = re.compile(
+    r"(?:.*_)?(?:NODE|HOST|MACHINE)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG"
+)
+# Slurm's are read by its own launcher; those of continuous integration number jobs that know nothing of each other.
+_OTHERS = re.compile(r"SLURM_.*|(?:.*_)?(?:CI|CIRCLE)_.*")
+_OF_EVERY_RANK = ("PMIX_RANK", "ALPS_APP_PE")
+"""Set for rank 0 too, by launchers that do not say how many ranks there are."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What variables say of a run of several processes: this one's number, how many there are, and on which hosts.
+
+    `seen` has the variables that say it. `unread` are those of files that cannot be read here, as in a container.
+    """
+
+    number: int | None
+    count: int | None
+    hosts: tuple[str, ...]
+    seen: Mapping[str, str]
+    unread: Mapping[str, str]
+
+
+def signs_of(row: KnownLauncher, environ: Mapping[str, str], host: str) -> Signs:
+    """Return what the variables of a launcher that starts a process on each node say of them."""
+    names = {name: environ[name] for name in (row.rank, row.size, row.hosts, row.own) if environ.get(name)}
+    hosts, own = hosts_in(names.get(row.hosts, ""))
+    number, first = whole(names.get(row.rank, "")), whole(environ.get(row.first, "0")) or 0
+    count = whole(names.get(row.size, "")) or len(hosts) or None
+    if number is None:
+        number = _place(hosts, names.get(row.own) or own or host)
+    elif count:
+        number = (number - first) % count if number < count else None
+    return Signs(number, count, hosts, names, {})
+
+
+def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
+    """Return what variables of any launcher say of several processes; nothing is `seen` if they do not."""
+    names = sorted(name for name, value in environ.items() if value and not _OTHERS.fullmatch(name))
+    ranks = {name: whole(environ[name]) for name in names if _RANK.fullmatch(name)}
+    # Elastic jobs count from the least to the most: 1:4.
+    sizes = {name: whole(environ[name].rpartition(":")[2]) for name in names if _SIZE.fullmatch(name)}
+    lists = {name: hosts_in(environ[name]) for name in names if _LIST.fullmatch(name)}
+    above = [name for name, number in ranks.items() if number or name in _OF_EVERY_RANK]
+    several = [name for name, size in sizes.items() if size and size > 1]
+    listing = [name for name, (hosts, _) in lists.items() if len(hosts) > 1]
+    hosts, own = lists[listing[0]] if listing else ((), "")
+    numbers = [ranks[name] for name in sorted(ranks, key=lambda name: (name not in above, "NODE" not in name))]
+    number = next(iter(numbers), None)
+    count = len(hosts) or max((sizes[name] or 0 for name in several), default=0) or None
+    seen = {name: environ[name] for name in (*above, *several, *listing)}
+    unread = {name: environ[name] for name, (hosts, _) in lists.items() if not hosts and environ[name].startswith("/")}
+    place = _place(hosts, own or host)
+    return Signs(number if place is None else place, count, hosts, seen, unread)
+
+
+def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the hosts that a variable lists, each once, and this one's ("" if the list does not say it).
+
+    A list has names or addresses (10.0.0.1;10.0.0.2), with their numbers of slots (n1 8 n2 8), as JSON, as a cluster of
+    tasks (TF_CONFIG), or is a file with a host at the beginning of each line. One that cannot be read lists none.
+    """
+    own = ""
+    try:
+        if text.startswith("/"):
+            text = read_plain(Path(text), 1 << 20).decode()
+            words = [line.split()[0] for line in text.splitlines() if line.strip()]
+        elif text.startswith("{"):
+            content = json.loads(text)
+            words = [task for tasks in content["cluster"].values() for task in tasks]
+            own = content["cluster"][content["task"]["type"]][int(content["task"]["index"])]
+        else:
+            words = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text)
+        *hosts, own = (_without_port(word) for word in (*words, own))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return (), ""
+    return tuple(dict.fromkeys(host for host in hosts if host and not host.isdigit())), own
+
+
+def _without_port(word: str) -> str:
+    return word.partition(":")[0] if word.count(":") == 1 else word
+
+
+def _place(hosts: tuple[str, ...], own: str) -> int | None:
+    """Return the number of this host among others, with or without its domain; None if it is not among them."""
+    short = [host.partition(".")[0] for host in hosts]
+    return hosts.index(own) if own in hosts else short.index(own) if own in short else None
