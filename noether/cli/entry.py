@@ -1,16 +1,17 @@
 """Runs one command line and leaves with its exit code: what a process needs around `dispatch`."""
 
 import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from noether.cli.commands import ALONE, programs
 from noether.common.container import as_typed_here, image_engine
-from noether.common.errors import ExitCode, NoetherError, path_refusal, shown, signal_code
+from noether.common.errors import ExitCode, NoetherError, RequestError, path_refusal, shown, signal_code
 from noether.common.process_defaults import check_working_directory, open_closed_streams, set_process_defaults, use_utf8
 from noether.common.processes import leave_when_told, leaving_as_told
 from noether.common.shown import shown_text
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = [*([named] if named else []), *(sys.argv[1:] if arguments is None else arguments)]
     open_closed_streams()
     try:
+        arguments = _without_local_rank(arguments, os.environ)
         check_working_directory()
         use_utf8()
         if arguments[:1] == ["__complete"]:  # What the scripts of `noether completion` ask.
@@ -50,6 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _show(as_typed_here(refusal))
         code = ExitCode.REQUEST
     _leave(int(code))
+
+
+def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the words without the --local-rank=0 that torch.distributed.launch and deepspeed add to them.
+
+    RequestError: it is another number than LOCAL_RANK, which they set too.
+    """
+    given = [word for word in words if re.match("--local[-_]rank=", word)]
+    if any(word.partition("=")[2] != environ.get("LOCAL_RANK") for word in given):
+        raise RequestError("local-rank-contradicts", f"{given[0]} is not what LOCAL_RANK says",
+                           seen=f"{given[0]}, LOCAL_RANK={environ.get('LOCAL_RANK', '')}",
+                           expected="one number in both, from the launcher", fix=f"leave {given[0]} out")  # fmt: skip
+    return [word for word in words if word not in given]
 
 
 def _show(error: NoetherError) -> None:

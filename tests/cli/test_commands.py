@@ -90,6 +90,7 @@ MISTAKES = {
     "reset-and-resumed": (["--reset", "run_id=cars", "resume=auto"], "fix       --reset resume=null"),
     "reset-without-a-name": (["--reset"], "fix       --reset run_id=NAME"),
     "reset-of-a-sweep": (["--reset", "-m", "seed=1,2", "run_id=cars"], "do not work with a sweep"),
+    "another-local-rank": (["--local-rank=1"], "fix       leave --local-rank=1 out"),
     "nothing-to-serve": (["--tb", "tracker.tensorboard=false"], "fix       --tb tracker.tensorboard=true"),
 }
 

@@ -20,8 +20,16 @@ def train_words(output: Path, *overrides: str) -> list[str]:
     return ["train", "--hp", str(TINY), f"output_path={output}", "run_id=run", *PROOF, *overrides]
 
 
-def under_torchrun(environ, output: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
+def under_torchrun(environ, output: Path, *overrides: str, module: str = "run") -> subprocess.CompletedProcess[str]:
+    torchrun = [
+        sys.executable,
+        "-m",
+        f"torch.distributed.{module}",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "entrypoint.py",
+    ]
     words = [*torchrun, *train_words(output, "devices=null", *overrides)]
     return run_to_end(words, environ, limit_s=LIMIT_S)
 
@@ -35,7 +43,8 @@ def test_torchrun_ranks_join_the_store_that_torchrun_serves(by_one, environ, tmp
 
 @pytest.mark.slow
 def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
-    done = under_torchrun(environ, tmp_path, "trainer.timeout_min=0.01")
+    # The older module, which gives each process --local-rank too.
+    done = under_torchrun(environ, tmp_path, "trainer.timeout_min=0.01", module="launch")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "exitcode  : 75" in done.stderr
     assert json.loads(RunFolder(tmp_path / "run").stopped.read_text())["reason"] == "the time limit"
