@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.common.numbers import counted
+from noether.common.numbers import counted, whole_number
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,13 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
     """Returns the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
 
     All ranks of the node share a quota, and the cores, unless a scheduler gave each task cores of its own.
+
+    RequestError: OMP_NUM_THREADS is not a number of threads.
     """
-    if asked := asked_threads(environ):
-        return CpuShare(asked, cpus.allowed, cpus.quota, f"OMP_NUM_THREADS={environ['OMP_NUM_THREADS']}")
+    name = "OMP_NUM_THREADS"
+    if first := environ.get(name, "").partition(",")[0].strip():  # It has one for each level of nesting.
+        asked = whole_number({name: first}, name, 1, 65_535)
+        return CpuShare(asked, cpus.allowed, cpus.quota, f"{name}={environ[name]}")
     sharing = ranks if len(cpus.allowed) < cpus.machine else ranks_on_node
     threads = len(cpus.allowed) // sharing
     if cpus.quota is not None:
@@ -134,9 +138,3 @@ def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), near)
     return tuple(sorted(near))
-
-
-def asked_threads(environ: Mapping[str, str]) -> int:
-    """Returns the number that OMP_NUM_THREADS asks for, or its first (one for each nesting level); 0: for none."""
-    wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(wanted) if wanted.isascii() and wanted.isdigit() else 0

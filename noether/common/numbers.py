@@ -33,7 +33,7 @@ def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int 
         return number
     raise RequestError(
         "variable-not-a-number",
-        f"{name} is not such a number" if number is not None else f"{name} is not a number",
+        f"{name} is not a number" if number is None else f"{name} is too low or too high",
         seen=f"{name}={shortened(environ[name])}",
         expected=f"a number from {low} to {high}" if high < 10**18 else "a number",
         fix=f"unset {name}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from noether.common.errors import RequestError
+from noether.common.shown import shortened
 from noether.config.section import Section
 
 TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"
@@ -38,7 +39,7 @@ def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> D
 
     RequestError: the variable is not a number of seconds above 0.
     """
-    text = environ.get(TIMEOUT_VARIABLE, "").strip()
+    text = shortened(environ.get(TIMEOUT_VARIABLE, ""))
     if not text:
         return config
     try:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from noether.common.cpus import asked_threads, share_cpus
+from noether.common.cpus import share_cpus
 from noether.common.errors import RequestError
 from noether.common.numbers import counted, size_text
 from noether.doctor.gpu_checks import check_fabric, check_gpu_health
@@ -210,16 +210,15 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_
     """Compare the threads of a rank with the cores of this process, which has `ranks` of the node's ranks."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
-    share, text = share_cpus(facts.cpus, environ, ranks, ranks_on_node), environ.get("OMP_NUM_THREADS", "")
+    try:
+        share, text = share_cpus(facts.cpus, environ, ranks, ranks_on_node), environ.get("OMP_NUM_THREADS", "")
+    except RequestError as error:
+        return refused("cores", error)
     seen = f"{facts.cpus}; {counted(ranks_on_node, 'rank')} here, threads of each: {share.threads}"
     seen += f", OMP_NUM_THREADS={text}" if text else ""
     most = f"at most {facts.cpus.count} threads per process: more of them wait for each other"
-    is_no_number, fix = text and not asked_threads(environ), "unset OMP_NUM_THREADS"
     return first_of_problems(
-        "cores",
-        seen,
-        (is_no_number, "warning", seen, "a number of threads", fix),
-        (share.threads > facts.cpus.count, "warning", seen, most, fix),
+        "cores", seen, (share.threads > facts.cpus.count, "warning", seen, most, "unset OMP_NUM_THREADS")
     )
 
 

@@ -41,14 +41,15 @@ def test_help_names_the_settings(words, there, absent, noether) -> None:
         assert text not in done.out
 
 
-ASCII = {
+TERMINALS = {
     "locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     "streams": {"PYTHONIOENCODING": "ascii"},
+    "sizes": {"COLUMNS": "9" * 5000, "LINES": "²"},
 }
 
 
-@pytest.mark.parametrize("variables", ASCII.values(), ids=ASCII.keys())
-def test_an_ascii_locale_ends_nothing(variables, noether, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variables", TERMINALS.values(), ids=TERMINALS.keys())
+def test_an_odd_terminal_ends_nothing(variables, noether, tmp_path: Path) -> None:
     words = ("train", "--hp", str(TINY), "--dry-run", "accelerator=cpu", "devices=2", f"output_path={tmp_path}")
     done = noether(*words, **variables)
     assert (done.code, "per rank" in done.out) == (0, True), done.out + done.err

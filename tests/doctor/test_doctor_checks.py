@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Diagnosis, str, str]] = {
     "memlock-small-and-nothing-needs-it": (memlock(8 * MIB), "ok", "8 MiB"),
     "memlock-unlimited": (memlock(-1, ACTIVE), "ok", "unlimited"),
     "more-threads-than-cores": (cores(2, {"OMP_NUM_THREADS": "8"}), "warning", "unset OMP_NUM_THREADS"),
-    "threads-that-are-no-number": (cores(2, {"OMP_NUM_THREADS": "many"}), "warning", "unset OMP_NUM_THREADS"),
+    "threads-that-are-no-number": (cores(2, {"OMP_NUM_THREADS": "many"}), "error", "unset OMP_NUM_THREADS"),
     "threads-by-nesting-level": (cores(4, {"OMP_NUM_THREADS": "4,2"}), "ok", "OMP_NUM_THREADS=4"),
     "quota-below-the-cores": (cores(64, {}, 4.0, 2), "ok", "a quota of 4; 2 ranks here, threads of each: 2"),
     "user-known": (user(), "ok", "ann"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
-from noether.common.numbers import counted
+from noether.common.numbers import counted, whole
 from noether.launch.detect.devices import choose_devices
 from noether.launch.detect.placement import Device, DeviceInventory, Endpoint, Placement, Worker, as_pairs
 
@@ -146,7 +146,7 @@ def _requested(setting: str) -> int:
     """Return how many devices a setting asks for, or 0 if it is neither a number nor a list."""
     if "," in setting:
         return len([entry for entry in setting.split(",") if entry.strip()])
-    return int(setting) if setting.strip().isascii() and setting.strip().isdigit() else 0
+    return whole(setting.strip()) or 0
 
 
 def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:

@@ -7,7 +7,7 @@ from functools import partial
 from noether.common.container import container_line
 from noether.common.cpus import read_cpus
 from noether.common.errors import RequestError
-from noether.common.numbers import counted, first_of
+from noether.common.numbers import counted, first_of, whole
 from noether.launch.detect.driver import Gpu
 from noether.launch.detect.placement import Device, DeviceInventory, LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
@@ -222,7 +222,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     for entry in entries:
         matches = [entry] if gpus is None else _matching(entry, names)
         if gpus is not None and kinds == {"index"}:
-            matches = [gpu.uuid for gpu in gpus if gpu.index == int(entry)]
+            matches = [gpu.uuid for gpu in gpus if gpu.index == whole(entry)]
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
             raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")
@@ -262,7 +262,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     is_number = len(entries) == 1
     if not is_number and entries[-1] == "":
         entries.pop()
-    numbers = all(entry.isascii() and entry.isdigit() for entry in entries)
+    numbers = [number for number in map(whole, entries) if number is not None]
     if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
         raise RequestError(
             "every-device-is-null",
@@ -272,21 +272,21 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
             fix="devices=null",
         )
     refuse = partial(_choice_error, inventory=inventory, devices=devices)
-    if not entries or "" in entries or (is_number and (not numbers or int(entries[0]) == 0)):
+    if not entries or "" in entries or (is_number and (not numbers or numbers[0] == 0)):
         raise refuse("no-device-chosen", f"devices={devices} chooses no device")
     if len(set(entries)) < len(entries):
         raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
-    if inventory.kind == "cpu" and not numbers:
+    if inventory.kind == "cpu" and len(numbers) < len(entries):
         raise refuse("devices-not-a-number", f"devices={devices} is not a number of CPU workers")
     if inventory.kind == "cpu":
-        count, cores = int(entries[0]) if is_number else len(entries), inventory.cpus.count
+        count, cores = numbers[0] if is_number else len(entries), inventory.cpus.count
         if count > 2 * cores:
             raise refuse("too-many-cpu-workers", f"{count} CPU workers for {cores} cores")
         return tuple(Device("cpu", index) for index in range(count))
     if is_number:
-        if int(entries[0]) > len(inventory.devices):
+        if numbers[0] > len(inventory.devices):
             raise refuse("too-few-devices", f"devices={devices} is more than are visible here")
-        return inventory.devices[: int(entries[0])]
+        return inventory.devices[: numbers[0]]
     chosen = tuple(_named(entry, inventory, devices) for entry in entries)
     if len(set(chosen)) < len(chosen):
         raise refuse("device-chosen-twice", f"devices={devices} names a device twice")
@@ -294,8 +294,8 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
 
 
 def _named(entry: str, inventory: DeviceInventory, devices: str) -> Device:
-    if entry.isascii() and entry.isdigit():
-        matches = [device for device in inventory.devices if device.index == int(entry)]
+    if (number := whole(entry)) is not None:
+        matches = [device for device in inventory.devices if device.index == number]
     else:
         names = _matching(entry, [device.name for device in inventory.devices])
         matches = [device for device in inventory.devices if device.name in names]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from noether.common.errors import RequestError
+from noether.common.numbers import whole
 from noether.config.distributed import DistributedConfig
 
 LIMIT_S = DistributedConfig().driver_timeout_s
@@ -36,8 +37,8 @@ class Gpu:
 
     def is_called(self, name: str) -> bool:
         """Whether an entry of a device mask, an index or the beginning of a UUID, is this GPU as a whole."""
-        if name.isascii() and name.isdigit():
-            return self.index == int(name)
+        if (number := whole(name)) is not None:
+            return self.index == number
         return bool(self.uuid) and self.uuid.lower().startswith(name.lower())
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noether.common.errors import RequestError
+from noether.common.numbers import whole
 from noether.common.plain_file import read_plain
+from noether.common.shown import shortened
 from noether.common.whole_file import write_json
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, PortSource, as_pairs
@@ -157,15 +159,16 @@ def port_of(
         port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
         return port, "", reason
     source: PortSource = "master_port" if name == "master_port" else "MASTER_PORT"
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+    number = whole(text)
+    if number is None or number > 65535:
         raise RequestError(
             "not-a-port",
-            f"{text} is not a port",
-            seen=f"{source}={text}",
+            f"{shortened(text)} is not a port",
+            seen=f"{source}={shortened(text)}",
             expected="1 to 65535, or 0 for any free port",
             fix="master_port=0" if source == "master_port" else fix,
         )
-    return int(text), source, f"{source}={int(text)}"
+    return number, source, f"{source}={number}"
 
 
 def derived_port(job_id: int, step_id: int) -> int:

@@ -27,9 +27,9 @@ from noether.launch.detect.process_facts import ProcessFacts
 from noether.launch.detect.slurm.step import restart_count
 
 # 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; the daemon that runs mpirun is number 0)
-_ORTE_URI = re.compile(r"([0-9]+)\.([0-9]+);(?:tcp://([0-9.]+)[,:])?")
+_ORTE_URI = re.compile(r"([0-9]{1,18})\.([0-9]{1,9});(?:tcp://([0-9.]+)[,:])?")
 # prterun-hostA-12345@0.1;tcp4://…  (host and process of mpirun, daemon)
-_PRRTE_URI = re.compile(r"[a-z]+-(.+)-([0-9]+)@[0-9]+\.([0-9]+);")
+_PRRTE_URI = re.compile(r"[a-z]+-(.+)-([0-9]{1,18})@[0-9]+\.([0-9]{1,9});")
 # hydra_pmi_proxy --control-port hostA:46375 … is the parent of Hydra's processes, on every machine with the same port.
 _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(?:\s|$)")
 

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noether.common.errors import RequestError
-from noether.common.numbers import counted, whole_number
+from noether.common.numbers import counted, whole, whole_number
+from noether.common.shown import shortened
 from noether.launch.detect.binding import UNCOUNTED, Binding, LaunchedTask, bind_devices
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
 from noether.launch.detect.local import agree_on_nodes, node_names
@@ -157,15 +158,15 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     binding = bind_devices(task, inventory, request.devices)
     each = len(binding.workers)
     # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
-    wanted = environ.get("PET_NPROC_PER_NODE", "")
-    fits = task.world in (task.count, task.count * each) and (not wanted.isdigit() or int(wanted) == each)
+    wanted = shortened(environ.get("PET_NPROC_PER_NODE", ""))
+    fits = task.world in (task.count, task.count * each) and (not wanted[:1].isdigit() or wanted == str(each))
     if task.is_pod and not fits:
         raise RequestError(
             "pytorchjob-workers",
             f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
             seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
             expected="as many processes as devices in each pod",
-            fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if wanted.isdigit() else ""),
+            fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if whole(wanted) else ""),
         )
     return binding
 

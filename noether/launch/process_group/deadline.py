@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from noether.common.numbers import whole
 from noether.launch.detect.slurm.queue import SlurmError, run_slurm
 
 MARGIN_S = 10.0
@@ -89,8 +90,8 @@ def find_deadline(
 def _job_end(
     job: str, minutes: int | None, environ: Mapping[str, str], started: float, ask: Callable[[str], str | None]
 ) -> list[Deadline]:
-    end = environ.get("SLURM_JOB_END_TIME", "")
-    moment = int(end) - _clock_offset() if end.isdecimal() else 0.0
+    end = whole(environ.get("SLURM_JOB_END_TIME", "")) or 0
+    moment = end - _clock_offset() if end < 10**11 else 0.0
     if moment > started:  # One in the past was inherited from another job.
         return [Deadline(moment, "SLURM_JOB_END_TIME")]
     said = ask(job)

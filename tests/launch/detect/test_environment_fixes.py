@@ -3,10 +3,11 @@
 import dataclasses
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from placing import batch_script, job_variables, place, step
+from placing import batch_script, het_step, job_variables, place, step
 from processes import mpirun
 from test_local_placement import place_on_nodes
 from test_mpi_placement import hydra, open_mpi
@@ -45,6 +46,10 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], dict[str, object], bool]] = {
     "nodes-without-the-others": ({}, {"nodes": 2}, False),
     "node_rank-too-large": ({}, {"nodes": 2, "node_rank": 2, "master_addr": "a"}, False),
     "nodes-of-a-launcher-that-is-not-known": ({"NODE_RANK": "1", "PET_NNODES": "1:2"}, {}, False),
+    "threads-that-are-no-number": ({"OMP_NUM_THREADS": "abc"}, {}, False),
+    "no-thread-at-all": ({"OMP_NUM_THREADS": "0,2"}, {}, False),
+    "a-port-of-5000-digits": ({"MASTER_PORT": "9" * 5000}, {}, False),
+    "devices-of-5000-digits": ({}, {"devices": "9" * 5000}, False),
     "more-tasks-than-GPUs-asked-for": (step([4])[0], {"devices": "2"}, True),
     "more-CPU-workers-than-cores": ({}, {"devices": "4000"}, False),
     "a-device-that-is-not-there": ({}, {"devices": "0,9"}, True),
@@ -97,6 +102,15 @@ def test_the_fix_is_applied_and_the_start_is_planned(name: str) -> None:
     changed = applied(caught.value.fix, environ, settings)
     assert changed != (environ, settings), caught.value.fix
     assert resolve(*changed, gpus).world_size >= 1
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "²", "-1", "1:2", "{", "[[", "/", "n[1-"], ids=lambda text: text[:4])
+def test_whatever_a_variable_holds_is_placed_or_refused_in_words(value: str) -> None:
+    steps = [*ENVIRONMENTS.values(), (het_step(["2", "2"])[1], {}, True), (torchrun(2)[0], {}, True)]
+    for environ, settings, gpus in steps:
+        for name in (*environ, "OMP_NUM_THREADS", "MASTER_PORT", "SLURM_GPUS", "SLURM_NTASKS_PER_NODE", "SM_HOSTS"):
+            with suppress(RequestError):
+                resolve({**environ, name: value}, settings, gpus)
 
 
 def test_a_line_for_several_machines_is_right_on_each() -> None:

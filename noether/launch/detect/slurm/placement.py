@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from noether.common.errors import RequestError
-from noether.common.numbers import counted, first_of
+from noether.common.numbers import counted, first_of, whole
 from noether.launch.detect.binding import agree_with_rank_variables, bind_devices
 from noether.launch.detect.endpoint import asked_address, derived, port_of, refuse_loopback, refuse_other_master
 from noether.launch.detect.local import agree_on_nodes, local_endpoint, local_placement
@@ -118,13 +118,13 @@ def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None
 
 def _step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
     warnings = []
-    wanted, most = environ.get("SLURM_NTASKS_PER_NODE", ""), task.most_local
+    wanted, most = whole(environ.get("SLURM_NTASKS_PER_NODE", "")) or 0, task.most_local
     # A component of a heterogeneous job has its own number of tasks, which may differ from SLURM_NTASKS_PER_NODE.
     alike = len(task.nodes) > 1 and _is_whole_job(environ, task) and "SLURM_HET_SIZE" not in environ
-    if alike and wanted.isdigit() and int(wanted) > most:
+    if alike and wanted > most:
         warnings.append(
             f"SLURM_NTASKS_PER_NODE={wanted}, but SLURM_NTASKS={task.count} started {most} on a node: --ntasks takes "
-            f"precedence; leave it out to start {int(wanted) * len(task.nodes)} tasks"
+            f"precedence; leave it out to start {wanted * len(task.nodes)} tasks"
         )
     other = environ.get("SLURM_JOB_NODELIST_HET_GROUP_1", "")
     if other and environ.get("SLURM_STEP_NODELIST") == environ.get("SLURM_JOB_NODELIST_HET_GROUP_0"):
@@ -217,21 +217,21 @@ def component_devices(
         RequestError: some nodes of the step have GPUs and others do not, so they cannot train one model; or the
             components may have different numbers of GPUs but do not say how many.
     """
-    size = environ.get("SLURM_HET_SIZE", "")
+    size = whole(environ.get("SLURM_HET_SIZE", ""))
     one_a_node = task.most_local == 1
-    if not size.isdigit() or request.accelerator not in ("auto", "gpu"):
+    if size is None or request.accelerator not in ("auto", "gpu"):
         return None
     # How many GPUs each node's component asked for: 0 if it did not ask, None if it asked in another way.
     gpus: dict[str, int | None] = {}
     component: dict[str, int] = {}
-    for group in range(min(int(size), MAX_COMPONENTS)):
+    for group in range(min(size, MAX_COMPONENTS)):
         # `srun … : …` outside a job sets only the older names, and nothing that says how many GPUs (Slurm 22.05).
         older = environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{group}", "")
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")
         per_node, per_task, total = (environ.get(f"SLURM_GPUS{how}_HET_GROUP_{group}", "") for how in GPU_OPTIONS)
         # "2", or with a type "a100:2".
-        count = (per_node or (per_task if one_a_node else "")).rpartition(":")[2]
-        known = int(count) if count.isdigit() else None if per_node or per_task or total or not nodes else 0
+        count = whole((per_node or (per_task if one_a_node else "")).rpartition(":")[2])
+        known = count if count is not None else None if per_node or per_task or total or not nodes else 0
         for node in parse_nodelist(nodes or older) if nodes or older else ():
             component[node], gpus[node] = group, known
     counts = [gpus.get(node) for node in task.nodes]
@@ -267,15 +267,15 @@ def refuse_uneven_devices(
 
     RequestError: the job's number of GPUs is not its number of nodes times the number of devices here.
     """
-    total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
-    if inventory.kind != "cuda" or request.devices is not None or not total.isdigit():
+    total = whole(environ.get("SLURM_GPUS", "").rpartition(":")[2])
+    if inventory.kind != "cuda" or request.devices is not None or total is None:
         return
     here, differ = len(inventory.devices), _is_whole_job(environ, task) and task.most_local == 1
-    if differ and int(total) != here * len(task.nodes):
+    if differ and total != here * len(task.nodes):
         raise RequestError(
             "gpus-differ-between-nodes",
             f"{total} GPUs on {len(task.nodes)} nodes, {here} of them here: not the same number on every node",
             seen=f"SLURM_GPUS={total}, {inventory.evidence}, one task on each node",
             expected="the same number of devices on every node, or one task per device",
-            fix=f"#SBATCH --gpus-per-node={max(1, int(total) // len(task.nodes))}      (and no --gpus)",
+            fix=f"#SBATCH --gpus-per-node={max(1, total // len(task.nodes))}      (and no --gpus)",
         )

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from noether.common.errors import RequestError
-from noether.common.numbers import whole_number
+from noether.common.numbers import whole, whole_number
 from noether.launch.detect.binding import LaunchedTask
 from noether.launch.detect.placement import as_pairs
 from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
@@ -250,9 +250,10 @@ def _inherited(environ: Mapping[str, str]) -> str:
         if name and name not in step_nodes:
             return f"SLURM_STEP_NODELIST={of_step}, SLURMD_NODENAME={name}"
     ids, counts, node = (environ.get(f"SLURM_{name}", "") for name in ("GTIDS", "STEP_TASKS_PER_NODE", "NODEID"))
-    if ids and counts and node.isdigit():
+    number = whole(node)
+    if ids and counts and number is not None:
         tasks = parse_task_counts(counts, "SLURM_STEP_TASKS_PER_NODE")
-        if int(node) < len(tasks) and len(ids.split(",")) != tasks[int(node)]:
+        if number < len(tasks) and len(ids.split(",")) != tasks[number]:
             return f"SLURM_STEP_TASKS_PER_NODE={counts}, SLURM_GTIDS={ids}"
     return ""
 
@@ -321,7 +322,7 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
                 expected="the variables that srun set for one step",
                 fix=SRUN,
             )
-    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    on_node = whole(environ.get("SLURM_GPUS_ON_NODE", ""))
     return SrunTask(
         rank=rank,
         count=count,
@@ -334,7 +335,7 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
         line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
-        bound=int(on_node) >= local_count if on_node.isdigit() else "CUDA_VISIBLE_DEVICES" in environ,
+        bound=on_node >= local_count if on_node is not None else "CUDA_VISIBLE_DEVICES" in environ,
         job_id=whole_number(environ, "SLURM_JOB_ID"),
         step_id=step_id,
         nodes=nodes,
