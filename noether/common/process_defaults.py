@@ -69,6 +69,7 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise _nowhere_to_write(str(error)) from None
+    _choose_socket_folder(temporary)
     home = environ.get("HOME", "/")  # docker's home for a user it does not know is /, which root could write.
     changes = process_defaults(
         environ,
@@ -87,6 +88,26 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
                 Path(value).mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise _nowhere_to_write(f"{value}: {error.strerror}") from None
+
+
+SOCKET_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
+LONGEST = 107 - len("/pymp-12345678/listener-12345678")
+"""Bytes of a folder's path, below which multiprocessing (the fork server, the loaders) can have sockets (unix(7))."""
+
+
+def _choose_socket_folder(temporary: Path) -> None:
+    """Have multiprocessing keep its sockets elsewhere, if the path of the temporary folder is too long for them."""
+    if len(os.fsencode(temporary)) <= LONGEST:
+        return
+    import multiprocessing.util
+
+    for folder in SOCKET_FOLDERS:
+        if os.access(folder, os.W_OK | os.X_OK):
+            tempfile.tempdir = folder
+            multiprocessing.util.get_temp_dir()  # The processes that this one starts, and theirs, are told of it.
+            tempfile.tempdir = str(temporary)
+            return
+    raise _nowhere_to_write(f"TMPDIR={temporary}, too long for the path of a socket")
 
 
 def own_folder(temporary: Path) -> Path:

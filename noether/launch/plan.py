@@ -18,6 +18,7 @@ from noether.config.section import flat
 from noether.launch.batches import BatchPlan, plan_batches
 from noether.launch.detect.devices import GpuDriver
 from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.endpoint import check_interfaces
 from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
 from noether.launch.detect.limits import check_processes, check_shared_memory, most_processes, shared_memory_size
 from noether.launch.detect.placement import LaunchRequest, Placement
@@ -99,6 +100,11 @@ def _batch(config: RunConfig, placement: Placement) -> BatchPlan:
     return plan_batches(config.trainer.effective_batch_size, _batch_limit(config), placement.world_size)
 
 
+def _check_interfaces(config: RunConfig, placement: Placement) -> None:
+    if placement.world_size > 1 and (config.distributed.cpu_collectives or placement.workers[0].device.kind != "cuda"):
+        check_interfaces(os.environ)  # On GPUs, NCCL reads a variable of its own.
+
+
 HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
     "processes": lambda _, placement: check_processes(len(placement.workers), most_processes()),
     "loaders": lambda config, placement: check_shared_memory(
@@ -106,6 +112,7 @@ HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
     ),
     "batch": _batch,
     "timeout": lambda config, _: with_environment(config.distributed, os.environ),
+    "interface": _check_interfaces,
     "start method": lambda _, placement: start_methods(os.environ) if len(placement.workers) > 1 else None,
 }
 """What a run that has been placed is refused for on its own host; `noether doctor` shows all of it."""

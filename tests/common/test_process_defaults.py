@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 
 from noether.common.process_defaults import CACHES, own_folder, process_defaults
 
@@ -80,3 +81,11 @@ def test_a_folder_in_the_way_is_said_once_and_the_command_goes_on(noether, tmp_p
     (tmp_path / f"noether-{os.getuid()}").write_text("in the way")
     done = noether("plan", "--help", TMPDIR=str(tmp_path), SLURM_JOB_ID="17", code=0)
     assert done.err.count("is not a folder; caches are in ") == 1
+
+
+@pytest.mark.slow
+def test_ranks_and_loaders_meet_beside_a_temporary_folder_too_long_for_sockets(noether, tmp_path) -> None:
+    long = tmp_path / ("x" * 110)
+    long.mkdir()
+    words = ("--hp", str(TINY), f"output_path={tmp_path}", "accelerator=cpu", "devices=2", "num_workers=1")
+    assert "on 2 ranks" in noether("train", *words, TMPDIR=str(long), timeout=100, code=0).out

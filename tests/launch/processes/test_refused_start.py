@@ -112,7 +112,11 @@ def test_a_host_whose_devices_are_refused_is_named_without_a_rank(start_by_hand)
     assert f"said by   {socket.gethostname()}\n" in first.err
 
 
-WRONG = (("DISTRIBUTED_TIMEOUT_S", "abc", "timeout-variable"), ("NOETHER_START_METHOD", "fork", "unknown-start-method"))
+WRONG = (
+    ("DISTRIBUTED_TIMEOUT_S", "abc", "timeout-variable"),
+    ("NOETHER_START_METHOD", "fork", "unknown-start-method"),
+    ("GLOO_SOCKET_IFNAME", "lo,nocard0", "no-such-interface"),
+)
 
 
 @pytest.mark.parametrize(("name", "value", "code"), WRONG)
