@@ -31,13 +31,11 @@ def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int 
     number = whole(environ[name].strip())
     if number is not None and low <= number <= high:
         return number
-    raise RequestError(
-        "variable-not-a-number",
-        f"{name} is not a number" if number is None else f"{name} is too low or too high",
-        seen=f"{name}={shortened(environ[name])}",
-        expected=f"a number from {low} to {high}" if high < 10**18 else "a number",
-        fix=f"unset {name}",
-    )
+    raise RequestError("variable-not-a-number",
+                       f"{name} is not a number" if number is None else f"{name} is too low or too high",
+                       seen=f"{name}={shortened(environ[name])}",
+                       expected=f"a number from {low} to {high}" if high < 10**18 else "a number",
+                       fix=f"unset {name}")  # fmt: skip
 
 
 def finite(value: Any, otherwise: Any = None) -> Any:

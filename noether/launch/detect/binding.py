@@ -160,12 +160,10 @@ def _spawned(
     each = len(devices)
     if counts is not None and counts[task.rank] != each:
         raise RequestError(
-            "devices-against-launcher",
-            f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
-            seen=f"{reason}; {task.seen}",
-            expected=f"{counts[task.rank]} devices, as the other nodes assume",
+            "devices-against-launcher", f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
+            seen=f"{reason}; {task.seen}", expected=f"{counts[task.rank]} devices, as the other nodes assume",
             fix=f"devices={each} on every node, or do not set CUDA_VISIBLE_DEVICES yourself",
-        )
+        )  # fmt: skip
     first = task.rank * each if counts is None else sum(counts[: task.rank])
     world = task.count * each if counts is None else sum(counts)
     workers = tuple(
@@ -182,13 +180,9 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
     fix = task.line.format(n=devices)
     if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
         fix = f"devices={task.local_count}" if setting is not None else fix
-    return RequestError(
-        "tasks-against-devices",
-        f"{tasks} on this node but {found}",
-        seen=f"{task.seen}, {inventory.evidence}{chosen}",
-        expected="one task per device, or one task per node",
-        fix=fix,
-    )
+    return RequestError("tasks-against-devices", f"{tasks} on this node but {found}",
+                        seen=f"{task.seen}, {inventory.evidence}{chosen}",
+                        expected="one task per device, or one task per node", fix=fix)  # fmt: skip
 
 
 def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
@@ -206,11 +200,8 @@ def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, wo
     shown = as_pairs(found)
     for name, value in found.items():
         if value not in allowed[name]:
-            raise RequestError(
-                "variable-contradicts-launcher",
-                f"{name}={value} contradicts the launcher",
-                seen=f"{shown}, {task.seen}",
-                expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",
-                fix=f"unset {' '.join(found)}",
-            )
+            raise RequestError("variable-contradicts-launcher", f"{name}={value} contradicts the launcher",
+                               seen=f"{shown}, {task.seen}",
+                               expected=f"{name}={' or '.join(sorted(allowed[name]))}, or not set",
+                               fix=f"unset {' '.join(found)}")  # fmt: skip
     return shown

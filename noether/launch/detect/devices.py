@@ -103,13 +103,8 @@ def find_devices(
     cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
     apple = system == "Darwin-arm64"
     if accelerator == "mps" and not apple:
-        raise RequestError(
-            "mps-not-here",
-            "accelerator=mps needs an Apple silicon machine",
-            seen=system,
-            expected="Darwin-arm64",
-            fix="accelerator=auto",
-        )
+        raise RequestError("mps-not-here", "accelerator=mps needs an Apple silicon machine", seen=system,
+                           expected="Darwin-arm64", fix="accelerator=auto")  # fmt: skip
     absence = f"accelerator={accelerator}"
     if accelerator in ("auto", "gpu"):
         devices, evidence = _cuda_devices(environ, nvml, visible_devices)
@@ -118,13 +113,9 @@ def find_devices(
         absence = evidence
     if accelerator == "gpu":
         container = how_to_have_gpus(environ, facts) + "\n" if facts.container else ""
-        raise RequestError(
-            "no-gpu-visible",
-            "accelerator=gpu, but no GPU is visible",
-            seen=absence,
-            expected="at least one CUDA device",
-            fix=container + ("accelerator=mps" if apple else "accelerator=cpu"),
-        )
+        raise RequestError("no-gpu-visible", "accelerator=gpu, but no GPU is visible", seen=absence,
+                           expected="at least one CUDA device",
+                           fix=container + ("accelerator=mps" if apple else "accelerator=cpu"))  # fmt: skip
     if accelerator == "auto" and visible_devices is None and not apple:
         refuse_silent_cpu(environ, facts, absence)
     if accelerator == "mps" or (accelerator == "auto" and apple):
@@ -166,14 +157,10 @@ def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> N
     if not faulty:
         return
     rest = ",".join(str(gpu.index) for gpu in gpus if not gpu.fault)
-    raise RequestError(
-        "gpu-lost",
-        f"GPU {', '.join(str(gpu.index) for gpu in faulty)} of {len(gpus)} does not answer",
-        seen=f"NVML says: {faulty[0].fault}; {masked}",
-        expected="GPUs that answer",
-        fix=(f"export CUDA_VISIBLE_DEVICES={rest}      (or " if rest else "accelerator=cpu      (or ")
-        + "another machine: this one needs a restart)",
-    )
+    raise RequestError("gpu-lost", f"GPU {', '.join(str(gpu.index) for gpu in faulty)} of {len(gpus)} does not answer",
+                       seen=f"NVML says: {faulty[0].fault}; {masked}", expected="GPUs that answer",
+                       fix=(f"export CUDA_VISIBLE_DEVICES={rest}      (or " if rest else "accelerator=cpu      (or ")
+                       + "another machine: this one needs a restart)")  # fmt: skip
 
 
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
@@ -264,13 +251,9 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         entries.pop()
     numbers = [number for number in map(whole, entries) if number is not None]
     if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
-        raise RequestError(
-            "every-device-is-null",
-            f"devices={devices} chooses no device",
-            seen=f"devices={devices}",
-            expected="null for all that are visible, a number, or a list such as 0,1",
-            fix="devices=null",
-        )
+        raise RequestError("every-device-is-null", f"devices={devices} chooses no device", seen=f"devices={devices}",
+                           expected="null for all that are visible, a number, or a list such as 0,1",
+                           fix="devices=null")  # fmt: skip
     refuse = partial(_choice_error, inventory=inventory, devices=devices)
     if not entries or "" in entries or (is_number and (not numbers or numbers[0] == 0)):
         raise refuse("no-device-chosen", f"devices={devices} chooses no device")

@@ -65,21 +65,17 @@ class Driver:
             )
         if self.trouble == "hangs":
             return RequestError(
-                "driver-hangs",
-                "the NVIDIA driver does not answer",
-                seen=self.error,
+                "driver-hangs", "the NVIDIA driver does not answer", seen=self.error,
                 expected="an answer within distributed.driver_timeout_s",
                 fix="another machine, or accelerator=cpu      (nvidia-smi hangs too: the driver needs a reset; it only "
                 "takes long: distributed.driver_timeout_s=300)",
-            )
+            )  # fmt: skip
         if self.trouble == "fails":
             return RequestError(
-                "driver-fails",
-                "the NVIDIA driver is there and does not work",
-                seen=self.error,
+                "driver-fails", "the NVIDIA driver is there and does not work", seen=self.error,
                 expected="a driver that lists its GPUs",
                 fix="another machine, or accelerator=cpu      (nvidia-smi and dmesg | grep NVRM say more)",
-            )
+            )  # fmt: skip
         return None
 
     def listed(self) -> list[Gpu] | None:

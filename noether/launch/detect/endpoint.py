@@ -25,13 +25,8 @@ _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS") -> RequestError:
     """Returns how a run is refused on a host where the name of rank 0's host does not resolve."""
-    return RequestError(
-        "master-not-resolved",
-        f"the master's name {name} does not resolve on {host}",
-        seen=seen,
-        expected="a name or an address that every node can reach",
-        fix=fix,
-    )
+    return RequestError("master-not-resolved", f"the master's name {name} does not resolve on {host}", seen=seen,
+                        expected="a name or an address that every node can reach", fix=fix)  # fmt: skip
 
 
 def not_permitted(address: str, port: int, host: str, error: PermissionError) -> RequestError:
@@ -93,13 +88,9 @@ def check_interfaces(environ: Mapping[str, str]) -> None:
     asked, here = environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
     missing = [name for name in asked.split(",") if asked and name not in here]
     if missing:
-        raise RequestError(
-            "no-such-interface",
-            f"this host has no network card {shortened(missing[0])}",
-            seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}),
-            expected=f"one of {', '.join(here)}",
-            fix="unset GLOO_SOCKET_IFNAME      (the card that leads to rank 0 is found)",
-        )
+        raise RequestError("no-such-interface", f"this host has no network card {shortened(missing[0])}",
+                           seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}), expected=f"one of {', '.join(here)}",
+                           fix="unset GLOO_SOCKET_IFNAME      (the card that leads to rank 0 is found)")  # fmt: skip
 
 
 DEFAULT_PORT = 29500
@@ -175,13 +166,9 @@ def port_of(
     source: PortSource = "master_port" if name == "master_port" else "MASTER_PORT"
     number = whole(text)
     if number is None or number > 65535:
-        raise RequestError(
-            "not-a-port",
-            f"{shortened(text)} is not a port",
-            seen=f"{source}={shortened(text)}",
-            expected="1 to 65535, or 0 for any free port",
-            fix="master_port=0" if source == "master_port" else fix,
-        )
+        raise RequestError("not-a-port", f"{shortened(text)} is not a port", seen=f"{source}={shortened(text)}",
+                           expected="1 to 65535, or 0 for any free port",
+                           fix="master_port=0" if source == "master_port" else fix)  # fmt: skip
     return number, source, f"{source}={number}"
 
 
@@ -214,12 +201,10 @@ def refuse_other_master(address: str, first_host: str, source: str) -> None:
     if short == first or is_address(address) or short.startswith(first + "-"):
         return
     raise RequestError(
-        "master-address",
-        f"MASTER_ADDR={address} is not {first_host}, where rank 0 runs",
-        seen=f"MASTER_ADDR={address}, {source}",
-        expected=f"{first_host}, which is used if MASTER_ADDR is not set",
+        "master-address", f"MASTER_ADDR={address} is not {first_host}, where rank 0 runs",
+        seen=f"MASTER_ADDR={address}, {source}", expected=f"{first_host}, which is used if MASTER_ADDR is not set",
         fix="unset MASTER_ADDR      (and master_addr=HOST, if rank 0's host has another name)",
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -270,13 +255,9 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     else:
         # Ranks that were started separately cannot learn which port is free: all must be given the same number.
         fix = endpoint.another_port
-    return RequestError(
-        "port-unusable",
-        f"port {endpoint.port} {state}",
-        seen=f"{endpoint.asked_by or 'port'}={endpoint.port}, on {endpoint.host}",
-        expected=expected,
-        fix=fix,
-    )
+    return RequestError("port-unusable", f"port {endpoint.port} {state}",
+                        seen=f"{endpoint.asked_by or 'port'}={endpoint.port}, on {endpoint.host}", expected=expected,
+                        fix=fix)  # fmt: skip
 
 
 def is_address(text: str) -> bool:

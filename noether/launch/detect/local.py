@@ -134,13 +134,10 @@ def _refuse_leftovers(request: LaunchRequest) -> None:
     for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
         # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
         if value and (name == "node_rank" or request.nodes is None):
-            raise RequestError(
-                "setting-without-nodes",
-                f"{name} without nodes",
-                seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
-                expected="nodes, node_rank and master_addr together, or none of them",
-                fix=COMMAND,
-            )
+            raise RequestError("setting-without-nodes", f"{name} without nodes",
+                               seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
+                               expected="nodes, node_rank and master_addr together, or none of them",
+                               fix=COMMAND)  # fmt: skip
 
 
 def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
@@ -153,13 +150,9 @@ def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
             "nodes-without-setting", f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND
         )
     if not 0 <= node_rank < nodes:
-        raise RequestError(
-            "node-rank-out-of-range",
-            f"node_rank={node_rank} of {nodes} nodes",
-            seen=seen,
-            expected=f"0 to {nodes - 1}, each on one machine",
-            fix=f"--node-rank {nodes - 1}",
-        )
+        raise RequestError("node-rank-out-of-range", f"node_rank={node_rank} of {nodes} nodes", seen=seen,
+                           expected=f"0 to {nodes - 1}, each on one machine",
+                           fix=f"--node-rank {nodes - 1}")  # fmt: skip
     return nodes, node_rank
 
 
@@ -181,13 +174,10 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
     """
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
-            raise RequestError(
-                "setting-against-launcher",
-                f"{name}={asked}, but the launcher says {known}",
-                seen=f"{name}={asked}, {source}",
-                expected=f"{name}={known}, or not set, as the launcher knows it",
-                fix=f"leave {name} out",
-            )
+            raise RequestError("setting-against-launcher", f"{name}={asked}, but the launcher says {known}",
+                               seen=f"{name}={asked}, {source}",
+                               expected=f"{name}={known}, or not set, as the launcher knows it",
+                               fix=f"leave {name} out")  # fmt: skip
 
 
 def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
@@ -261,21 +251,16 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
         return None
     index, seen = whole_number(here.environ, INDEX), f"{INDEX}={here.environ[INDEX]}, pod {here.host}"
     if request.nodes is None:
-        raise RequestError(
-            "pods-not-counted",
-            "this is a pod of an Indexed Job, but nothing says how many pods train together",
-            seen=f"{seen}, nodes is not set",
-            expected="nodes, with the Job's number of completions",
-            fix=f"nodes=N      (completions: N and parallelism: N in the Job)\n{OWN_RUNS}",
-        )
+        raise RequestError("pods-not-counted",
+                           "this is a pod of an Indexed Job, but nothing says how many pods train together",
+                           seen=f"{seen}, nodes is not set", expected="nodes, with the Job's number of completions",
+                           fix=f"nodes=N      (completions: N and parallelism: N in the Job)\n{OWN_RUNS}")  # fmt: skip
     if index >= request.nodes:
-        raise RequestError(
-            "pod-index-too-high",
-            f"pod {index} of {request.nodes}: the Job has more pods than nodes says",
-            seen=f"{seen}, nodes={request.nodes}",
-            expected="the same number for nodes, completions and parallelism",
-            fix=f"nodes={index + 1}      (or more: the Job's completions)",
-        )
+        raise RequestError("pod-index-too-high",
+                           f"pod {index} of {request.nodes}: the Job has more pods than nodes says",
+                           seen=f"{seen}, nodes={request.nodes}",
+                           expected="the same number for nodes, completions and parallelism",
+                           fix=f"nodes={index + 1}      (or more: the Job's completions)")  # fmt: skip
     agree_on_nodes(request, request.nodes, index, seen)
     master, source = _master(request, here, index, seen)
     placed = _joined(request, here, "kubernetes", (request.nodes, index), (master, source), seen)
@@ -293,10 +278,8 @@ def _master(request: LaunchRequest, here: LaunchContext, index: int, seen: str) 
     if domain and pod.endswith(f"-{index}"):
         return f"{pod.removesuffix(str(index))}0.{domain}", f"this pod is {here.facts.full_name} (/etc/hosts)"
     raise RequestError(
-        "pods-not-reachable",
-        "this is a pod of an Indexed Job, but other pods cannot be reached by name",
-        seen=f"{seen}, without a domain in /etc/hosts",
-        expected="a headless Service, which gives the Job's pods names",
+        "pods-not-reachable", "this is a pod of an Indexed Job, but other pods cannot be reached by name",
+        seen=f"{seen}, without a domain in /etc/hosts", expected="a headless Service, which gives the Job's pods names",
         fix="subdomain: SERVICE      (in the Job's template.spec; the Service has clusterIP: None and\n"
         "publishNotReadyAddresses: true, as in examples/kubernetes/indexed-job.yaml; or master_addr=ADDRESS)",
-    )
+    )  # fmt: skip

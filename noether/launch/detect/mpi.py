@@ -88,13 +88,10 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     if not row.local_size:  # Spread evenly, unless somebody asked for something else.
         local_count = -(-count // local_count)
     if rank >= count or local_rank >= local_count or local_count > count:
-        raise RequestError(
-            "mpi-variables-contradict",
-            f"{family}'s variables contradict each other",
-            seen=as_pairs({name: environ[name] for name in names}),
-            expected="a rank below the size, and no more local ranks than ranks",
-            fix="mpirun -n 2 noether train …",
-        )
+        raise RequestError("mpi-variables-contradict", f"{family}'s variables contradict each other",
+                           seen=as_pairs({name: environ[name] for name in names}),
+                           expected="a rank below the size, and no more local ranks than ranks",
+                           fix="mpirun -n 2 noether train …")  # fmt: skip
     daemon = _daemon(environ) if family == "Open MPI" else None
     if local_count == count:
         node_rank, nodes = 0, 1
@@ -182,20 +179,13 @@ def _endpoint(
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
     daemon = process.daemon
     if daemon is None or not daemon.master:
-        raise RequestError(
-            "mpi-no-master",
-            "there are ranks on several machines, but nothing says where rank 0 is",
-            seen=f"{process.seen}, no MASTER_ADDR",
-            expected="the host of rank 0",
-            fix=fix,
-        )
+        raise RequestError("mpi-no-master", "there are ranks on several machines, but nothing says where rank 0 is",
+                           seen=f"{process.seen}, no MASTER_ADDR", expected="the host of rank 0", fix=fix)  # fmt: skip
     if process.rank == 0 and daemon.number != 0:
         raise RequestError(
-            "mpi-rank-0-elsewhere",
-            "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
+            "mpi-rank-0-elsewhere", "rank 0 is not on the machine that runs mpirun, where the other ranks look for it",
             seen=f"{process.seen}, node {daemon.number}; mpirun runs on {daemon.master} ({daemon.source})",
-            expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host",
-            fix=fix,
-        )
+            expected="rank 0 on the machine that runs mpirun, or MASTER_ADDR set to its host", fix=fix,
+        )  # fmt: skip
     reason = f"{daemon.master} runs mpirun and rank 0 ({daemon.source}); {port_reason}"
     return Endpoint(daemon.master, port, asked_by), reason

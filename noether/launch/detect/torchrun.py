@@ -83,13 +83,10 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
 
 
 def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
-    return RequestError(
-        "rank-variables-half-set",
-        f"{there}={environ[there]} is set, but not {missing}",
-        seen=f"{there}={environ[there]}, no {missing}",
-        expected="both, set by a launcher for each process, or neither",
-        fix=f"unset {there}      (or start with torchrun)",
-    )
+    return RequestError("rank-variables-half-set", f"{there}={environ[there]} is set, but not {missing}",
+                        seen=f"{there}={environ[there]}, no {missing}",
+                        expected="both, set by a launcher for each process, or neither",
+                        fix=f"unset {there}      (or start with torchrun)")  # fmt: skip
 
 
 def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
@@ -176,13 +173,9 @@ def _endpoint(
 ) -> tuple[Endpoint, str]:
     master, asked_by = asked
     if not master and task.world > 1:
-        raise RequestError(
-            "no-master-address",
-            f"{task.world} ranks, but no MASTER_ADDR",
-            seen=f"{task.seen}, no MASTER_ADDR",
-            expected="the host of rank 0",
-            fix="MASTER_ADDR=HOST      (or master_addr=HOST)",
-        )
+        raise RequestError("no-master-address", f"{task.world} ranks, but no MASTER_ADDR",
+                           seen=f"{task.seen}, no MASTER_ADDR", expected="the host of rank 0",
+                           fix="MASTER_ADDR=HOST      (or master_addr=HOST)")  # fmt: skip
     reason = f"{asked_by}={master}" if master else "one rank, no MASTER_ADDR"
     master = master or "127.0.0.1"
     port, source, port_reason = port_of(

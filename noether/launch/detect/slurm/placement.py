@@ -184,13 +184,9 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
     outside = not process.on_node and names and host.partition(".")[0].lower() not in names
     nodes = first_of(process.nodes, 4)
     if outside:
-        raise RequestError(
-            "outside-the-job",
-            f"this is {process.where} on {host}, but the job's nodes are {nodes}",
-            seen=f"job {process.job_id}, {process.evidence}, host {host}",
-            expected="a process that srun started on the allocated nodes",
-            fix=SRUN,
-        )
+        raise RequestError("outside-the-job", f"this is {process.where} on {host}, but the job's nodes are {nodes}",
+                           seen=f"job {process.job_id}, {process.evidence}, host {host}",
+                           expected="a process that srun started on the allocated nodes", fix=SRUN)  # fmt: skip
     if len(process.nodes) > 1 and request.nodes != 1:
         raise RequestError(
             "not-started-by-srun",

@@ -95,13 +95,8 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
 
 def _refusal(code: str, summary: str, expected: str, text: str, source: str) -> RequestError:
     shown = text if len(text) <= 120 else f"{text[:100]}… ({len(text)} characters)"
-    return RequestError(
-        code,
-        summary,
-        seen=f"{source}={shown}" if source else repr(shown),
-        expected=expected,
-        fix="srun noether train …      (srun sets it; do not write SLURM_* by hand)",
-    )
+    return RequestError(code, summary, seen=f"{source}={shown}" if source else repr(shown), expected=expected,
+                        fix="srun noether train …      (srun sets it; do not write SLURM_* by hand)")  # fmt: skip
 
 
 INTERACTIVE_STEP = "4294967290"  # SLURM_INTERACTIVE_STEP of slurm.h: salloc with use_interactive_step.
@@ -176,13 +171,9 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
     inherited = _inherited(environ)
     if inherited:
         if seen is not None:
-            raise RequestError(
-                "step-variables-contradict",
-                "the variables of this Slurm step contradict each other",
-                seen=f"{inherited}, and {seen.evidence}",
-                expected="the variables that srun set for this step",
-                fix=SRUN,
-            )
+            raise RequestError("step-variables-contradict", "the variables of this Slurm step contradict each other",
+                               seen=f"{inherited}, and {seen.evidence}",
+                               expected="the variables that srun set for this step", fix=SRUN)  # fmt: skip
         return _outside(environ, job_id, "another job's step, or the environment of one", inherited, on_node=True)
     shell = _typed_into(environ, facts)
     if shell:
@@ -195,13 +186,11 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
 def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
     left = [name for name in STEP_VARIABLES if environ.get(name)]
     if left:
-        raise RequestError(
-            "step-without-job-id",
-            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
-            seen=as_pairs({name: environ[name] for name in left}),
-            expected="all SLURM_* variables that srun set, or none",
-            fix="pass every SLURM_* variable into the container, or none of them",
-        )
+        raise RequestError("step-without-job-id",
+                           "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
+                           seen=as_pairs({name: environ[name] for name in left}),
+                           expected="all SLURM_* variables that srun set, or none",
+                           fix="pass every SLURM_* variable into the container, or none of them")  # fmt: skip
     if seen is None or seen.step == "extern":  # An ssh login to a node of the job, which is not a task of a step.
         return
     raise RequestError(
@@ -224,12 +213,10 @@ def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) 
     if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
         return
     raise RequestError(
-        "another-step",
-        "this process does not run in the Slurm step that its variables name",
+        "another-step", "this process does not run in the Slurm step that its variables name",
         seen=f"SLURM_JOB_ID={job_id}, {f'SLURM_STEP_ID={step}' if step else 'no SLURM_STEP_ID'}; {seen.evidence}",
-        expected="the variables that srun set for this step",
-        fix=SRUN,
-    )
+        expected="the variables that srun set for this step", fix=SRUN,
+    )  # fmt: skip
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
@@ -292,12 +279,10 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
     missing = [name for name in STEP_VARIABLES if not environ.get(name)]
     if missing:
         raise RequestError(
-            "step-variables-missing",
-            "some of the step's SLURM_* variables are missing",
+            "step-variables-missing", "some of the step's SLURM_* variables are missing",
             seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
-            expected=", ".join(STEP_VARIABLES),
-            fix="pass every SLURM_* variable into the container",
-        )
+            expected=", ".join(STEP_VARIABLES), fix="pass every SLURM_* variable into the container",
+        )  # fmt: skip
     nodes = parse_nodelist(environ["SLURM_STEP_NODELIST"], "SLURM_STEP_NODELIST")
     counts = parse_task_counts(environ["SLURM_STEP_TASKS_PER_NODE"], "SLURM_STEP_TASKS_PER_NODE")
     step_id, count = whole_number(environ, "SLURM_STEP_ID"), whole_number(environ, "SLURM_STEP_NUM_TASKS")
@@ -315,13 +300,9 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
     )
     for first, second, wrong in impossible:
         if wrong:
-            raise RequestError(
-                "step-counts-contradict",
-                f"{first} and {second} contradict each other",
-                seen=f"{first}={environ[first]}, {second}={environ[second]}",
-                expected="the variables that srun set for one step",
-                fix=SRUN,
-            )
+            raise RequestError("step-counts-contradict", f"{first} and {second} contradict each other",
+                               seen=f"{first}={environ[first]}, {second}={environ[second]}",
+                               expected="the variables that srun set for one step", fix=SRUN)  # fmt: skip
     on_node = whole(environ.get("SLURM_GPUS_ON_NODE", ""))
     return SrunTask(
         rank=rank,
