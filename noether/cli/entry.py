@@ -55,15 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the words without the --local-rank=0 that torch.distributed.launch and deepspeed add to them.
-
-    RequestError: it is another number than LOCAL_RANK, which they set too.
-    """
+    """Return the words without --local-rank=0 of torch.distributed.launch and deepspeed, which set LOCAL_RANK too."""
     given = [word for word in words if re.match("--local[-_]rank=", word)]
     if any(word.partition("=")[2] != environ.get("LOCAL_RANK") for word in given):
         raise RequestError("local-rank-contradicts", f"{given[0]} is not what LOCAL_RANK says",
-                           seen=f"{given[0]}, LOCAL_RANK={environ.get('LOCAL_RANK', '')}",
-                           expected="one number in both, from the launcher", fix=f"leave {given[0]} out")  # fmt: skip
+                           seen=f"LOCAL_RANK={environ.get('LOCAL_RANK', '')}", expected="one number in both",
+                           fix=f"leave {given[0]} out")  # fmt: skip
     return [word for word in words if word not in given]
 
 

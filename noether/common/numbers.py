@@ -19,10 +19,7 @@ LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a text from elsewhere is; None if it is none, or of more than 18 digits.
-
-    `isdigit` alone is true of "²" too, and `int` refuses 5,000 digits.
-    """
+    """The whole number that a text is, of 18 digits at most, else None: "²" is a digit too, and `int` refuses 5,000."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

@@ -24,11 +24,9 @@ IMAGE_RECORD = Path("/opt/noether/image.json")
 
 # Compilers' and libraries' caches. In a home on NFS they crash jobs of several ranks, and a read-only root has no room.
 CACHES = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "CUDA_CACHE_PATH": "cuda",
+    "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
-}
+}  # fmt: skip
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 # Python's own search for modules: the host's leaks into an Apptainer container.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
@@ -90,24 +88,20 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
                 raise _nowhere_to_write(f"{value}: {error.strerror}") from None
 
 
-SOCKET_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
 LONGEST = 107 - len("/pymp-12345678/listener-12345678")
 """Bytes of a folder's path, below which multiprocessing (the fork server, the loaders) can have sockets (unix(7))."""
 
 
 def _choose_socket_folder(temporary: Path) -> None:
     """Have multiprocessing keep its sockets elsewhere, if the path of the temporary folder is too long for them."""
-    if len(os.fsencode(temporary)) <= LONGEST:
-        return
-    import multiprocessing.util
+    if len(os.fsencode(temporary)) > LONGEST:
+        from multiprocessing.util import get_temp_dir
 
-    for folder in SOCKET_FOLDERS:
-        if os.access(folder, os.W_OK | os.X_OK):
-            tempfile.tempdir = folder
-            multiprocessing.util.get_temp_dir()  # The processes that this one starts, and theirs, are told of it.
-            tempfile.tempdir = str(temporary)
-            return
-    raise _nowhere_to_write(f"TMPDIR={temporary}, too long for the path of a socket")
+        tempfile.tempdir = next(
+            (place for place in ("/tmp", "/dev/shm", "/var/tmp") if os.access(place, os.W_OK)), None
+        )
+        get_temp_dir()  # The processes that this one starts, and theirs, are told of it.
+        tempfile.tempdir = str(temporary)
 
 
 def own_folder(temporary: Path) -> Path:

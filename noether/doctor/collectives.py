@@ -117,9 +117,6 @@ def _measure(backend: str, device: torch.device, group: Any) -> dict[str, Any]:
     small, large, ranks = seconds(SMALL_BYTES, 4 * REPEATS), LARGE_BYTES[backend], dist.get_world_size(group)
     rate = large / seconds(large, REPEATS) / 1e6
     return {
-        "backend": backend,
-        "small_us": small * 1e6,
-        "large_bytes": large,
-        "mb_per_s": rate,
+        "backend": backend, "small_us": small * 1e6, "large_bytes": large, "mb_per_s": rate,
         "bus_mb_per_s": rate * 2 * (ranks - 1) / ranks,
-    }
+    }  # fmt: skip

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from noether.doctor.host_facts import HostFacts
 
 SLOWED_BY = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal limit",
-    0x40: "hardware thermal limit",
-    0x80: "power brake",
-}
+    0x08: "hardware slowdown", 0x20: "software thermal limit", 0x40: "hardware thermal limit", 0x80: "power brake",
+}  # fmt: skip
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean heat or the power supply slows the GPU down. A
 power cap is not among them: a busy GPU reaches it by design."""
 UNCORRECTED, VOLATILE, CLOCK_SM, LINKS = 1, 0, 1, 18

@@ -96,11 +96,9 @@ def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
         there = f"/dev/{''.join(driver.nodes[:1])} exists, but NVML says: {driver.error or 'nothing'}"
         none = f"no NVIDIA driver ({driver.error}); torch is built for CUDA {cuda}"
         return first_of_problems(
-            "driver",
-            "no NVIDIA GPU here",
-            (driver.nodes, "error", there, "a driver that lists its GPUs", listing),
+            "driver", "no NVIDIA GPU here", (driver.nodes, "error", there, "a driver that lists its GPUs", listing),
             (cuda, "warning", none, "a driver, if this host has a GPU", passed),
-        )
+        )  # fmt: skip
     seen = f"driver {driver.version}, {counted(len(driver.gpus), 'GPU')}"
     if "error" not in torch and torch:
         seen += f"; torch is built for CUDA {cuda}" if cuda else "; torch is built without CUDA"
@@ -186,12 +184,10 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
     container = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 …"
     package = "apt-get install rdma-core libibverbs1 ibverbs-providers"
     return first_of_problems(
-        "infiniband",
-        seen,
-        (not found.is_active, "warning", seen, f"an ACTIVE port; {tcp}", cable),
+        "infiniband", seen, (not found.is_active, "warning", seen, f"an ACTIVE port; {tcp}", cable),
         (not has_devices, "warning", f"{seen}; no /dev/infiniband/uverbs*", f"the devices; {tcp}", container),
         (not found.has_verbs, "warning", f"{seen}; no libibverbs.so.1", f"the library; {tcp}", package),
-    )
+    )  # fmt: skip
 
 
 def check_locked_memory(facts: HostFacts) -> Diagnosis:
@@ -230,11 +226,9 @@ def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
     name = user.name or environ.get("USER") or environ.get("LOGNAME")
     seen = f"uid {user.uid}, {user.name or 'no passwd entry'}, HOME={user.home or '(not set)'}"
     return first_of_problems(
-        "user",
-        seen,
-        (not name, "warning", seen, "a passwd entry, or USER set", f"export USER=uid{user.uid}"),
+        "user", seen, (not name, "warning", seen, "a passwd entry, or USER set", f"export USER=uid{user.uid}"),
         (not user.home_exists, "warning", seen, "a home folder that exists", "export HOME=/tmp"),
-    )
+    )  # fmt: skip
 
 
 def check_folder(folder: Folder) -> Diagnosis:

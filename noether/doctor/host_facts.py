@@ -170,18 +170,12 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float = PROBE_SECONDS) -> HostFacts:
     """Return the facts without those that take longer than PROBE_SECONDS; the NVIDIA driver has a limit of its own."""
     probes: dict[str, Callable[[], Any]] = {
-        "boot": boot_id,
-        "shared_memory": shared_memory_size,
-        "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "infiniband": _infiniband,
-        "driver": lambda: ask_driver(driver_seconds),
-        "gpu_health": lambda: _gpu_health(driver_seconds),
-        "xids": read_xids,
-        "fabric": lambda: probe_fabric(os.environ),
-        "user": _user,
-        "cpus": read_cpus,
+        "boot": boot_id, "shared_memory": shared_memory_size,
+        "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], "infiniband": _infiniband,
+        "driver": lambda: ask_driver(driver_seconds), "gpu_health": lambda: _gpu_health(driver_seconds),
+        "xids": read_xids, "fabric": lambda: probe_fabric(os.environ), "user": _user, "cpus": read_cpus,
         "shadows": _shadows,
-    }
+    }  # fmt: skip
     answers: dict[Any, Any] = {}
 
     def probe(name: Any, ask: Callable[[], Any]) -> None:

@@ -105,15 +105,12 @@ class DoctorReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
         return {
-            "noether": __version__,
-            "host": self.host,
-            "launcher": self.placement.launcher if self.placement else "",
+            "noether": __version__, "host": self.host, "launcher": self.placement.launcher if self.placement else "",
             "world_size": self.placement.world_size if self.placement else 0,
             "nodes": list(self.placement.nodes) if self.placement else [],
-            "seconds": round(time.monotonic() - self.started, 1),
-            "hosts": self.hosts,
+            "seconds": round(time.monotonic() - self.started, 1), "hosts": self.hosts,
             "findings": [asdict(finding) for finding in merged(self.findings)],
-        }
+        }  # fmt: skip
 
 
 def print_report(report: DoctorReport, as_json: bool) -> None:

@@ -43,18 +43,14 @@ class RunPlan:
         """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
         placement = self.placement
         return {
-            "launcher": placement.launcher,
-            "world_size": placement.world_size,
-            "nodes": list(placement.nodes),
+            "launcher": placement.launcher, "world_size": placement.world_size, "nodes": list(placement.nodes),
             "node_rank": placement.node_rank,
             "endpoint": {"host": placement.endpoint.host, "port": placement.endpoint.port},
             "restarts": placement.restarts,
             "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
-            "batch": asdict(self.batch),
-            "threads": asdict(placement.cpus) if placement.cpus else None,
-            "reasons": dict(self.reasons),
-            "warnings": list(placement.warnings),
-        }
+            "batch": asdict(self.batch), "threads": asdict(placement.cpus) if placement.cpus else None,
+            "reasons": dict(self.reasons), "warnings": list(placement.warnings),
+        }  # fmt: skip
 
 
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:

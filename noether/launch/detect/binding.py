@@ -64,17 +64,10 @@ class Binding:
         """Return the task's placement; `endpoint` and `restarts` bring their reasons, before the last of `reasons`."""
         *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
         return Placement(
-            launcher,
-            self.world_size,
-            nodes,
-            self.task.node_rank,
-            self.workers,
-            endpoint[0],
-            restarts[0],
+            launcher, self.world_size, nodes, self.task.node_rank, self.workers, endpoint[0], restarts[0],
             dict([*others, ("endpoint", endpoint[1]), ("restarts", restarts[1]), last]),
-            self.local_world_size,
-            self.warnings,
-        )
+            self.local_world_size, self.warnings,
+        )  # fmt: skip
 
 
 def bind_devices(

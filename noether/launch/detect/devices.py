@@ -15,13 +15,9 @@ from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 # The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices, where
 # 0 is a GPU.
 GRANTING = {
-    "SLURM_STEP_GPUS": "list",
-    "SLURM_JOB_GPUS": "list",
-    "SLURM_GPUS_ON_NODE": "number",
-    "SLURM_GPUS_PER_NODE": "number",
-    "SLURM_GPUS_PER_TASK": "number",
-    "NVIDIA_VISIBLE_DEVICES": "list",
-}
+    "SLURM_STEP_GPUS": "list", "SLURM_JOB_GPUS": "list", "SLURM_GPUS_ON_NODE": "number",
+    "SLURM_GPUS_PER_NODE": "number", "SLURM_GPUS_PER_TASK": "number", "NVIDIA_VISIBLE_DEVICES": "list",
+}  # fmt: skip
 # Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
 NO_DEVICES = ("", "-1", "NoDevFiles")
 # "all" grants nothing by itself, as images set it for every start.
@@ -141,9 +137,7 @@ def _cuda_devices(
     chosen = gpus if devices is None else [gpu for device in devices for gpu in gpus if gpu.is_called(device.name)]
     _refuse_faulty(chosen, gpus, masked)
     instances = [uuid for gpu in chosen for uuid in gpu.mig_uuids]
-    if (
-        instances
-    ):  # CUDA shows one at most, and no undivided GPU besides it (MIG user guide, "CUDA Device Enumeration").
+    if instances:  # CUDA shows one at most, and no GPU besides it (MIG user guide, "CUDA Device Enumeration").
         shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
         return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
     if devices is not None:
@@ -199,11 +193,9 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     if kinds == {"mig"} and len(entries) > 1:
         # CUDA would silently hide all but one. Nor can NCCL connect instances of one GPU.
         raise refuse(
-            "mask-of-several-migs",
-            "the device mask names several MIG instances, but CUDA shows a process only one",
-            "one MIG id",
-            f"CUDA_VISIBLE_DEVICES={entries[0]}",
-        )
+            "mask-of-several-migs", "the device mask names several MIG instances, but CUDA shows a process only one",
+            "one MIG id", f"CUDA_VISIBLE_DEVICES={entries[0]}",
+        )  # fmt: skip
     found: list[str] = []
     names = [name for gpu in gpus or () for name in (gpu.uuid, *gpu.mig_uuids)]
     for entry in entries:

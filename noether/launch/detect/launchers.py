@@ -60,13 +60,9 @@ LAUNCHERS = (
 # CPUs (NPROCS), elements of a job array, which are runs of their own (…TASK_INDEX), or a matrix's rank (LORA_RANK).
 _RANK = re.compile(r"(?:.*_)?(?<!LORA_)(?:RANK|RANKID|PROCID|PROCNO|NODE_?INDEX|NODENUM)|ALPS_APP_PE")
 _SIZE = re.compile(r"(?:.*_)?(?:NUM_NODES|NODES_NUM|NNODES|NODE_COUNT|NHOSTS|WORLD_SIZE|NTASKS)|_CONDOR_NPROCS")
-_LIST = re.compile(
-    r"(?:.*_)?(?:NODE|HOST|MACHINE)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG"
-)
+_LIST = re.compile(r"(?:.*_)?(?:NODE|HOST)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG")
 # Slurm's are read by its own launcher; those of continuous integration number jobs that know nothing of each other.
 _OTHERS = re.compile(r"SLURM_.*|(?:.*_)?(?:CI|CIRCLE)_.*")
-_OF_EVERY_RANK = ("PMIX_RANK", "ALPS_APP_PE")
-"""Set for rank 0 too, by launchers that do not say how many ranks there are."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +99,17 @@ def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
     # Elastic jobs count from the least to the most: 1:4.
     sizes = {name: whole(environ[name].rpartition(":")[2]) for name in names if _SIZE.fullmatch(name)}
     lists = {name: hosts_in(environ[name]) for name in names if _LIST.fullmatch(name)}
-    above = [name for name, number in ranks.items() if number or name in _OF_EVERY_RANK]
+    # The last two are set for rank 0 as well, by launchers that do not say how many there are.
+    above = [name for name, number in ranks.items() if number or name in ("PMIX_RANK", "ALPS_APP_PE")]
     several = [name for name, size in sizes.items() if size and size > 1]
     listing = [name for name, (hosts, _) in lists.items() if len(hosts) > 1]
     hosts, own = lists[listing[0]] if listing else ((), "")
-    numbers = [ranks[name] for name in sorted(ranks, key=lambda name: (name not in above, "NODE" not in name))]
-    number = next(iter(numbers), None)
+    first = min(ranks, key=lambda name: (name not in above, "NODE" not in name), default="")
     count = len(hosts) or max((sizes[name] or 0 for name in several), default=0) or None
     seen = {name: environ[name] for name in (*above, *several, *listing)}
     unread = {name: environ[name] for name, (hosts, _) in lists.items() if not hosts and environ[name].startswith("/")}
     place = _place(hosts, own or host)
-    return Signs(number if place is None else place, count, hosts, seen, unread)
+    return Signs(ranks.get(first) if place is None else place, count, hosts, seen, unread)
 
 
 def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
@@ -133,14 +129,10 @@ def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
             own = content["cluster"][content["task"]["type"]][int(content["task"]["index"])]
         else:
             words = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text)
-        *hosts, own = (_without_port(word) for word in (*words, own))
+        *hosts, own = (word.partition(":")[0] if word.count(":") == 1 else word for word in (*words, own))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return (), ""
     return tuple(dict.fromkeys(host for host in hosts if host and not host.isdigit())), own
-
-
-def _without_port(word: str) -> str:
-    return word.partition(":")[0] if word.count(":") == 1 else word
 
 
 def _place(hosts: tuple[str, ...], own: str) -> int | None:

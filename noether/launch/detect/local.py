@@ -48,25 +48,19 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     if inventory.kind == "cpu" and count > inventory.cpus.count:
         warnings.append(f"{count} CPU workers share {inventory.cpus.count} cores: slower than one per core")
     return Placement(
-        launcher="local",
-        world_size=count,
-        nodes=(here.host,),
-        node_rank=0,
+        launcher="local", world_size=count, nodes=(here.host,), node_rank=0,
         workers=tuple(Worker(rank, rank, 0, device) for rank, device in enumerate(devices)),
-        endpoint=endpoint,
-        restarts=0,
+        endpoint=endpoint, restarts=0, warnings=tuple(warnings),
         reasons={
             "launcher": "no scheduler or launcher started this process",
             "world_size": f"{counted(count, 'worker')} on one machine",
-            "nodes": "this machine alone",
-            "node_rank": "the only machine",
+            "nodes": "this machine alone", "node_rank": "the only machine",
             "workers": _workers_reason(inventory, devices, request.devices),
             "endpoint": endpoint_reason,
             "restarts": "nothing on this machine restarts a run automatically",
             "local_world_size": "every worker is on this machine",
         },
-        warnings=tuple(warnings),
-    )
+    )  # fmt: skip
 
 
 def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:
@@ -109,25 +103,20 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
     here_only = f"{source}={master} means each machine itself: this works only with all {nodes} nodes here"
     workers = f"{counted(each, 'device')} here and, presumably, on each of the other nodes"
     return Placement(
-        launcher="multinode",
-        world_size=nodes * each,
-        nodes=node_names(nodes, node_rank, here.host, master),
-        node_rank=node_rank,
+        launcher="multinode", world_size=nodes * each,
+        nodes=node_names(nodes, node_rank, here.host, master), node_rank=node_rank,
         workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
-        endpoint=Endpoint(master, port, asked_by),
-        restarts=0,
+        endpoint=Endpoint(master, port, asked_by), restarts=0, warnings=(here_only,) if is_loopback(master) else (),
         reasons={
             "launcher": f"nodes={nodes}, and no launcher started this process",
             "world_size": f"{nodes} nodes × {counted(each, 'worker')}",
-            "nodes": f"nodes={nodes}, {source}={master}",
-            "node_rank": f"node_rank={node_rank}",
+            "nodes": f"nodes={nodes}, {source}={master}", "node_rank": f"node_rank={node_rank}",
             "workers": f"{workers} ({here.inventory.evidence})",
             "endpoint": f"{source}={master}; {port_reason}",
             "restarts": "nothing on these machines restarts a run automatically",
             "local_world_size": "the workers of this process",
         },
-        warnings=(here_only,) if is_loopback(master) else (),
-    )
+    )  # fmt: skip
 
 
 def _refuse_leftovers(request: LaunchRequest) -> None:
@@ -190,31 +179,28 @@ def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement 
     if row is None or request.nodes == 1:
         return None
     signs = signs_of(row, here.environ, here.host)
+    count, number = signs.count or 1, signs.number
     address, source = asked_address(request.master_addr, here.environ)
-    known = here.environ.get(row.master) or next(iter(signs.hosts), "") or (here.host if signs.number == 0 else "")
-    if signs.number is None or (signs.count or 1) == 1 or not (address or known):
+    known = here.environ.get(row.master) or next(iter(signs.hosts), "") or (here.host if number == 0 else "")
+    if number is None or count == 1 or not (address or known):
         return None
-    seen = as_pairs(signs.seen)
-    agree_on_nodes(request, signs.count or 1, signs.number, seen)
-    refuse_loopback(address, source, signs.count or 1)
+    agree_on_nodes(request, count, number, as_pairs(signs.seen))
+    refuse_loopback(address, source, count)
     named = f"{source}={address}" if address else f"{known}, which {row.name} names as the first node"
-    return _joined(request, here, row.name, (signs.count or 1, signs.number), (address or known, named), seen)
+    return _joined(request, here, row.name, (count, number), (address or known, named), as_pairs(signs.seen))
 
 
 def _joined(
     request: LaunchRequest, here: LaunchContext, name: str, place: tuple[int, int], master: tuple[str, str], seen: str
 ) -> Placement:
     """Place the workers of node `place[1]` of `place[0]` that meet at `master`, whose second item says why."""
-    asked = replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0])
-    placed = multinode_placement(asked, here)
+    placed = multinode_placement(replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0]), here)
     assert placed is not None
     reasons = {
-        "launcher": f"{name}: {seen}",
-        "nodes": f"{place[0]} nodes ({seen})",
-        "node_rank": f"node {place[1]} ({seen})",
+        "launcher": f"{name}: {seen}", "nodes": f"{place[0]} nodes ({seen})", "node_rank": f"node {place[1]} ({seen})",
         "endpoint": f"{master[1]}; {port_of(request.master_port, here.environ)[2]}",
         "restarts": "nothing counts how often this run was started",
-    }
+    }  # fmt: skip
     return replace(placed, launcher=name, reasons={**placed.reasons, **reasons})
 
 

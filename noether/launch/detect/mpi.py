@@ -99,21 +99,13 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         # mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra this is only a label.
         node_rank = daemon.number if daemon else rank // local_count
     return MpiProcess(
-        rank=rank,
-        count=count,
-        local_rank=local_rank,
-        local_count=local_count,
-        node_rank=node_rank,
+        rank=rank, count=count, local_rank=local_rank, local_count=local_count, node_rank=node_rank,
         seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
-        line=row.line,
         # With several processes, none knows how many devices the other nodes have, so each is one rank only.
-        may_spawn=count == 1,
-        bound=bool(environ.get("CUDA_VISIBLE_DEVICES")),
-        family=family,
+        may_spawn=count == 1, bound=bool(environ.get("CUDA_VISIBLE_DEVICES")), line=row.line,
         nodes=max(-(-count // local_count) if nodes is None else nodes, node_rank + 1),
-        counted=nodes is not None,
-        daemon=daemon,
-    )
+        family=family, counted=nodes is not None, daemon=daemon,
+    )  # fmt: skip
 
 
 def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:

@@ -116,22 +116,15 @@ def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
     if node_rank is None:
         node_rank = rank if pods else 0 if told_nodes is not None else rank // local_count
     return RankedTask(
-        rank=node_rank if pods else rank,
-        count=pods or world,
-        local_rank=local_rank or 0,
-        local_count=1 if pods else local_count,
-        node_rank=node_rank,
-        seen=seen,
+        rank=node_rank if pods else rank, count=pods or world,
+        local_rank=local_rank or 0, local_count=1 if pods else local_count, node_rank=node_rank,
+        seen=seen, may_spawn=bool(pods),
         line="nprocPerNode: {n}" if pods else "torchrun --nproc-per-node {n} entrypoint.py train …",
-        may_spawn=bool(pods),
         # torchrun gives all its workers one environment, so a single visible device is the same for all of them.
         bound=not elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
-        world=world,
+        world=world, told=told_nodes is not None, is_pod=bool(pods), elastic=elastic,
         nodes=max(-(-world // local_count), node_rank + 1) if told_nodes is None else told_nodes,
-        told=told_nodes is not None,
-        is_pod=bool(pods),
-        elastic=elastic,
-    )
+    )  # fmt: skip
 
 
 def _count_pods(environ: Mapping[str, str], world: int) -> int | None:

@@ -305,23 +305,17 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
                                expected="the variables that srun set for one step", fix=SRUN)  # fmt: skip
     on_node = whole(environ.get("SLURM_GPUS_ON_NODE", ""))
     return SrunTask(
-        rank=rank,
-        count=count,
-        local_rank=local_rank,
-        local_count=local_count,
-        most_local=max(counts),
-        node_rank=node_rank,
+        rank=rank, count=count, node_rank=node_rank,
+        local_rank=local_rank, local_count=local_count, most_local=max(counts),
         seen=f"SLURM_PROCID={rank}, SLURM_LOCALID={local_rank}, SLURM_NODEID={node_rank}, "
         f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={_cut(environ['SLURM_STEP_TASKS_PER_NODE'])}",
         line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
         bound=on_node >= local_count if on_node is not None else "CUDA_VISIBLE_DEVICES" in environ,
-        job_id=whole_number(environ, "SLURM_JOB_ID"),
-        step_id=step_id,
-        nodes=nodes,
-        node_list=_cut(environ["SLURM_STEP_NODELIST"]),
-    )
+        job_id=whole_number(environ, "SLURM_JOB_ID"), step_id=step_id,
+        nodes=nodes, node_list=_cut(environ["SLURM_STEP_NODELIST"]),
+    )  # fmt: skip
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
