@@ -150,10 +150,7 @@ def check_imports(facts: HostFacts) -> Diagnosis:
     names, folders = [name for name, _ in facts.shadows], list(dict.fromkeys(folder for _, folder in facts.shadows))
     seen = f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''} from {', '.join(folders)}"
     fix = "export PYTHONNOUSERSITE=1" if all("/.local/" in folder for folder in folders) else "unset PYTHONPATH"
-    works, wanted = (
-        "nothing in PYTHONPATH or ~/.local hides an installed module",
-        "the installed modules, which these hide",
-    )
+    works, wanted = "nothing in PYTHONPATH or ~/.local hides an installed module", "the modules that these hide"
     return first_of_problems("imports", works, (names, "warning", seen, wanted, fix))
 
 

@@ -69,10 +69,7 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
     shared = [(name, machines.values()) for name, machines in by_name.items() if len(machines) > 1]
     seen = "; ".join(f"nodes {', '.join(map(str, nodes))} are all called {name}" for name, nodes in shared)
     fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
-    works, wanted = (
-        f"{counted(len(by_name), 'host name')}, each used by one machine",
-        "a different name for each machine",
-    )
+    works, wanted = f"{counted(len(by_name), 'host name')}, each of one machine", "a different name for each machine"
     return first_of_problems("host names", works, (seen, "error", seen, wanted, fix))
 
 

@@ -56,14 +56,10 @@ class RunPlan:
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
     """Returns the settings that concern the launch."""
     return LaunchRequest(
-        accelerator=config.accelerator,
-        devices=config.devices,
-        master_port=config.master_port,
-        visible_devices=visible_devices,
-        nodes=config.nodes,
-        node_rank=config.node_rank,
-        master_addr=config.master_addr,
-    )
+        accelerator=config.accelerator, devices=config.devices, visible_devices=visible_devices,
+        nodes=config.nodes, node_rank=config.node_rank,
+        master_addr=config.master_addr, master_port=config.master_port,
+    )  # fmt: skip
 
 
 def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[str, str]) -> RunInfo:

@@ -75,9 +75,8 @@ def bind_devices(
 ) -> Binding:
     """Assign devices to a task, which determines its ranks.
 
-    Args:
-        setting: the `devices` setting as written. On a CPU it is the number of workers in each task that may spawn.
-        device_counts: how many devices each task of the run sees, if the launcher says; None: as many as this one.
+    `setting` is `devices` as written: on a CPU, the number of workers in each task that may spawn. `device_counts` says
+    how many devices each task of the run sees; None: as many as this one.
 
     RequestError: the number of tasks does not match the number of devices.
     """

@@ -91,9 +91,7 @@ def find_devices(
     With `visible_devices`, a mask for another machine, the driver and CUDA_VISIBLE_DEVICES are ignored. `system` is
     "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
 
-    Raises:
-        RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a
-            missing device. (CUDA would cut the list at the first wrong entry and train on fewer devices.)
+    RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a missing one.
     """
     accelerator, visible_devices = request.accelerator, request.visible_devices
     cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
@@ -160,13 +158,8 @@ def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> N
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
     """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
 
-    Args:
-        mask: the value of CUDA_VISIBLE_DEVICES.
-        gpus: what the driver lists; None: accept every entry unchecked (a plan for another machine).
-        source: what an error calls the mask.
-
-    Returns:
-        One device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles".
+    Returns one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus` are those that the
+    driver lists; None: accept every entry unchecked (a plan for another machine). `source` is what errors call it.
 
     RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
     """
@@ -231,9 +224,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     first two. "0,1", or "2," for a single one, chooses by index within the mask or by the name that the mask uses.
     On a CPU the number of entries is the number of workers.
 
-    Raises:
-        RequestError: `devices` asks for too many devices, a missing one or one twice, or for more than two CPU
-            workers per core.
+    RequestError: `devices` asks for too many devices, a missing one or one twice, or for over two CPU workers per core.
     """
     if devices is None:
         return inventory.devices

@@ -116,8 +116,7 @@ def ask_nvml(question: Callable[[Any], Any], limit_s: float) -> Any:
     and this process can be forked, as for a worker or a loader. After a TimeoutError it must not be: the thread may
     hold them for ever. A start is refused then, and the doctor's workers are spawned.
 
-    Raises:
-        TimeoutError, pynvml.NVMLError: there was no answer in time, or NVML does not answer the question.
+    TimeoutError, pynvml.NVMLError: there was no answer in time, or NVML does not answer the question.
     """
     import pynvml
 

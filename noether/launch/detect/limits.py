@@ -110,8 +110,7 @@ PER_READER = 32 * MEBIBYTE
 def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
     """Refuse loader workers that would die of "Bus error" for want of shared memory, with the flag that gives more.
 
-    num_workers: loader processes of each of the `ranks_here`, which share this machine's /dev/shm.
-    size: bytes of /dev/shm in all; None where there is no such file system (not Linux).
+    Each of the `ranks_here` has `num_workers`. `size` is that of /dev/shm in bytes, None if there is none (not Linux).
     """
     readers = num_workers * ranks_here
     need = max(LEAST, readers * PER_READER)

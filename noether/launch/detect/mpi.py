@@ -8,8 +8,6 @@ MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine
 OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. The others have no such variable, so they need an address.
 The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
 control port (Hydra, if its proxy is visible among the parent processes), else 29500.
-
-Tested with Open MPI 4.1.4 and MPICH 4.0.2. The others' variables are taken from their launchers' documentation.
 """
 
 import re
@@ -123,9 +121,7 @@ def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
 def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place one process of mpirun or mpiexec; return None if neither started it.
 
-    Raises:
-        RequestError: the variables contradict each other, the ranks on this node do not match its devices, or
-            nothing says where rank 0 is.
+    RequestError: the variables contradict each other or this node's devices, or nothing says where rank 0 is.
     """
     environ = here.environ
     process = mpi_process(environ)

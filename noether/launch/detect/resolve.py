@@ -6,18 +6,11 @@ from dataclasses import replace
 
 from noether.common.cpus import UsableCpus, share_cpus
 from noether.common.errors import RequestError
+from noether.launch.detect import local
 from noether.launch.detect.devices import GpuDriver, find_devices
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.launchers import LAUNCHERS as KNOWN
 from noether.launch.detect.limits import read_limits, why_too_large
-from noether.launch.detect.local import (
-    INDEX,
-    cluster_placement,
-    kubernetes_placement,
-    local_placement,
-    multinode_placement,
-    refuse_unknown,
-)
 from noether.launch.detect.mpi import mpi_placement
 from noether.launch.detect.placement import LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
@@ -36,14 +29,14 @@ LAUNCHERS: tuple[Launcher, ...] = (
     torchrun_placement,
     mpi_placement,
     slurm_placement,
-    kubernetes_placement,
-    cluster_placement,
-    refuse_unknown,
-    multinode_placement,
-    local_placement,
+    local.kubernetes_placement,
+    local.cluster_placement,
+    local.refuse_unknown,
+    local.multinode_placement,
+    local.local_placement,
 )
 
-RANK_VARIABLES = ("SLURM_PROCID", "RANK", INDEX, *(row.rank for row in KNOWN if row.rank))
+RANK_VARIABLES = ("SLURM_PROCID", "RANK", local.INDEX, *(row.rank for row in KNOWN if row.rank))
 """In which the launchers number their processes from 0; for a process whose place cannot be found."""
 
 

@@ -21,13 +21,7 @@ from noether.launch.detect.binding import UNCOUNTED, Binding, LaunchedTask, bind
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
 from noether.launch.detect.local import agree_on_nodes, node_names
 from noether.launch.detect.mpi import mpi_process
-from noether.launch.detect.placement import (
-    DeviceInventory,
-    Endpoint,
-    LaunchContext,
-    LaunchRequest,
-    Placement,
-)
+from noether.launch.detect.placement import DeviceInventory, Endpoint, LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_process
 
 

@@ -35,9 +35,7 @@ from noether.launch.detect.slurm.step import SRUN, OutsideStep, SrunTask, parse_
 def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place a task of srun, or another process inside a Slurm job; return None outside Slurm.
 
-    Raises:
-        RequestError: the variables contradict each other, the tasks do not match the devices, or this process would
-            train on only a part of the job although nobody asked for that.
+    RequestError: the variables contradict each other or the devices, or it would train on a part of the job unasked.
     """
     if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
         return None  # With a stripped environment, nodes=1 asks for this node only.
@@ -209,9 +207,7 @@ def component_devices(
     A task that is alone on its node starts a worker on each device, and its ranks are numbered after those of the nodes
     before it: so every task must know how many devices those have.
 
-    Raises:
-        RequestError: some nodes of the step have GPUs and others do not, so they cannot train one model; or the
-            components may have different numbers of GPUs but do not say how many.
+    RequestError: only some nodes of the step have GPUs, or the components do not say how many their nodes have.
     """
     size = whole(environ.get("SLURM_HET_SIZE", ""))
     one_a_node = task.most_local == 1

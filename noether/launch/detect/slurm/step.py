@@ -8,6 +8,7 @@ from math import prod
 
 from noether.common.errors import RequestError
 from noether.common.numbers import whole, whole_number
+from noether.common.shown import shortened
 from noether.launch.detect.binding import LaunchedTask
 from noether.launch.detect.placement import as_pairs
 from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen
@@ -94,7 +95,7 @@ def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
 
 
 def _refusal(code: str, summary: str, expected: str, text: str, source: str) -> RequestError:
-    shown = text if len(text) <= 120 else f"{text[:100]}… ({len(text)} characters)"
+    shown = shortened(text, 120)
     return RequestError(code, summary, seen=f"{source}={shown}" if source else repr(shown), expected=expected,
                         fix="srun noether train …      (srun sets it; do not write SLURM_* by hand)")  # fmt: skip
 
@@ -144,9 +145,7 @@ class OutsideStep:
 def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
     """Return what this process is to Slurm: a task of srun, another process inside a job, or None outside Slurm.
 
-    Raises:
-        RequestError: the variables contradict each other or the system; or a container has removed them, in which
-            case each of the step's tasks would silently train alone.
+    RequestError: the variables contradict each other or the system, or were removed: each task would train alone.
     """
     seen = step_seen(facts)
     job_id = environ.get("SLURM_JOB_ID", "")
@@ -308,13 +307,13 @@ def _read_task(environ: Mapping[str, str]) -> SrunTask:
         rank=rank, count=count, node_rank=node_rank,
         local_rank=local_rank, local_count=local_count, most_local=max(counts),
         seen=f"SLURM_PROCID={rank}, SLURM_LOCALID={local_rank}, SLURM_NODEID={node_rank}, "
-        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={_cut(environ['SLURM_STEP_TASKS_PER_NODE'])}",
+        f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={shortened(environ['SLURM_STEP_TASKS_PER_NODE'])}",
         line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
         may_spawn=True,
         # A single visible device is this task's own only if the node has one for each task: else all see the same one.
         bound=on_node >= local_count if on_node is not None else "CUDA_VISIBLE_DEVICES" in environ,
         job_id=whole_number(environ, "SLURM_JOB_ID"), step_id=step_id,
-        nodes=nodes, node_list=_cut(environ["SLURM_STEP_NODELIST"]),
+        nodes=nodes, node_list=shortened(environ["SLURM_STEP_NODELIST"]),
     )  # fmt: skip
 
 
@@ -327,7 +326,3 @@ def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
         count = whole_number(environ, "SLURM_RESTART_COUNT")
         return count, f"SLURM_RESTART_COUNT={count}"
     return 0, "the job was not requeued"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}…"
