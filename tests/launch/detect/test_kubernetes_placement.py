@@ -66,12 +66,6 @@ def test_a_pod_that_would_train_alone_is_refused(index: object, made: dict, seen
         place(index, **made)
 
 
-def test_an_index_that_is_no_number_is_no_matter_of_slurm() -> None:
-    with refusal("variable-not-a-number") as caught:
-        place("one", nodes=2)
-    assert (caught.value.seen, caught.value.fix) == ("JOB_COMPLETION_INDEX=one", "unset JOB_COMPLETION_INDEX")
-
-
 HOSTS = """\
 # Kubernetes-managed hosts file.
 127.0.0.1\tlocalhost

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from placing import check_one_world, place
 
-from noether.launch.detect.launchers import hosts_in
 from noether.launch.detect.placement import LaunchRequest
 from tests.refusal import refusal
 
@@ -22,16 +21,13 @@ def cluster_spec(rank: int) -> str:
     return json.dumps({"cluster": pools, "task": {"type": f"workerpool{min(rank, 1)}", "index": max(0, rank - 1)}})
 
 
-AWS = each(3, AWS_BATCH_JOB_NODE_INDEX="#", AWS_BATCH_JOB_NUM_NODES="3", AWS_BATCH_JOB_MAIN_NODE_INDEX="0",
-           AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="n1")  # fmt: skip
-AWS[0].pop("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")  # The main node is not told its own.
-SKYPILOT = each(3, SKYPILOT_NODE_RANK="#", SKYPILOT_NUM_NODES="3", SKYPILOT_NODE_IPS="n1\nn2\nn3\n",
-                SKYPILOT_NUM_GPUS_PER_NODE="4")  # fmt: skip
-
+MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "n1"}  # Which the main node itself is not told.
+AWS = each(3, AWS_BATCH_JOB_NODE_INDEX="#", AWS_BATCH_JOB_NUM_NODES="3", AWS_BATCH_JOB_MAIN_NODE_INDEX="0")
+SKYPILOT = each(3, SKYPILOT_NODE_RANK="#", SKYPILOT_NUM_NODES="3", SKYPILOT_NODE_IPS="n1\nn2\nn3\n")
 ON_EACH_NODE = {
     "SkyPilot": SKYPILOT,
     "SkyPilot, an older one": [{**environ, "SKYPILOT_NUM_NODES": ""} for environ in SKYPILOT],
-    "AWS Batch": AWS,
+    "AWS Batch": [AWS[0], {**AWS[1], **MAIN}, {**AWS[2], **MAIN}],
     "dstack": each(3, DSTACK_NODE_RANK="#", DSTACK_NODES_NUM="3", DSTACK_MASTER_NODE_IP="n1"),
     "LeaderWorkerSet": each(3, LWS_WORKER_INDEX="#", LWS_GROUP_SIZE="3", LWS_LEADER_ADDRESS="n1"),
     "SageMaker": [{"SM_HOSTS": '["n1","n2","n3"]', "SM_CURRENT_HOST": f"n{rank + 1}"} for rank in range(3)],
@@ -39,76 +35,74 @@ ON_EACH_NODE = {
 }
 
 
-@pytest.mark.parametrize("gpus", [False, True], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("name", ON_EACH_NODE)
-def test_a_process_on_each_node_starts_its_devices_ranks(name: str, gpus: bool) -> None:
-    placements = [place(environ, gpus=gpus, host=f"n{rank + 1}") for rank, environ in enumerate(ON_EACH_NODE[name])]
-    assert [worker.rank for placement in placements for worker in placement.workers] == list(range(12 if gpus else 3))
+def test_a_process_on_each_node_starts_its_devices_ranks(name: str) -> None:
+    placements = [place(environ, gpus=True, host=f"n{rank + 1}") for rank, environ in enumerate(ON_EACH_NODE[name])]
+    assert [worker.rank for placement in placements for worker in placement.workers] == list(range(12))
     for rank, placement in enumerate(placements):
         assert (placement.launcher, placement.node_rank, placement.nodes[0]) == (name.partition(",")[0], rank, "n1")
-        assert (placement.host, placement.world_size) == (f"n{rank + 1}", 12 if gpus else 3)
+        assert (placement.host, placement.world_size) == (f"n{rank + 1}", 12)
         assert (placement.endpoint.host, placement.endpoint.port) == ("n1", 29500)
 
 
 def test_rank_0_is_on_the_main_node_of_aws_batch() -> None:
-    environs = [{**environ, "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1"} for environ in (*AWS[:0:-1], {**AWS[1], **AWS[0]})]
+    environs = [{**AWS[index], "AWS_BATCH_JOB_MAIN_NODE_INDEX": "1", **MAIN} for index in (2, 1, 0)]
     assert [place(environ).node_rank for environ in environs] == [1, 0, 2]
 
 
-@pytest.mark.parametrize(
-    ("environs", "line"),
-    [
-        pytest.param(each(2, MV2_COMM_WORLD_RANK="#", MV2_COMM_WORLD_SIZE="2", MV2_COMM_WORLD_LOCAL_RANK="#",
-            MV2_COMM_WORLD_LOCAL_SIZE="2"), "ppr:4:node", id="MVAPICH"),
-        pytest.param(each(2, JSM_NAMESPACE_RANK="#", JSM_NAMESPACE_SIZE="2", JSM_NAMESPACE_LOCAL_RANK="#",
-            JSM_NAMESPACE_LOCAL_SIZE="2", LSB_HOSTS="batch5 n1 n1"), "jsrun", id="jsrun"),
-        pytest.param(each(2, PALS_RANKID="#", PMI_RANK="#", PMI_SIZE="2", PALS_LOCAL_RANKID="#", PALS_LOCAL_SIZE="2"),
-            "ppr:4:node", id="PALS"),
-        pytest.param(each(2, FLUX_TASK_RANK="#", FLUX_JOB_SIZE="2", FLUX_TASK_LOCAL_ID="#", FLUX_JOB_NNODES="1",
-            PMI_RANK="#", PMI_SIZE="2"), "flux run", id="Flux"),
-    ],
-)  # fmt: skip
-def test_launchers_of_ranks_join_as_mpiruns_do(environs: list[dict[str, str]], line: str) -> None:
-    placements = [place(environ, gpus=True) for environ in environs]
+RANKS = {
+    "MVAPICH": each(2, **{f"MV2_COMM_WORLD_{name}": "#" if "RANK" in name else "2"
+                          for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}),
+    "jsrun": each(2, JSM_NAMESPACE_RANK="#", JSM_NAMESPACE_SIZE="2", JSM_NAMESPACE_LOCAL_RANK="#",
+                  JSM_NAMESPACE_LOCAL_SIZE="2", LSB_HOSTS="batch5 n1 n1"),
+    "PALS": each(2, PALS_RANKID="#", PMI_RANK="#", PMI_SIZE="2", PALS_LOCAL_RANKID="#", PALS_LOCAL_SIZE="2"),
+    "Flux": each(2, FLUX_TASK_RANK="#", FLUX_JOB_SIZE="2", FLUX_TASK_LOCAL_ID="#", FLUX_JOB_NNODES="1", PMI_RANK="#"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_launchers_of_ranks_join_as_mpiruns_do(name: str) -> None:
+    placements = [place(environ, gpus=True) for environ in RANKS[name]]
     check_one_world(placements)
     assert [(p.launcher, p.world_size, str(p.workers[0].device)) for p in placements] == [
         ("mpi", 2, f"cuda:{rank}") for rank in range(2)
     ]
 
 
-PBS_FILE = "n1\nn1\nn2.example.org\nn2.example.org\n"
+# What is set on n2, and what of --nodes, --node-rank and --master-addr follows from it.
+NOT_KNOWN = {
+    "PBS": ({"PBS_NODEFILE": "n1\nn1\nn2.lan\nn2.lan\n", "PBS_NODENUM": "0"}, "2 1 n1"),
+    "Torque: pbsdsh, in a container": ({"PBS_NUM_NODES": "2", "PBS_NODENUM": "1"}, "2 1 HOST"),
+    "LSF": ({"LSB_MCPU_HOSTS": "n1 8 n2 8", "LSB_HOSTS": "n1 " * 8 + "n2 " * 8}, "2 1 n1"),
+    "Grid Engine": ({"PE_HOSTFILE": "n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 UNDEFINED", "NHOSTS": "2"}, "2 1 n1"),
+    "OAR": ({"OAR_NODEFILE": "n1\nn2"}, "2 1 n1"),
+    "HTCondor": ({"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "2"}, "2 1 HOST"),
+    "Azure Batch": ({"AZ_BATCH_NODE_LIST": "10.0.0.4;10.0.0.5"}, "2 K 10.0.0.4"),
+    "Azure ML": ({"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1"}, "2 1 n1"),
+    "TensorFlow's": ({"TF_CONFIG": cluster_spec(1)}, "3 1 n1"),
+    "Volcano": ({"VC_WORKER_HOSTS": "n1.job,n2.job", "VC_TASK_INDEX": "1"}, "2 1 n1.job"),
+    "PMIx, rank 0": ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "prterun-n1-7@1"}, "N 0 HOST"),
+    "ALPS, rank 0": ({"ALPS_APP_PE": "0"}, "N 0 HOST"),
+    "SkyPilot, in part": ({"SKYPILOT_NODE_RANK": "1"}, "N 1 HOST"),
+    "a number too high": ({**SKYPILOT[0], "SKYPILOT_NODE_RANK": "3"}, "3 1 n1"),
+    "AWS Batch, in part": ({"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_NUM_NODES": "3"}, "3 1 HOST"),
+    "an operator's": ({"PET_NNODES": "1:4", "PET_NODE_RANK": "1"}, "4 1 HOST"),
+    "the second of one machine": ({"LOCAL_RANK": "1"}, "N 1 HOST"),
+    "one that nobody knows": ({"FOO_NODE_INDEX": "3", "FOO_NUM_NODES": "5"}, "5 3 HOST"),
+}
 
 
-@pytest.mark.parametrize(
-    ("environ", "settings"),
-    [
-        pytest.param({"PBS_NODEFILE": PBS_FILE, "PBS_NODENUM": "0"}, "2 1 n1", id="PBS: the script of two nodes"),
-        pytest.param({"PBS_NUM_NODES": "2", "PBS_NODENUM": "1"}, "2 1 HOST", id="Torque: pbsdsh, in a container"),
-        pytest.param({"LSB_MCPU_HOSTS": "n1 8 n2 8", "LSB_HOSTS": "n1 " * 8 + "n2 " * 8}, "2 1 n1", id="LSF"),
-        pytest.param({"PE_HOSTFILE": "n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 UNDEFINED", "NHOSTS": "2"}, "2 1 n1",
-            id="Grid Engine"),
-        pytest.param({"OAR_NODEFILE": "n1\nn2"}, "2 1 n1", id="OAR"),
-        pytest.param({"COBALT_NODEFILE": "n1\nn2"}, "2 1 n1", id="Cobalt"),
-        pytest.param({"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "2"}, "2 1 HOST", id="HTCondor"),
-        pytest.param({"AZ_BATCH_NODE_LIST": "10.0.0.4;10.0.0.5"}, "2 K 10.0.0.4", id="Azure Batch"),
-        pytest.param({"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1"}, "2 1 n1", id="Azure ML"),
-        pytest.param({"TF_CONFIG": cluster_spec(1)}, "3 1 n1", id="TensorFlow's"),
-        pytest.param({"VC_WORKER_HOSTS": "n1.job,n2.job", "VC_TASK_INDEX": "1"}, "2 1 n1.job", id="Volcano"),
-        pytest.param({"PMIX_RANK": "0", "PMIX_NAMESPACE": "prterun-n1-7@1"}, "N 0 HOST", id="PMIx, rank 0"),
-        pytest.param({"ALPS_APP_PE": "0"}, "N 0 HOST", id="ALPS, rank 0"),
-        pytest.param({"SKYPILOT_NODE_RANK": "1"}, "N 1 HOST", id="SkyPilot, some of it"),
-        pytest.param({**SKYPILOT[0], "SKYPILOT_NODE_RANK": "3"}, "3 1 n1", id="a number too high"),
-        pytest.param({"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_NUM_NODES": "3"}, "3 1 HOST", id="AWS, half"),
-        pytest.param({"PET_NNODES": "1:4", "PET_NODE_RANK": "1"}, "4 1 HOST", id="an operator's"),
-        pytest.param({"LOCAL_RANK": "1"}, "N 1 HOST", id="the second of one machine"),
-        pytest.param({"FOO_NODE_INDEX": "3", "FOO_NUM_NODES": "5"}, "5 3 HOST", id="one that nobody knows"),
-    ],
-)  # fmt: skip
+def with_files(environ: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment with each list of hosts whose variable names a file in one."""
+    files = {name: folder / name for name in environ if name.endswith("FILE")}
+    for name, path in files.items():
+        path.write_text(environ[name])
+    return {**environ, **{name: str(path) for name, path in files.items()}}
+
+
+@pytest.mark.parametrize(("environ", "settings"), NOT_KNOWN.values(), ids=NOT_KNOWN)
 def test_what_is_not_known_never_trains_alone(environ: dict[str, str], settings: str, tmp_path: Path) -> None:
-    for name in (name for name in environ if name.endswith("FILE")):
-        (tmp_path / name).write_text(environ[name])
-        environ = {**environ, name: str(tmp_path / name)}
-    nodes, number, master = settings.split()
+    environ, (nodes, number, master) = with_files(environ, tmp_path), settings.split()
     with refusal("launcher-not-known", fix=f"--nodes {nodes} --node-rank {number} --master-addr {master} ") as caught:
         place(environ, host="n2")
     assert f"{next(iter(environ))}=" in caught.value.seen
@@ -118,32 +112,27 @@ def test_what_is_not_known_never_trains_alone(environ: dict[str, str], settings:
     assert place(environ, told, host="n2").world_size == count
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        pytest.param({"PBS_NODEFILE": "n1\nn1\n", "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "NCPUS": "8"}, id="PBS"),
-        pytest.param({"LSB_MCPU_HOSTS": "n1 8", "LSB_HOSTS": "n1 n1", "LSB_DJOB_NUMPROC": "8"}, id="LSF"),
-        pytest.param({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_IPS": "n1"}, id="SkyPilot"),
-        pytest.param({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}, id="SageMaker"),
-        pytest.param({"PBS_ARRAY_INDEX": "3", "AWS_BATCH_JOB_ARRAY_INDEX": "3", "SGE_TASK_ID": "4"}, id="job arrays"),
-        pytest.param({"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4", "PYTEST_XDIST_WORKER_COUNT": "4"}, id="tests in CI"),
-        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "DB_NODE_RANK_SERVICE_PORT": "5432",
-            "RANKER_PORT": "tcp://10.0.0.2:80", "NODE_NAME": "worker-7"}, id="a pod's services"),
-        pytest.param({"LORA_RANK": "16", "ALLOWED_HOSTS": "localhost,n1", "NPROC": "8", "OMP_NUM_THREADS": "4",
-            "WANDB_SWEEP_ID": "x1", "NUM_WORKERS": "8", "RAY_NODE_ID": "a7"}, id="a workstation"),
-        pytest.param({"PET_NNODES": "1", "NODE_RANK": "0", "LOCAL_RANK": "0"}, id="one node"),
-        pytest.param({"SLURM_NNODES": "2", "SLURM_NTASKS": "8"}, id="a request of srun's, in a shell"),
-        pytest.param({"NODE_RANK": "²", "NNODES": "9" * 5000, "TF_CONFIG": "[" * 100_000}, id="no numbers"),
-    ],
-)  # fmt: skip
+ALONE: dict[str, dict[str, str]] = {
+    "PBS": {"PBS_NODEFILE": "n1\nn1\n", "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "NCPUS": "8"},
+    "LSF": {"LSB_MCPU_HOSTS": "n1 8", "LSB_HOSTS": "n1 n1", "LSB_DJOB_NUMPROC": "8"},
+    "SkyPilot": {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_IPS": "n1"},
+    "SageMaker": {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
+    "job arrays": {"PBS_ARRAY_INDEX": "3", "AWS_BATCH_JOB_ARRAY_INDEX": "3", "SGE_TASK_ID": "4"},
+    "tests in CI": {"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4", "PYTEST_XDIST_WORKER_COUNT": "4"},
+    "a pod's services": {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "DB_NODE_RANK_SERVICE_PORT": "54", "NODE_NAME": "w-7"},
+    "a workstation": {"LORA_RANK": "16", "ALLOWED_HOSTS": "localhost,n1", "NPROC": "8", "WANDB_SWEEP_ID": "x1"},
+    "one node": {"PET_NNODES": "1", "NODE_RANK": "0", "LOCAL_RANK": "0"},
+    "a request of srun's, in a shell": {"SLURM_NNODES": "2", "SLURM_NTASKS": "8"},
+    "no numbers": {"NODE_RANK": "²", "NNODES": "9" * 5000, "TF_CONFIG": "[" * 100_000},
+}
+
+
+@pytest.mark.parametrize("environ", ALONE.values(), ids=ALONE)
 def test_one_process_trains_alone(environ: dict[str, str], tmp_path: Path) -> None:
-    if "PBS_NODEFILE" in environ:
-        (tmp_path / "nodes").write_text(environ["PBS_NODEFILE"])
-        environ = {**environ, "PBS_NODEFILE": str(tmp_path / "nodes")}
-    placement = place(environ, host="n1")
+    placement = place(with_files(environ, tmp_path), host="n1")
     assert (placement.launcher, placement.world_size, placement.warnings) == ("local", 1, ())
 
 
-def test_a_list_of_hosts_that_a_container_lacks_is_warned_of() -> None:
-    assert "PBS_NODEFILE=/var/spool/13 cannot be read" in place({"PBS_NODEFILE": "/var/spool/13"}).warnings[0]
-    assert hosts_in("/dev/zero") == ((), "")
+@pytest.mark.parametrize("path", ["/var/spool/13", "/dev/zero"])
+def test_a_list_of_hosts_that_a_container_lacks_is_warned_of(path: str) -> None:
+    assert f"PBS_NODEFILE={path} cannot be read" in place({"PBS_NODEFILE": path}).warnings[0]
