@@ -2,7 +2,7 @@
 
 import placing
 import pytest
-from refusal import refusal, refusal_with
+from refusal import refusal_with
 
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts, full_name
