@@ -45,6 +45,7 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """
+    mistakes.check_characters(words)
     line, for_fire = _spelled_out(list(words))
     if for_fire[:1] == ["--completion"]:
         return bind(["completion", *(for_fire[1:] or ["bash"])])

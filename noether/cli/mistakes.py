@@ -1,15 +1,15 @@
 """Says what was probably meant by words that cannot be bound, from the trace that Fire leaves."""
 
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from noether.cli.commands import COMMANDS, Command, CommandGroup, flags_of, takes_settings, verbs, words_of
 from noether.common.container import program_line
 from noether.common.errors import RequestError
-from noether.common.suggest import did_you_mean, nearest
+from noether.common.suggest import did_you_mean, nearest, plain_characters
 
 # Words that are programs of an image, typed where its entrypoint takes a command of noether.
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
@@ -20,7 +20,9 @@ MEANT_FOR = {
 }  # fmt: skip
 """The flag that a word too many was probably meant for, if the word is so."""
 # What other programs call a flag.
-ALIASES = {"n": "dry_run"} | dict.fromkeys(("config", "config_name", "config_path", "config_file", "cfg", "c"), "hp")
+ALIASES = {"n": "dry_run"} | dict.fromkeys(
+    ("config", "config_name", "config_path", "config_file", "cfg", "c", "cn", "cp", "cd", "config_dir"), "hp"
+)
 OF_FIRE = ("--interactive", "-i", "--separator", "--trace", "-t", "--verbose", "-v")
 NO_VALUE = "\0"  # The value of a flag that has none; no word of a command line can be it.
 
@@ -89,32 +91,58 @@ def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
 def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> RequestError:
     """Return the refusal of a flag that the command does not have."""
     own, settings = flags_of(verbs()[verb]), takes_settings(verbs()[verb])
-    meant, line = _flag_meant(name, value, own, settings)
+    near, line = _flag_meant(verb, name, value, own)
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
-    near = flag_of(meant) if meant and not line else meant
-    taken = "" if own.get(meant) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
+    taken = "" if own.get(near) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
+    line = re.sub("^leave .* out", f"leave {flag} out", line)
+    said = re.match(r"(--hp)|'?(\w[\w.]*)=", line)  # The flag or setting of the line.
+    shown = flag_of(near) if near else (said[1] or said[2]) if said else ""
     return RequestError("unknown-flag",
-                        f"noether {verb} has no flag {flag}" + (f", did you mean {near}?" if near else ""),
+                        f"noether {verb} has no flag {flag}" + (f", did you mean {shown}?" if shown else ""),
                         seen=flag if value == NO_VALUE else f"{flag} {value}",
                         expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
-                        fix=line or (near + taken if near else f"noether {verb} --help"))  # fmt: skip
+                        fix=line or (flag_of(near) + taken if near else f"noether {verb} --help"))  # fmt: skip
 
 
-def _flag_meant(typed: str, value: str, own: Mapping[str, Any], settings: bool) -> tuple[str, str]:
-    """Return the flag or setting that was meant, and the line to type if it is no flag; "" for none."""
-    if ALIASES.get(typed) in own:
-        return ALIASES[typed], ""
-    if len(typed) < 2 or any(typed in flags_of(command) for command in verbs().values()):
-        return "", ""  # A flag of another command means that.
-    if not settings:
-        return nearest(typed, own) or "", ""
-    from noether.config.explain import setting_meant
+def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the flag that was meant, or the line to type if it is no flag; "" for none."""
+    from noether.config.explain import other_words, setting_meant
     from noether.config.schema import RunConfig
 
-    found = setting_meant(typed, "VALUE" if value == NO_VALUE else value)
-    if found is not None:
-        return found.setting, "" if found.setting in RunConfig.model_fields and not found.remark else str(found)
-    return nearest(typed, [*own, *RunConfig.model_fields]) or "", ""
+    own_word = f"{verb}.{typed}" in other_words().lines
+    if ALIASES.get(typed) in own and not own_word:
+        return ("", _file_named(value)) if ALIASES[typed] == "hp" and value != NO_VALUE else (ALIASES[typed], "")
+    if any(typed in flags_of(command) for command in verbs().values()):
+        return "", ""  # A flag of another command means that.
+    settings = takes_settings(verbs()[verb])
+    if not settings and not own_word:
+        return nearest(typed, own) or "", ""
+    found = setting_meant(typed, "VALUE" if value == NO_VALUE else value, verb=verb)
+    if found is None or (len(typed) == 1 and not own_word):
+        return "" if len(typed) == 1 else nearest(typed, [*own, *RunConfig.model_fields]) or "", ""
+    return "", str(found)
+
+
+def _file_named(value: str) -> str:
+    """Return the line that chooses a settings file, or what its name stands for."""
+    from noether.config.layers import primary_file
+
+    try:
+        primary_file(value)
+    except RequestError as error:
+        return error.fix
+    return f"--hp {shlex.quote(value)}"
+
+
+def check_characters(words: Sequence[str]) -> None:
+    """Refuse hyphens and quotes as a PDF or an editor sets them, where they begin a word or stand in a flag."""
+    for word in words:
+        plain, flag = plain_characters(word), word.partition("=")[0]
+        if (plain[:1] == "-" and not flag.isascii()) or word.startswith(("“", "‘", "«", "„", "`")):
+            odd = ", ".join(f"U+{ord(letter):04X}" for letter in dict.fromkeys(word) if not letter.isascii())
+            raise RequestError("typeset-characters", f"{word} has characters that a document set in the place of others",
+                               seen=f"{word}, with {odd}", expected=plain,
+                               fix=_line(*map(plain_characters, words)))  # fmt: skip
 
 
 def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestError:
@@ -156,8 +184,11 @@ def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
     words, given = [word for word in call.words if word not in extra], _flags_typed(call.flags)
     added = [flag_of(word) for word in dict.fromkeys(extra) if own.get(word) is bool and word not in call.flags]
     if meant and meant not in call.flags and len(extra) == 1 and re.fullmatch(like, extra[0]):
-        is_run = meant == "output_path" and os.path.isfile(f"{extra[0]}/config.yaml")  # It takes the folder of runs.
-        added = [flag_of(meant), (os.path.dirname(extra[0]) or ".") if is_run else extra[0]]
+        place = Path(extra[0])
+        if meant == "output_path":  # It takes the folder of runs, not one of them or what is in it.
+            around = [one for path in (place, "runs" / place) for one in (path, *path.parents)]
+            place = next((run.parent for run in around if (run / "config.yaml").is_file()), place)
+        added = [flag_of(meant), str(place)]
     return RequestError(
         "surplus-words",
         f"noether {call.verb} takes no word {shlex.join(extra)}",

@@ -3,11 +3,11 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from typing import Any, cast, get_origin
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -16,10 +16,30 @@ from pydantic import BaseModel, ValidationError
 
 from noether.common.errors import RequestError
 from noether.common.plain_file import read_plain
-from noether.config.explain import as_override, default_of, fields_of, is_number, refusal_of
-from noether.config.groups import configs_folder
+from noether.common.suggest import nearest, plain_characters
+from noether.config.explain import (
+    as_override,
+    default_of,
+    fields_of,
+    is_number,
+    members_of,
+    refusal_of,
+    setting_meant,
+    value_meant,
+)
+from noether.config.groups import configs_folder, lines_for, our_groups
 from noether.config.interpolation import interpolated
-from noether.config.layers import SearchPath, SettingsLayer, check_yaml, layers_of, nested, no_option, primary_file
+from noether.config.layers import (
+    SearchPath,
+    SettingsLayer,
+    YamlLoader,
+    as_yaml,
+    check_yaml,
+    layers_of,
+    nested,
+    no_option,
+    primary_file,
+)
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import flat
@@ -83,7 +103,9 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
                 f"{key} is a setting of Hydra's own program, which does not run here",
                 seen=text,
                 expected="a setting of noether: noether help top-level",
-                fix=f"output_path={override.value()}" if key == "hydra.run.dir" else f"leave {shlex.quote(text)} out",
+                fix=f"output_path={override.value()}"
+                if key in ("hydra.run.dir", "hydra.sweep.dir")
+                else f"leave {shlex.quote(text)} out",
             )
         if override.is_sweep_override():
             raise _several_values(text)
@@ -94,11 +116,16 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _several_values(text: str) -> RequestError:
     key, _, value = text.partition("=")
     name, expected = key.lstrip("+"), "one value; a comma separates the values of a sweep"
-    if takes(name, tuple):
+    number = value_meant(name, value) if re.search(",0+\\d", value) else None  # 0,001 and 10,000 are no lists.
+    if not fields_of(name) and (meant := setting_meant(name, value)):
+        fix = str(meant)
+    elif takes(name, tuple):
         expected = "a list in brackets; a comma separates the values of a sweep"
         fix = f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
+    elif number is not None:
+        fix = f"{key}={number}"
     else:
         fix = f"-m {shlex.quote(text)}      (a run for each value)"
     return RequestError(
@@ -106,27 +133,86 @@ def _several_values(text: str) -> RequestError:
     )
 
 
-def _unreadable(text: str, following: Sequence[str]) -> RequestError:
+def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
     """Explains a word that is not an override; `following` are the next two: its value, or `=` and its value."""
     after = list(following[: 1 + (following[:1] == ["="])]) if fields_of(text) else []
-    is_value = after and "=" not in after[-1] and after[-1][0] not in "+~"
-    seen = " ".join([text, *after]) if is_value else text
-    # trainer.max_epochs==3, trainer.max_epochs:3, trainer/max_epochs=3, trainer.max_epochs = 3
-    parts = re.fullmatch(r"\+?([\w.:/-]+?)(\s*=+\s*|\s+|:(?!.*=))(.+)", seen)
-    key = re.sub("[/:]", ".", parts[1]) if parts else ""
-    if parts and (fields_of(key) or text.startswith(f"{key}=")) and not key.endswith("."):
-        value = parts[3] if re.fullmatch(r"[\w.+-]+", parts[3]) else override_value(parts[3])
-        remark = "      (quoted twice: once for the shell)" if value != parts[3] else ""
-        fix = f"{key}={shlex.quote(value)}{remark}"
-    elif text.endswith((".yaml", ".yml")):
-        fix = f"--hp {shlex.quote(text)}"
+    if text.endswith(":"):  # YAML in several words: trainer: max_epochs: 3
+        after = list(following[: 1 + following[0].endswith(":")]) if following else []
+    seen = " ".join([text, *after]) if after and "=" not in after[-1] and after[-1][0] not in "+~" else text
+    if meant := _overrides_meant(plain_characters(seen).rstrip(",;")):
+        quoted_twice = any('"' in one for one in meant) * "      (quoted twice: once for the shell)"
+        fix = shlex.join(meant) + quoted_twice
     elif (default := default_of(fields_of(text))) is not None:
         fix = shlex.quote(f"{text}={as_override(default)}")
     else:
-        fix = f"leave {shlex.quote(text)} out"
+        fix = _word_meant(text) or f"leave {shlex.quote(text)} out"
     return RequestError(
         "unreadable-override", f"cannot read {seen!r}", seen=seen, expected="key=value, +group=option or ~key", fix=fix
     )
+
+
+def _overrides_meant(text: str) -> list[str]:
+    """Returns the overrides of a word that is none: YAML, JSON, several in one, other marks in the name; else none."""
+    name, _, value = text.partition("=")
+    if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
+        text = f"{name}: {value.replace('=', ': ')}"
+    nested_in_lines = re.sub(r":\s+(?=[\w.]+:)", ".", text)  # trainer: max_epochs: 3
+    with suppress(yaml.YAMLError, ValueError, TypeError, AttributeError):
+        content = yaml.load(nested_in_lines, YamlLoader)
+        if isinstance(content, dict):
+            return [f"{key}={as_override(one)}" for key, one in flat(content)]
+    pieces = re.split(r"[\s,;]+(?=[+~]*[\w./]+=)", text)
+    if len(pieces) > 1 and all("=" in piece for piece in pieces):
+        return pieces
+    # trainer.max_epochs==3, trainer.max_epochs:3, trainer/max_epochs=3, trainer.max_epochs = 3, trainer['max_epochs']=3
+    marked = re.sub(r"->|::|\[['\"]?(?=\w+['\"]?\]\s*=)", ".", text)
+    parts = re.fullmatch(r"\+*([\w.:/-]+?)['\"]?\]?(\s*:?=+\s*|\s+|:(?!.*=))(.+)", marked)
+    key = re.sub("[/:]", ".", parts[1]) if parts else ""
+    if not parts or key.endswith(".") or not (fields_of(key) or text.startswith(f"{key}=")):
+        return []
+    return [
+        f"{key}={parts[3] if re.fullmatch(r'[^,=]+', parts[3]) and _is_override(f'{key}={parts[3]}') else override_value(parts[3])}"
+    ]
+
+
+def _is_override(text: str) -> bool:
+    with suppress(HydraException):
+        return not parse_override(text).is_sweep_override()
+    return False
+
+
+def _word_meant(word: str) -> str:
+    """Returns the line for a word alone: a run, a file, or the name of an option; "" for none."""
+    path = Path(word)
+    for place in (path, "runs" / path):
+        run = (
+            next((one for one in (place, *place.parents) if (one / "config.yaml").is_file()), None)
+            if place.exists()
+            else None
+        )
+        if run is not None:
+            return f"resume={shlex.quote(str(run))}"
+    if path.suffix in (".yaml", ".yml"):
+        return f"--hp {shlex.quote(word)}"
+    if path.suffix in (".toml", ".json") and path.is_file():
+        return as_yaml(path) + f"      (then --hp {path.with_suffix('.yaml')})"
+    if path.suffix in (".sh", ".sbatch", ".slurm"):
+        return f"sbatch {shlex.quote(word)}      (noether lint {shlex.quote(word)} checks it)"
+    if path.suffix == ".py":
+        own = ".".join(path.with_suffix("").parts)
+        return f"leave {shlex.quote(word)} out      (a class in it is chosen by its path: model.kind={own}.CLASS)"
+    return _option_meant(word)
+
+
+def _option_meant(word: str, others: Sequence[str] = ()) -> str:
+    """Returns the line that chooses an option of that name, which goes together with the other words; "" for none."""
+    known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]
+    lines = lines_for(word) or lines_for(word.rpartition("/")[2]) or lines_for(nearest(word, known) or "")
+    for line in lines:
+        with suppress(RequestError):
+            load_config([*others, line])
+            return line
+    return ""
 
 
 def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str, list[str]]:
@@ -138,10 +224,14 @@ def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str,
     for override in overrides:
         group, value = override.key_or_group, cast(Any, override.value())
         if "/" in group or any((folder / group).is_dir() for folder in path.folders):
+            if isinstance(value, dict):  # Settings of a section, whose name is that of the group too.
+                raise _unreadable(str(override.input_line))
             chosen[group] = [] if override.is_delete() else value if isinstance(value, list) else [value]
             for option in chosen[group]:
                 if not isinstance(option, str) or path.find(f"{group}/{option}") is None:
-                    raise no_option(f"{group}/{option}", path, str(override.input_line))
+                    others = [str(one.input_line) for one in overrides if one is not override]
+                    other = "" if path.options(group) else _option_meant(f"{group}/{option}", others)
+                    raise no_option(group, str(option), path, str(override.input_line), other)
     return chosen
 
 
@@ -159,8 +249,7 @@ def setting_value(override: Override) -> Any:
 def takes(key: str, *wanted: type) -> bool:
     """Returns whether the schema knows a setting and accepts only values of these types for it, or null."""
     found = [field.annotation for field in fields_of(key)]
-    members = [kind for one in found for kind in (get_args(one) if get_origin(one) in (Union, UnionType) else (one,))]
-    kinds = {get_origin(kind) or kind for kind in members}
+    kinds = {get_origin(kind) or kind for one in found for kind in members_of(one)}
     return bool(kinds) and kinds <= {*wanted, type(None)}
 
 

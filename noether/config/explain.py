@@ -6,17 +6,23 @@ One table says what other programs call a setting; what else was meant is found 
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from contextlib import suppress
+from copy import deepcopy
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from noether.common.errors import RequestError, SettingError
-from noether.common.suggest import nearest
-from noether.config.groups import our_groups
+from noether.common.suggest import nearest, number_meant
+from noether.config.groups import lines_for, our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
-from noether.config.section import kind_of, sections_in
+from noether.config.section import Interval, kind_of, sections_in
+from noether.config.slurm import OWN_OPTIONS
 
 Kinds = Mapping[str, str]
 """The kind of each section that has one, where it is known."""
@@ -24,81 +30,49 @@ UNKNOWN: Kinds = MappingProxyType({})
 
 
 class Suggestion(NamedTuple):
-    """A setting to write instead, with its value in Hydra's grammar; `remark` is for the reader alone."""
+    """The line to type instead, an override or in words; `remark` is for the reader alone."""
 
-    setting: str
-    value: str = "{}"
+    line: str
     remark: str = ""
 
-    def given(self, value: str) -> "Suggestion":
-        """Return the suggestion for a value that was typed, which stands where {} is; of 1, updates is an update."""
-        template = self.value.removesuffix("s") if value == "1" else self.value
-        return self._replace(value=template.replace("{}", value))
+    @property
+    def setting(self) -> str:
+        """The setting that it sets; "" for a line of another kind."""
+        name, equals, _ = self.line.partition("=")
+        return name if equals and re.fullmatch(r"\w+(\.[\w-]+)*", name) else ""
 
     def __str__(self) -> str:
-        """The word to write."""
-        return shlex.quote(f"{self.setting}={self.value}") + (f"      ({self.remark})" if self.remark else "")
+        """The words to write."""
+        return (shlex.quote(self.line) if self.setting else self.line) + (
+            f"      ({self.remark})" if self.remark else ""
+        )
 
 
-# As Lightning, Hugging Face's Trainer, timm, Hydra and argparse scripts write them.
-_ALL_RANKS, _AT_ONCE = "samples per update over all ranks", "samples at once; the rest of an update accumulates"
-_UNDER_SLURM = "noether submit; without a scheduler: nodes, node_rank and master_addr"
-_NAMES = {
-    Suggestion("optimizer.learning_rate"): "lr base_lr max_lr",
-    Suggestion("schedule.final_learning_rate"): "min_lr eta_min",
-    Suggestion("optimizer.weight_decay"): "wd",
-    Suggestion("optimizer.eps"): "adam_epsilon",
-    Suggestion("optimizer"): "optim opt",
-    Suggestion("schedule"): "sched lr_scheduler lr_scheduler_type",
-    Suggestion("schedule.warmup", "{} updates"): "warmup_steps num_warmup_steps",
-    Suggestion("schedule.warmup", "{} epochs"): "warmup_epochs",
-    Suggestion("trainer.effective_batch_size"): "batch_size global_batch_size train_batch_size",
-    Suggestion("trainer.effective_batch_size", remark=_ALL_RANKS): "per_device_train_batch_size",
-    Suggestion("trainer.evaluation_batch_size"): "per_device_eval_batch_size eval_batch_size",
-    Suggestion("trainer.max_batch_size"): "micro_batch_size",
-    Suggestion("trainer.max_batch_size", "1", _AT_ONCE): "accumulate_grad_batches gradient_accumulation_steps",
-    Suggestion("trainer.max_epochs"): "epochs num_epochs n_epochs num_train_epochs",
-    Suggestion("trainer.max_updates"): "steps max_steps num_steps iterations max_iters",
-    Suggestion("trainer.precision", "bf16"): "amp bf16",
-    Suggestion("trainer.precision"): "mixed_precision",
-    Suggestion("trainer.precision", "fp16"): "fp16",
-    Suggestion("trainer.clip_gradient_norm"): "grad_clip clip_grad max_grad_norm gradient_clip_val",
-    Suggestion("trainer.ema_decay"): "ema",
-    Suggestion("trainer.compile"): "torch_compile",
-    Suggestion("trainer.recompute"): "gradient_checkpointing",
-    Suggestion("trainer.stop_after"): "early_stopping_patience patience",
-    Suggestion("trainer.select_by"): "monitor metric_for_best_model",
-    Suggestion("trainer.keep_checkpoints"): "save_total_limit save_top_k",
-    Suggestion("trainer.log_every", "{} updates"): "log_every_n_steps logging_steps log_interval",
-    Suggestion("trainer.evaluate_every", "{} updates"): "eval_every eval_steps eval_interval val_check_interval",
-    Suggestion("trainer.evaluate_every", "{} epochs"): "check_val_every_n_epoch",
-    Suggestion("trainer.checkpoint_every", "{} updates"): "save_every save_steps save_interval checkpoint_interval",
-    Suggestion("trainer.timeout_min"): "max_time",
-    Suggestion("devices"): "gpus gpu_ids num_gpus",
-    Suggestion("accelerator"): "device",
-    Suggestion("slurm.nodes", remark=_UNDER_SLURM): "num_nodes nnodes",
-    Suggestion("slurm.slurm_partition"): "partition",
-    Suggestion("slurm.slurm_account"): "account",
-    Suggestion("slurm.slurm_qos"): "qos",
-    Suggestion("slurm.timeout_min"): "time",
-    Suggestion("slurm.mem_gb"): "mem",
-    Suggestion("dataset"): "data",
-    Suggestion("dataset_root"): "data_root data_dir data_path root dataset.root dataset.path",
-    Suggestion("num_workers"): "dataloader_num_workers workers",
-    Suggestion("seed"): "random_seed manual_seed",
-    Suggestion("run_id"): "name run_name exp_name",
-    Suggestion("output_path"): "output output_dir out_dir save_dir default_root_dir",
-    Suggestion("resume"): "ckpt_path resume_from_checkpoint",
-    Suggestion("initial_weights"): "pretrained init_from",
-    Suggestion("tracker"): "logger report_to",
-    Suggestion("tracker", "wandb"): "wandb",
-    Suggestion("tracker", "mlflow"): "mlflow",
-    Suggestion("model.dim"): "hidden_dim hidden_size embed_dim d_model width",
-    Suggestion("model.heads"): "n_heads num_heads",
-    Suggestion("model.depth"): "n_layers num_layers layers",
-}
-OTHER_NAMES = {name: meant for meant, names in _NAMES.items() for name in names.split()}
-"""What is meant by each setting of other programs, where {} is the value that was typed."""
+class OtherWords(NamedTuple):
+    """What other programs call things: our line by their word, and of a setting what each pattern of values means."""
+
+    lines: dict[str, str]
+    values: dict[str, list[tuple[str, str]]]
+
+
+@cache
+def other_words() -> OtherWords:
+    """Return the table of `other_words.txt`, with the options of sbatch for which there is a setting."""
+    found = OtherWords({}, {})
+    for row in re.sub(r"\n +", " ", Path(__file__).with_name("other_words.txt").read_text("utf-8")).splitlines():
+        line, arrow, words = row.partition(" <- ")
+        if arrow:
+            found.lines.update(dict.fromkeys(words.split(), line))
+        elif " -> " in row:
+            setting, _, rule = row.partition(": ")
+            pattern, _, value = rule.rpartition(" -> ")
+            found.values.setdefault(setting, []).append((pattern, value))
+    known = settings()
+    for option, name in OWN_OPTIONS.items():
+        if (word := option.replace("-", "_")) not in known:
+            found.lines.setdefault(word, f"slurm.{name}={{}}")
+    return found
+
 
 # What chooses a component elsewhere; here it is `kind`, in the same section.
 _NAMES_OF_KIND = ("name", "type", "class", "class_path", "_target_")
@@ -109,14 +83,14 @@ _EXPECTED = {
     "tuple": "a list in brackets", "list": "a list in brackets",
     **dict.fromkeys(("dict", "model"), "a group of settings, each with its name"),
     "greater_than": "a number above {gt}", "greater_than_equal": "a number of at least {ge}",
-    "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
+    "too_short": "at least {min_length} entry", "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
 }  # fmt: skip
 """What is expected where the type of pydantic's error begins so; of others it says itself what is."""
 
 
-def sections_at(key: str, kinds: Kinds = UNKNOWN) -> list[type[BaseModel]]:
+def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunConfig) -> list[type[BaseModel]]:
     """Return what a dotted name may be, a section of each kind where the kind is not known; "" is the top level."""
-    sections: list[type[BaseModel]] = [RunConfig]
+    sections = [root]
     parts = key.split(".") if key else []
     while parts and sections:
         part = parts.pop(0)
@@ -151,24 +125,99 @@ def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
     return found
 
 
-def setting_meant(key: str, value: str, kinds: Kinds = UNKNOWN) -> Suggestion | None:
-    """Return what another program calls `key`, or the same setting of another section; None where there is neither."""
+def members_of(annotation: Any) -> list[Any]:
+    """Return the types that an annotation allows, and the texts of a Literal."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType, Literal):
+        return [member for one in get_args(annotation) for member in members_of(one)]
+    return [annotation]
+
+
+def value_meant(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
+    """Return the value to type for a setting in place of another program's, or of a number with its unit.
+
+    None where none is known. Whether the schema takes it is another question: not every number may be 0.
+    """
+    for pattern, value in other_words().values.get(setting, ()):
+        if match := re.fullmatch(pattern, typed, re.IGNORECASE):
+            return match.expand(value)
+    if setting in SECTIONS:
+        return nearest(typed, our_groups().get(setting, ()))
+    within = [
+        get_args(field.annotation)[-1]
+        for field in fields_of(setting.rpartition(".")[0], kinds)
+        if "dict[" in str(field.annotation)
+    ]
+    known = [field.annotation for field in fields_of(setting, kinds)] or within
+    members = [member for annotation in known for member in members_of(annotation)]
+    if "VALUE" in typed or (typed == "null" and type(None) in members):
+        return "true" if bool in members and typed != "null" else typed
+    if {str, Path} & {*members} or not members:
+        return typed
+    if Interval in members:
+        meant = Interval.meant(typed)  # Only of a schedule may it be a share of the run.
+        return "1 epoch" if meant and "%" in meant and not setting.startswith("schedule.") else meant
+    if (texts := [one for one in members if isinstance(one, str)]) and (
+        (near := nearest(typed, texts)) or int not in members
+    ):
+        return near
+    if bool in members:
+        return typed if typed.lower() in ("true", "false", "yes", "no", "on", "off") else None
+    if tuple in map(get_origin, members):
+        return typed if typed.startswith("[") else f"[{typed}]"
+    if {int, float} & {*members}:
+        if re.fullmatch(r"-?\d+" if float not in members else r"[-+]?[\d.]+(e[-+]?\d+)?", typed):
+            return typed  # As it was written: 1e-3.
+        unit = setting.rpartition("_")[2]
+        return number_meant(typed, unit if unit in ("s", "min", "gb") else "", whole=float not in members)
+    return typed
+
+
+def setting_meant(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
+    """Return the line for what another program calls `key`, or for the same setting of another section; None: neither.
+
+    `verb` is the command, of which a word may say something of its own.
+    """
     section, _, name = key.rpartition(".")
     name = name.replace("-", "_")
     if name in _NAMES_OF_KIND and any(kind_of(one) is not None for one in sections_at(section)):
-        return Suggestion(f"{section}.kind", value)
-    there, other = settings(kinds), OTHER_NAMES.get(key) or OTHER_NAMES.get(name)
-    if other is not None and (other.setting in there or other.setting in SECTIONS):
-        # A name such as `root` or `time` says something else in a section that is not about that.
-        about = ("trainer", other.setting.rpartition(".")[0])
-        if key in OTHER_NAMES or not section or section in about or section not in SECTIONS:
-            return other.given(value)
-    found = [one for one in there if one.rpartition(".")[2] == name and one.rpartition(".")[0] != section]
+        return Suggestion(f"{section}.kind={as_typed(value)}")
+    there, lines = settings(kinds), other_words().lines
+    words = [word for word in (f"{verb}.{name}", key, name) if word]
+    word = next((one for word in words for one in (f"{word}={value}", word) if one in lines), "")
+    other = lines.get(word, "")
+    setting, equals, template = other.partition("      ")[0].partition("=")
+    # A name such as `root` or `time` says something else in a section that is not about that.
+    about = ("", "trainer", setting.rpartition(".")[0], setting.partition(".")[0])
+    if other and (key in lines or section in about or section not in SECTIONS):
+        line, _, remark = other.partition("      ")
+        if not equals or line[0] in "-+":
+            line = line.replace("WORD", key).replace("{}", value)
+            return Suggestion(line, remark[1:-1])
+        if "{}" not in template and "=" not in word and value.lower() in ("false", "no", "none", "null", "off", "0"):
+            return Suggestion(f"leave {key} out")
+        if setting in there or setting in SECTIONS or "WORD" in setting:
+            setting = setting.replace("WORD", name.replace("_", "-"))
+            return _set(setting, value_meant(setting, template.replace("{}", value), kinds), key, kinds, remark[1:-1])
+    alike = [one for one in there if one != key and _letters(name) == _letters(one.rpartition(".")[2])]
+    found = [one for one in there if one != key and _letters(key) == _letters(one)] or alike
     if not found:
         return None
     first, *others = found
-    value = nearest(value, [one for one in get_args(there[first].annotation) if isinstance(one, str)]) or value
-    return Suggestion(first, value, ", ".join(f"or {other}={value}" for other in others))
+    return _set(first, value_meant(first, value, kinds), key, kinds, ", ".join(f"or {one}={value}" for one in others))
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _set(setting: str, value: str | None, key: str, kinds: Kinds, remark: str) -> Suggestion:
+    """Return the override of a setting for the value that is meant, or its default where none is."""
+    default = default_of(fields_of(setting, kinds))
+    if value is None and default is None:
+        return Suggestion(f"leave {key} out", remark)
+    return Suggestion(f"{setting}={as_override(default) if value is None else as_typed(value)}", remark)
 
 
 def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
@@ -179,10 +228,47 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
         key = _key_of(problem, settings)
         if key not in refused:  # A union (int, auto or null) reports a problem for each member; the first is enough.
             refused[key] = _explained(problem, key, kinds)
+            refused[key] = _accepted(refused[key], key, settings, kinds)
     first, *others = refused.values()
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
     fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
     return RequestError(**first.parts | {"fix": fix})
+
+
+def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
+    """Return the refusal of `key` with a fix that the schema takes: where it refuses the first, that one's, and why."""
+    from hydra.errors import HydraException
+
+    from noether.config.sweep import parse_override
+
+    trial, fix = deepcopy(dict(settings)), ""
+    try:
+        override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
+        setting, value = override.key_or_group, override.value()
+        if setting in SECTIONS or override.is_sweep_override():
+            return refused
+        _put(trial, key, None)
+        _put(trial, setting, value)
+        RunConfig.model_validate(trial)
+    except ValidationError as error:
+        for problem in error.errors():
+            again = _explained(problem, _key_of(problem, trial), kinds)
+            if again.summary.startswith(setting) and not fix:
+                fix = again.fix if re.match(r"'?[\w.]+=", again.fix) else f"leave {key} out"
+                fix = f"{re.split(' {6}', fix)[0]}      ({again.summary})"
+    except (HydraException, RequestError, LookupError, TypeError, ValueError):  # In words, or of a group.
+        pass
+    return RequestError(**refused.parts | {"fix": fix}) if fix else refused
+
+
+def _put(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set a setting by its full name; None takes it away."""
+    *sections, name = key.split(".")
+    for section in sections:
+        settings = settings.setdefault(section, {})
+    settings.pop(name, None)
+    if value is not None:
+        settings[name] = value
 
 
 def _key_of(problem: Any, settings: Mapping[str, Any]) -> str:
@@ -205,16 +291,18 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
     if kind == "extra_forbidden":
         return _unknown_key(key, value, kinds)
     if kind == "value_error":
-        return _refused_by_section(problem["ctx"]["error"], key, value)
+        return _refused_by_section(problem["ctx"]["error"], key, value, kinds)
     if kind == "missing":
         options = our_groups().get(key, ["VALUE"])
         expected = f"a value for {key}" if options == ["VALUE"] else f"one of {', '.join(options)}"
         fix = f"{key}={'default' if 'default' in options else options[0]}"
         return RequestError("setting-missing", f"{key} is not set", expected=expected, fix=fix)
-    shown, seen = _short(value), f"{key}={_short(value)} ({type(value).__name__})"
-    wanted, said = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0]), problem["msg"]
-    expected = wanted.format_map(problem.get("ctx", {})) if wanted else said.removeprefix("Input should be ")
+    shown, seen, expected = _short(value), f"{key}={_short(value)} ({type(value).__name__})", _expected(problem)
+    text = as_text(value)
+    meant = value_meant(key, text, kinds)
     fix = f"leave {key} out" if default is None else f"{key}={shlex.quote(as_override(default))}"
+    if meant not in (None, text):
+        fix = shlex.quote(f"{key}={as_typed(meant)}")
     if kind in ("string_type", "path_type") and is_number(value):
         return RequestError(
             "invalid-value",
@@ -224,12 +312,37 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
             fix=f'{key.rpartition(".")[2]}: "{shown}"      (quoted, in the file that sets it)',
         )
     if kind == "literal_error":
-        known = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
-        seen, expected = f"{key}={shown}", f"one of {', '.join(known)}"
-        fix = f"{key}={nearest(str(value), known) or (default if default in known else known[0])}"
-    elif kind == "tuple_type" and default is None and isinstance(value, str):
-        fix = f"{key}={shlex.quote(f'[{as_override(value)}]')}"
+        seen, known = f"{key}={shown}", expected.removeprefix("one of ").split(", ")
+        fix = f"{key}={meant or (default if default in known else known[0])}"
     return RequestError("invalid-value", f"{key} cannot be {shown}", seen=seen, expected=expected, fix=fix)
+
+
+def _expected(problem: Any) -> str:
+    """Return what is expected in place of a wrong value, in words."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "literal_error":
+        return "one of " + ", ".join(re.findall(r"'([^']+)'", context["expected"]))
+    wanted = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0])
+    return wanted.format_map(context) if wanted else problem["msg"].removeprefix("Input should be ")
+
+
+def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
+    """Return a sentence for each key that another schema than the configuration's refuses: that of a map, say."""
+    said: dict[str, str] = {}
+    for problem in error.errors(include_url=False):
+        key, kind = _key_of(problem, content), problem["type"]
+        parent, _, name = key.rpartition(".")
+        if key in said and " cannot be " in said[key]:  # The next member of a union.
+            said[key] += f" or {_expected(problem)}"
+        elif kind == "extra_forbidden":
+            near = nearest(name, [one for section in sections_at(parent, root=root) for one in section.model_fields])
+            said[key] = f"unknown key {key}" + (f", did you mean {near}?" if near else "")
+        elif kind == "value_error":
+            said[key] = f"{key}: {problem['ctx']['error']}".removeprefix(": ")
+        elif key not in said:
+            shown = f" cannot be {_short(problem['input'])}: expected {_expected(problem)}"
+            said[key] = key + (" is not set" if kind == "missing" else shown)
+    return list(said.values())
 
 
 def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
@@ -237,23 +350,31 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     while isinstance(value, dict) and value:  # Of a whole section, its first setting.
         name, value = next(iter(value.items()))
         typed = f"{typed}.{name}"
-    given, rest = as_override(value), typed.removeprefix(key)
-    named = _spelled(key, kinds) + rest
-    meant = Suggestion(named, given) if rest and _is_setting(named, kinds) else None
+    given, rest = as_text(value), typed.removeprefix(key)
+    named, spelled = _spelled(key, kinds) + rest, _spelled(typed, kinds)
+    meant = Suggestion(f"{named}={as_typed(given)}") if rest and _is_setting(named, kinds) else None
+    if typed == key and key in settings(kinds):  # One name with dots, in a file.
+        meant = Suggestion(
+            f"{key.replace('.', ': {')}: {given}" + "}" * key.count("."), "nested, in the file that sets it"
+        )
     meant = meant or setting_meant(named if rest else typed, given, kinds)
     group = setting_meant(key, "", kinds) if rest and not meant else None  # Which another section has.
-    if group and _is_setting(group.setting + rest, kinds):
-        meant = Suggestion(group.setting + rest, given)
-    spelled = _spelled(typed, kinds)
-    if not meant and _is_setting(spelled, kinds):
-        meant = Suggestion(spelled, given)
+    for other in (group.setting + rest if group else "", spelled):
+        option = value_meant(other, given, kinds) if other in SECTIONS else given
+        if not meant and option and _is_setting(other, kinds):
+            meant = Suggestion(f"{other}={as_typed(option)}")
+    if not meant and (lines := lines_for(f"{typed.replace('.', '/')}/{given}")):
+        meant = Suggestion(lines[0])
     parent = key.rpartition(".")[0]
-    known = ", ".join(dict.fromkeys(name for one in sections_at(parent, kinds) for name in one.model_fields))
+    known = list(dict.fromkeys(name for one in sections_at(parent, kinds) for name in one.model_fields))
+    near, all_of = get_close_matches(key.rpartition(".")[2], known, 6, 0), f"noether help {parent or 'top-level'}"
+    listed = ", ".join(known) if len(known) <= 12 else f"{', '.join(near)} … ({all_of} lists all {len(known)})"
+    better = meant.setting.removesuffix(rest) if meant else ""
     return RequestError(
         "unknown-key",
-        f"unknown key {key!r}" + (f", did you mean {meant.setting.removesuffix(rest)!r}?" if meant else ""),
+        f"unknown key {key!r}" + (f", did you mean {better!r}?" if better else ""),
         seen=f"{typed}={_short(value)}",
-        expected="" if meant else f"a key of {parent or 'the configuration'}: {known}",
+        expected="" if better else f"a key of {parent or 'the configuration'}: {listed}",
         fix=str(meant) if meant else f"leave {typed} out",
     )
 
@@ -273,7 +394,7 @@ def _spelled(key: str, kinds: Kinds) -> str:
     return path
 
 
-def _refused_by_section(error: ValueError, key: str, value: Any) -> RequestError:
+def _refused_by_section(error: ValueError, key: str, value: Any, kinds: Kinds) -> RequestError:
     """Return the refusal of a check of the schema itself, which says what is wrong with which setting of a section."""
     if not isinstance(error, SettingError):  # Of pydantic's own.
         error = SettingError("setting-refused", "", str(error))
@@ -283,6 +404,9 @@ def _refused_by_section(error: ValueError, key: str, value: Any) -> RequestError
     if not name and not isinstance(value, (dict, BaseModel)):
         given = f"={_short(value)}"
     fix = shlex.quote(f"{full}={error.instead}") if error.instead else error.fix or f"leave {full} out"
+    text = as_text(value.get(name) if name and isinstance(value, Mapping) else value)
+    if (meant := value_meant(full, text, kinds)) not in (None, text):
+        fix = shlex.quote(f"{full}={as_typed(str(meant))}")
     seen = error.seen or (f"{full}{given}" if given else "")
     return RequestError(error.code, shown, seen=seen, expected=error.expected, fix=fix)
 
@@ -292,17 +416,33 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def as_override(value: Any) -> str:
-    """Return a value as Hydra's grammar writes it; the shell may want it quoted."""
+def as_text(value: Any) -> str:
+    """Return a value as it is typed, where nothing is quoted."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(str, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def as_override(value: Any) -> str:
+    """Return a value as Hydra's grammar writes it; the shell may want it quoted."""
     if not isinstance(value, str):
-        return str(value)
+        return as_text(value)
     from noether.config.sweep import override_value  # Hydra takes longer to import than a wrong flag to refuse.
 
     return override_value(value)
+
+
+def as_typed(text: str) -> str:
+    """Return what was typed as a value, in the quotes of Hydra's grammar where that could not read it."""
+    from hydra.errors import HydraException
+
+    from noether.config.sweep import parse_override, quoted
+
+    with suppress(HydraException):
+        return quoted(text) if parse_override(f"key={text}").is_sweep_override() else text
+    return quoted(text)
 
 
 def is_number(value: Any) -> bool:

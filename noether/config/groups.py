@@ -20,3 +20,13 @@ def our_groups() -> dict[str, list[str]]:
     for file in sorted(configs_folder().glob("*/**/*.yaml")):
         groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
     return groups
+
+
+def lines_for(word: str) -> list[str]:
+    """Return the overrides that choose what a word or a path may name: quick, upt.yaml, configs/model/upt."""
+    name = word.removesuffix(".yaml").removesuffix(".yml").removeprefix("configs/").rstrip("/")
+    found = [(group, one) for group, options in our_groups().items() for one in options]
+    lines = [
+        f"{'+' * ('/' in group)}{group}={one}" for group, one in found if f"/{group}/{one}/".find(f"/{name}/") >= 0
+    ]
+    return sorted(lines, key=lambda line: line[0] == "+") if name and name not in our_groups() else []

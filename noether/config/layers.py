@@ -12,7 +12,8 @@ import yaml
 
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.config.groups import DEFAULT_CONFIG, configs_folder, our_groups
+from noether.config.explain import value_meant
+from noether.config.groups import DEFAULT_CONFIG, configs_folder, lines_for, our_groups
 
 
 class YamlLoader(yaml.SafeLoader):
@@ -51,17 +52,32 @@ def primary_file(hp: str | Path | None) -> Path:
         return own
     if path.is_file():
         raise RequestError("not-a-yaml-name", f"{path.name} does not end in .yaml", seen=str(hp),
-                           expected="a file named NAME.yaml",
-                           fix=f"mv {hp} {Path(hp).with_suffix('.yaml')}")  # fmt: skip
-    beside = (file.name for file in path.parent.glob("*.y*ml") if file.is_file()) if path.parent.is_dir() else ()
-    near = nearest(path.name, beside)
+                           expected="a file named NAME.yaml", fix=as_yaml(Path(hp)))  # fmt: skip
     raise RequestError(
         "no-configuration-file",
         f"no configuration file {hp}",
         seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder",
         expected="a YAML file",
-        fix=f"--hp {Path(hp).parent / near}" if near else "--hp configs/train.yaml      (or leave --hp out for it)",
+        fix=_file_meant(Path(hp), path) or "--hp configs/train.yaml      (or leave --hp out for it)",
     )
+
+
+def as_yaml(path: Path) -> str:
+    """Return the line that makes a settings file of one with another suffix: JSON is YAML too, and TOML is not."""
+    source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
+    convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
+    return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
+
+
+def _file_meant(typed: Path, path: Path) -> str:
+    """Return the line for a settings file that was typed without its suffix, wrongly, or as one of our options."""
+    beside = [file.name for file in path.parent.glob("*.y*ml") if file.is_file()] if path.parent.is_dir() else []
+    if (near := f"{path.name}.yaml") in beside or (near := nearest(path.name, beside) or ""):
+        return f"--hp {shlex.quote(str(typed.parent / near))}"
+    name = DEFAULT_CONFIG if path.is_dir() else f"{path.stem}.yaml"
+    if (configs_folder() / name).is_file():
+        return f"--hp configs/{name}"
+    return next(iter(lines_for(str(typed))), "")
 
 
 def check_yaml(
@@ -212,7 +228,7 @@ class _Walk:
                 name = f"{group}/{option}".lstrip("/")
                 child = self.path.find(name, within)  # One's own train.yaml may name ours.
                 if child is None:
-                    raise no_option(name, self.path)
+                    raise no_option(*name.rpartition("/")[::2], self.path)
                 found += reversed(self.layers(child, name.rpartition("/")[0], inner, within))
         return found[::-1]
 
@@ -253,20 +269,25 @@ def nested(name: str, content: Any) -> Any:
     return content
 
 
-def no_option(name: str, path: SearchPath, typed: str = "") -> RequestError:
-    """Returns the refusal of `group/option`, which is no file; `typed` is the override that has it, if one has."""
-    group, _, option = name.rpartition("/")
+def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: str = "") -> RequestError:
+    """Return the refusal of an option that is no file; `typed` is the override that has it, if one has.
+
+    `fix` is a line for another group's option of that name, which counts where this group has none like it.
+    """
     options, plus = path.options(group), "+" * typed.startswith("+")
-    known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]
-    if options and (nearest(option, options) or not typed):
-        fix = f"{plus}{group}={nearest(option, options) or options[0]}"
-    elif not options and typed and (near := nearest(name, known)):
-        fix = f"+{near.rpartition('/')[0]}={near.rpartition('/')[2]}"
-    else:
-        fix = f"leave {shlex.quote(typed)} out" if typed else f"fix the defaults list that names {name}"
-    return RequestError("unknown-configuration", f"no configuration {name!r}",
-                        seen=typed or f"no {name}.yaml in {' or '.join(map(str, path.folders))}",
-                        expected=f"one of {', '.join(options or our_groups())}", fix=fix)  # fmt: skip
+    stem = option.removesuffix(".yaml").rpartition("/")[2]
+    meant = value_meant(group, stem)
+    near = meant if meant in options else nearest(stem, options)
+    if options and (near or not typed or len(options) == 1):
+        fix = f"{plus}{group}={near or options[0]}"
+    elif re.fullmatch(r"[A-Za-z_][\w/]*(\.[A-Za-z_]\w*)+(:\w+)?", option) and not option.endswith((".yaml", ".yml")):
+        fix = f"{group}.kind={re.sub('[/:]', '.', option.replace('.py', ''))}"
+    elif group == "dataset" and "/" in option:
+        fix = f"dataset=cases {shlex.quote(f'dataset_root={option}')}"
+    left_out = f"leave {shlex.quote(typed)} out" if typed else f"fix the defaults list that names {group}/{option}"
+    return RequestError("unknown-configuration", f"no configuration {f'{group}/{option}'!r}",
+                        seen=typed or f"no {group}/{option}.yaml in {' or '.join(map(str, path.folders))}",
+                        expected=f"one of {', '.join(options or our_groups())}", fix=fix or left_out)  # fmt: skip
 
 
 def _unsupported(file: Path, seen: str) -> RequestError:

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from noether.common.errors import SettingError
 from noether.common.numbers import finite
-from noether.common.suggest import did_you_mean, nearest
+from noether.common.suggest import did_you_mean, nearest, number_meant
 
 
 class Section(BaseModel):
@@ -105,13 +105,17 @@ def dotted_path_or(*known: str) -> AfterValidator:
         parts = path.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
             problem = f"unknown kind: {did_you_mean(path, known)} (your own: my_package.MyClass)"
-            raise SettingError("unknown-kind-of-component", "", problem, instead=nearest(path, known) or "")
+            dotted = re.sub(r"\.py(?=:|$)", "", path).replace("/", ".").replace(":", ".")  # my_package/own.py:MyClass
+            instead = dotted if "." in dotted and dotted != path else nearest(path, known) or ""
+            raise SettingError("unknown-kind-of-component", "", problem, instead=instead)
         return path
 
     return AfterValidator(check)
 
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
+_OTHERS = {"ep": "epoch", "sa": "sample", "%": "%"} | dict.fromkeys(("up", "st", "it", "ba"), "update")
+"""Our unit of a length by the first letters of what others call it: steps, iterations, batches."""
 
 
 @dataclass(frozen=True)
@@ -126,15 +130,16 @@ class Interval:
         """Reads a text such as `10 updates`; an interval stays one. Raises ValueError, which says what is accepted."""
         if isinstance(value, cls):
             return value
-        if (count := finite(value)) is not None:
-            updates, epochs = (cls(max(1, int(count)), unit) for unit in ("updates", "epochs"))
-            problem = f"{value!r} has no unit; write '{updates}' or '{epochs}'"
-            raise SettingError("length-without-unit", "", problem, instead=str(updates))
+        instead = cls.meant(str(value)) or "10 updates"
+        if finite(value) is not None:
+            written = dict.fromkeys((f"'{instead}'", f"'{instead.replace('update', 'epoch')}'"))
+            problem = f"{value!r} has no unit; write {' or '.join(written)}"
+            raise SettingError("length-without-unit", "", problem, instead=instead)
         match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
         if not match:
             shown = "null" if value is None else repr(value)
             problem = f"{shown} is not a length; write '10 updates', '1 epoch', '5000 samples' or '5 %'"
-            raise SettingError("not-a-length", "", problem, instead="10 updates")
+            raise SettingError("not-a-length", "", problem, instead=instead)
         count, unit = float(match[1]), match[2]
         unit = unit if unit == "%" else unit.rstrip("s") + "s"
         if unit != "%" and (count != int(count) or count < 1):
@@ -143,6 +148,16 @@ class Interval:
         if unit == "%" and count > 100:
             raise SettingError("length-over-the-run", "", f"{value!r} is more than the whole run", instead="10 %")
         return cls(count, unit)
+
+    @classmethod
+    def meant(cls, text: str) -> str | None:
+        """Return the length to type for one in another unit or none (10 steps, 1k it, epoch); None where it is none."""
+        found = re.fullmatch(r"\s*([\d._]*\s*(?:[km]\b)?)\s*([a-z]*|%)\s*", text.lower())
+        unit = _OTHERS.get(found[2][:2], None if found[2] else "update") if found else None
+        count = float(number_meant(found[1] or "1") or 0) if found and unit else 0
+        if 0 < count < 1 and unit == "update":  # A share of the run, as other programs take one.
+            count, unit = 100 * count, "%"
+        return str(cls(count if unit == "%" else round(count), unit if unit == "%" else f"{unit}s")) if count else None
 
     def __str__(self) -> str:
         number = int(self.count) if self.count == int(self.count) else self.count

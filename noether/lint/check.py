@@ -29,6 +29,7 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
+NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")
 _UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and a parser may die of.
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
@@ -152,8 +153,13 @@ def _files(name: str) -> list[Path]:
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
                 wanted = "*_submission.sh, *.sbatch or *.slurm"
-                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted)
+                fix = "noether submit --dry-run      (writes a job script)"
+                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted, fix=fix)
             return found
+        if path.suffix in NO_SCRIPTS and path.is_file() and b"#SBATCH" not in path.read_bytes()[:MAX_SIZE]:
+            line = "--hp " * (path.suffix in (".yaml", ".yml")) + name
+            raise RequestError("not-a-job-script", f"{name} is no job script", seen="no line with #SBATCH in it",
+                               expected="a script for sbatch", fix=f"noether lint JOB.sh {line}")  # fmt: skip
         if path.exists() or path.is_symlink():
             return [path]
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -73,7 +73,7 @@ WRONG = {
     "train -n": ("unknown-flag", "--dry-run"),
     "train -x 2": ("unknown-flag", "noether train --help"),
     "train --acelerator cpu": ("unknown-flag", "--accelerator cpu"),
-    "train --gpus 2": ("unknown-flag", "--devices 2"),
+    "train --gpus 2": ("unknown-flag", "devices=2"),
     "train --max_epochs 3": ("unknown-flag", "trainer.max_epochs=3"),
     "train --output runs": ("unknown-flag", "--output-path runs"),
     "train -c my.yaml": ("unknown-flag", "--hp my.yaml"),

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
 from noether.common.suggest import nearest
+from noether.config.explain import refused_keys
 from noether.config.section import Section
 from noether.core.tasks.angles import Period
 from noether.physics.cases.units import factor
@@ -282,10 +283,15 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
         return path.read_text()
     if name in ready_maps():
         return (MAPS / f"{name}.yaml").read_text()
+    near = nearest(path.name.removesuffix(".yaml"), ready_maps())
+    beside = next(
+        (f"{name}{suffix}" for suffix in (".yaml", ".yml") if path.with_name(path.name + suffix).is_file()), near
+    )
+    draft = "" if beside else f"noether data inspect {folders.split()[0]} && "
     raise RequestError(
         "unknown-map", f"there is no map {name}", seen="neither a file nor a ready map",
         expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
-        fix=f"noether data prepare {folders} --map {nearest(name, ready_maps()) or 'cases.yaml'}",
+        fix=f"{draft}noether data prepare {folders} --map {beside or 'cases.yaml'}",
     )  # fmt: skip
 
 
@@ -300,8 +306,7 @@ def parse_map(text: str, name: str) -> CaseMap:
     except (yaml.YAMLError, RecursionError, TypeError) as error:
         raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None
     except ValidationError as error:
-        said = [(".".join(map(str, e["loc"])) or "map", e["msg"].removeprefix("Value error, ")) for e in error.errors()]
         raise RequestError(
-            "map-does-not-fit", f"{name} does not fit", seen="\n".join(map(": ".join, said)),
+            "map-does-not-fit", f"{name} does not fit", seen="\n".join(refused_keys(error, content or {}, CaseMap)),
             expected="the keys that `noether data inspect CASES` writes, each with its comment",
         ) from None  # fmt: skip

@@ -92,7 +92,8 @@ def typed_shape(
     check_suffix(Path(out))
     unit = "leave --scale out"
     with suppress(ValueError):
-        unit = f"--scale {metres_of(scale or '')}"
+        digits = scale[: len(scale) - len(scale.lstrip("0123456789."))] if scale else ""
+        unit = f"--scale {metres_of((scale or '')[len(digits) :].strip()) * float(digits or 1):.10g}"
     return ShapeRequest(
         mesh=_file("mesh", mesh),
         out=Path(out).expanduser(),
