@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
-from processes import wait_for
+from processes import lay, wait_for
 from rich.console import Console
 
 from noether.common.numbers import number_text
@@ -58,7 +58,7 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
     words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=4")
     done = noether(*words, "seed=1,2", code=0)
     sweep = json.loads((tmp_path / "s.sweep.json").read_text())
-    values = [json.loads((tmp_path / f"s-{i}" / "result.json").read_text())["metrics"]["loss"] for i in (0, 1)]
+    values = [json.loads((tmp_path / f"s-seed{i}" / "result.json").read_text())["metrics"]["loss"] for i in (1, 2)]
     figure = sweep["groups"][""]["loss"]
     assert figure["mean"] == pytest.approx(sum(values) / 2)
     assert figure["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
@@ -72,12 +72,12 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_run_saves_and_stops_when_its_sweep_is_killed(start, tmp_path: Path) -> None:
     words = ("train", "-m", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "trainer.max_updates=1000000")
-    sweep, folder = start(*words, "seed=1,2", "trainer.log_every=1 updates"), RunFolder(tmp_path / "s-0")
+    sweep, folder = start(*words, "seed=1,2", "trainer.log_every=1 updates"), RunFolder(tmp_path / "s-seed1")
     wait_for("the first run", folder.metrics.exists, 120)
     sweep.kill()
     wait_for("its end", folder.stopped.exists, 120)
     assert read_record(folder.stopped)["update"] > 0
-    assert not (tmp_path / "s-1").exists()
+    assert not (tmp_path / "s-seed2").exists()
 
 
 def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, monkeypatch) -> None:
@@ -89,7 +89,13 @@ def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("run_id=s", "seed=1,2"), "s-1   seed=2"), (("run_id=1_1,1_2",), "1_2   run_id=1_2")], ids=str
+    ("words", "said"),
+    [(("run_id=s", "seed=1,2"), "s-seed2   seed=2"), (("run_id=1_1,1_2",), "1_2   run_id=1_2"),
+     (("run_id=s", "optimizer=sgd,lion", "seed=1,2"), "s-optimizer_lion-seed2 "),
+     (("run_id=s", "trainer.log_every=1 epoch,2 epochs"), "s-log_every2_epochs "),
+     (("run_id=s", "dataset.validation_fraction=0.2,0.20"), "s-validation_fraction0.20 "),
+     (("run_id=s", f"tracker.services=[],[{'my.' * 30}Own]"), "s-1 ")],
+    ids=str,
 )
 def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(words, said, noether, tmp_path: Path) -> None:
     done = noether("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", *words)
@@ -102,3 +108,9 @@ def test_a_job_array_has_one_name(noether, tmp_path: Path) -> None:
     done = noether(*words, "run_id=1_1,1_2")
     assert (done.code, "run_id=1_1,1_2" in done.err) == (2, True), done.err
     assert "the runs are 1_1-0, 1_1-1" in done.err
+
+
+def test_a_sweep_of_an_earlier_version_keeps_its_names(noether, tmp_path: Path) -> None:
+    lay(tmp_path, {"s-0/config.yaml": "{}"})
+    words = ("train", "-m", "--dry-run", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=s", "seed=1,2")
+    assert "s-1   seed=2" in noether(*words, "resume=auto", code=0).out

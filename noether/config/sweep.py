@@ -84,6 +84,21 @@ def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[text for text, shown in zip(run, differs, strict=True) if shown] for run in runs]
 
 
+def run_names(names: Sequence[str], differs: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a name for each run of a sweep, from that of its settings and what it differs by: cars-seed1.
+
+    Where those would be long, or not all different, the runs are numbered from 0.
+    """
+    said = []
+    for words in differs:
+        pairs = (word.lstrip("+~").partition("=") for word in words if not word.lstrip("+").startswith("run_id="))
+        parts = (f"{key.rpartition('.')[2]}{'' if value[:1].isdigit() else '_'}{value}" for key, _, value in pairs)
+        said.append(re.sub(r"[^\w.+-]+", "_", "-".join(parts)))
+    found = [f"{name}-{own}" for name, own in zip(names, said, strict=True)]
+    is_plain = len({name.lower() for name in found}) == len(found) and max(map(len, said)) <= 60
+    return found if is_plain else [f"{name}-{number}" for number, name in enumerate(names)]
+
+
 def _values(override: Override, text: str) -> list[str]:
     if override.is_interval_sweep() or isinstance(override.value(), Glob):
         key = override.get_key_element()

@@ -20,10 +20,10 @@ from noether.common.errors import ExitCode, RequestError, signal_code
 from noether.common.numbers import counted
 from noether.common.processes import STOP_SIGNALS
 from noether.config.compose import load_sweep
-from noether.config.sweep import override_value, varied
+from noether.config.sweep import override_value, run_names, varied
 from noether.launch.plan import plan_run, render_plan
 from noether.launch.processes.death_signal import set_death_signal
-from noether.runs.folder import RunFolder, new_run_id
+from noether.runs.folder import RunFolder, is_run, new_run_id
 from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, read_record, write_record
 
@@ -138,9 +138,12 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
     """Returns the sweep's name, its runs, and what to add to the command to continue them."""
     expanded, configs = load_sweep(overrides, hp, verb)
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
-    own_names = len(set(names)) == len(names) > 1  # a sweep over run_id itself: each run is called as it was asked
-    runs = []
-    for index, (config, words, differs) in enumerate(zip(configs, expanded, varied(expanded), strict=True)):
+    runs, called = [], [name or base for name in names]
+    if len(set(names)) < len(names) or len(names) == 1:  # Else a sweep over run_id: each is called as it was asked.
+        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # By earlier versions, too.
+        begun = is_run(configs[0].output_path / numbered[0])
+        called = numbered if begun else run_names(called, varied(expanded))
+    for config, words, differs, run_id in zip(configs, expanded, varied(expanded), called, strict=True):
         placement = plan_run(config).placement
         # Each process of a launcher would start the sweep for itself, or all runs would share a store.
         if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
@@ -151,8 +154,6 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
                 expected="one process for the whole sweep; on a cluster, a job array",
                 fix="noether submit -m …      (or one value for each setting)",
             )
-        name = config.run_id
-        run_id = name if name and own_names else f"{name or base}-{index}"
         target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
         runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))

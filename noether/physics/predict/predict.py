@@ -41,6 +41,7 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
     with joined_group(context) as group:
         members = tuple(load_trained(one, group.device) for one in request.members)
         trained, asked, level = members[0], request.shape, request.level
+        console.say(f"predicted by {', '.join(str(one.folder.path) for one in request.members)}")
         others = {} if request.volume is None else {"volume_points": request.volume}
         opened = open_shape(trained, asked.mesh, others, axes=asked.axes, scale=asked.scale, say=console.say)
         for words in (*opened.warnings, *trained.outside_training(asked.parameters)):

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints.own_settings import ChosenModel
+from noether.checkpoints.own_settings import ChosenModel, say_of_settings
 from noether.common.errors import RequestError
 from noether.runs.folder import is_run
 from noether.runs.records import parse_calibration, parse_record
@@ -16,12 +16,16 @@ def named_runs(words: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for word in words:
         path = Path(word).expanduser()
-        places = [place for place in (path, Path("runs") / path) if not is_run(place)]
+        places = [place for place in (path, Path("runs") / path) if place.name]
         sweeps = [one for place in places for one in (place, place.with_name(f"{place.name}.sweep.json"))]
         sweep = next((one for one in sweeps if one.name.endswith(".sweep.json") and one.is_file()), None)
-        if sweep is not None and not any(is_run(place) for place in (path, Path("runs") / path)):
+        if any(map(is_run, (path, *places))):
+            found[word] = None
+            if sweep is not None:
+                say_of_settings(f"{word} is taken for the run of that name; the sweep's runs are those of {sweep}")
+        elif sweep is not None:
             found |= dict.fromkeys(_runs_of(sweep))
-        elif len(places) == 2 and path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
+        elif path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
             found |= dict.fromkeys(str(config.parent) for config in inside)
         else:
             found[word] = None

@@ -1,6 +1,7 @@
 """Intervals of several runs: what they promise, what `predict` writes of them, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,14 @@ def test_the_runs_of_a_sweep_are_named_by_it(runs: list[str]) -> None:
     assert named_runs([str(Path(runs[0]).parent)]) == sorted(runs[:3])
 
 
+def test_a_name_of_a_run_and_of_a_sweep_is_told(runs: list[str], tmp_path: Path, capsys) -> None:
+    shutil.copytree(runs[2], tmp_path / "cars")
+    shutil.copy(runs[3], tmp_path)
+    assert named_runs([str(tmp_path / "cars")]) == [str(tmp_path / "cars")]
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path}/cars is taken for the run of that name; the sweep's runs are those of" in said
+
+
 @pytest.mark.parametrize("content", ['{"runs": [{"run": "a"}', '{"groups": {}}', '{"runs": [7]}'])
 def test_a_damaged_sweep_names_no_runs(content: str, tmp_path: Path) -> None:
     (tmp_path / "cars.sweep.json").write_text(content)
@@ -98,6 +107,7 @@ def test_several_runs_write_mean_spread_and_interval(runs: list[str], noether, t
     done = noether("predict", runs[3], "--mesh", CAR, "--out", str(out))
     assert done.code == 0, done.err
     assert "90 % interval" in done.out
+    assert f"predicted by {', '.join(runs[:2])}" in " ".join(done.out.split())
     data = pyvista.read(out).point_data
     low, high, mean = (data[f"surface_pressure_{part}"] for part in ("low", "high", "prediction"))
     assert ((low < mean) & (mean < high)).all()
