@@ -170,12 +170,10 @@ def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str
         return unknown_flag(verb, key_of(reason.split("'")[1]), NO_VALUE, rest)
     meant = [{"run": "runs/NAME", "shell": "bash"}.get(name, name.upper()) for name in absent]
     return RequestError(
-        "missing-words",
-        f"noether {verb} needs {' '.join(absent).upper()}",
-        seen=_line(*path, *rest),
+        "missing-words", f"noether {verb} needs {' '.join(absent).upper()}", seen=_line(*path, *rest),
         expected=f"noether {verb} {' '.join(needed).upper()}",
         fix=_line(*path, *meant, *rest) if absent == needed else _line(*path, *rest, *meant),
-    )
+    )  # fmt: skip
 
 
 def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:

@@ -48,10 +48,8 @@ def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> D
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
         raise RequestError(
-            "timeout-variable",
-            f"{TIMEOUT_VARIABLE}={text} is not a number of seconds",
-            seen=f"{TIMEOUT_VARIABLE}={text}",
-            expected="seconds, such as 300",
+            "timeout-variable", f"{TIMEOUT_VARIABLE}={text} is not a number of seconds",
+            seen=f"{TIMEOUT_VARIABLE}={text}", expected="seconds, such as 300",
             fix=f"{TIMEOUT_VARIABLE}={config.timeout_s:g}      (or unset {TIMEOUT_VARIABLE})",
-        )
+        )  # fmt: skip
     return config.model_copy(update={"timeout_s": seconds})

@@ -305,12 +305,10 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
         fix = shlex.quote(f"{key}={as_typed(meant)}")
     if kind in ("string_type", "path_type") and is_number(value):
         return RequestError(
-            "invalid-value",
-            f"{key} cannot be {shown}",
-            seen=seen,
+            "invalid-value", f"{key} cannot be {shown}", seen=seen,
             expected="text in quotes, because YAML reads text that looks like a number as a number",
             fix=f'{key.rpartition(".")[2]}: "{shown}"      (quoted, in the file that sets it)',
-        )
+        )  # fmt: skip
     if kind == "literal_error":
         seen, known = f"{key}={shown}", expected.removeprefix("one of ").split(", ")
         fix = f"{key}={meant or (default if default in known else known[0])}"
@@ -370,13 +368,10 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     near, all_of = get_close_matches(key.rpartition(".")[2], known, 6, 0), f"noether help {parent or 'top-level'}"
     listed = ", ".join(known) if len(known) <= 12 else f"{', '.join(near)} … ({all_of} lists all {len(known)})"
     better = meant.setting.removesuffix(rest) if meant else ""
-    return RequestError(
-        "unknown-key",
-        f"unknown key {key!r}" + (f", did you mean {better!r}?" if better else ""),
-        seen=f"{typed}={_short(value)}",
-        expected="" if better else f"a key of {parent or 'the configuration'}: {listed}",
-        fix=str(meant) if meant else f"leave {typed} out",
-    )
+    return RequestError("unknown-key", f"unknown key {key!r}" + (f", did you mean {better!r}?" if better else ""),
+                        seen=f"{typed}={_short(value)}",
+                        expected="" if better else f"a key of {parent or 'the configuration'}: {listed}",
+                        fix=str(meant) if meant else f"leave {typed} out")  # fmt: skip
 
 
 def _is_setting(name: str, kinds: Kinds) -> bool:

@@ -93,12 +93,10 @@ def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
         )
     if not (variable in ALLOWED or variable.startswith(ALLOWED_PREFIXES)) or variable in NEVER:
         raise RequestError(
-            "variable-not-allowed",
-            f"a configuration may not read the variable {variable}",
-            seen=seen,
+            "variable-not-allowed", f"a configuration may not read the variable {variable}", seen=seen,
             expected=f"one of {', '.join(ALLOWED)}, or {', '.join(f'{prefix}…' for prefix in ALLOWED_PREFIXES)}",
             fix=f'the setting on the command line: name="${variable}"',
-        )
+        )  # fmt: skip
     if variable not in os.environ and len(args) < 2:
         raise RequestError("variable-not-set", f"the variable {variable} is not set", seen=seen,
                            expected="a variable that is set, or a default",

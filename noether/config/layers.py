@@ -54,12 +54,10 @@ def primary_file(hp: str | Path | None) -> Path:
         raise RequestError("not-a-yaml-name", f"{path.name} does not end in .yaml", seen=str(hp),
                            expected="a file named NAME.yaml", fix=as_yaml(Path(hp)))  # fmt: skip
     raise RequestError(
-        "no-configuration-file",
-        f"no configuration file {hp}",
-        seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder",
-        expected="a YAML file",
+        "no-configuration-file", f"no configuration file {hp}",
+        seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder", expected="a YAML file",
         fix=_file_meant(Path(hp), path) or "--hp configs/train.yaml      (or leave --hp out for it)",
-    )
+    )  # fmt: skip
 
 
 def as_yaml(path: Path) -> str:
@@ -292,9 +290,7 @@ def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: s
 
 def _unsupported(file: Path, seen: str) -> RequestError:
     return RequestError(
-        "unsupported-default",
-        f"{file.name} has defaults that cannot be read",
-        seen=seen,
+        "unsupported-default", f"{file.name} has defaults that cannot be read", seen=seen,
         expected="_self_, FILE, GROUP: OPTION or override /GROUP: OPTION, and as a first line # @package _global_",
         fix=f"leave {seen} out of {file}",
-    )
+    )  # fmt: skip

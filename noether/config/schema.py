@@ -188,12 +188,10 @@ def refuse_control_characters(settings: Mapping[str, Any]) -> None:
         if bad:
             clean = "".join(letter for letter in value if letter not in bad)
             raise RequestError(
-                "unprintable-character",
-                f"{name} contains a character that cannot be printed",
+                "unprintable-character", f"{name} contains a character that cannot be printed",
                 seen=f"{name}={value!r}, with {', '.join(f'U+{ord(letter):04X}' for letter in dict.fromkeys(bad))}",
-                expected="text on one line",
-                fix=f"{name}={clean}",
-            )
+                expected="text on one line", fix=f"{name}={clean}",
+            )  # fmt: skip
 
 
 def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:

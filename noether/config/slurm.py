@@ -112,13 +112,11 @@ class SlurmConfig(Section):
         if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
             least = self.slurm_signal_delay_s // 60 + 1
             raise SettingError(
-                "stop-signal-at-start",
-                "timeout_min",
-                ": the job would be told to stop as soon as it starts",
+                "stop-signal-at-start", "timeout_min", ": the job would be told to stop as soon as it starts",
                 value=self.timeout_min,
                 expected=f"longer than the time for saving, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
                 fix=f"slurm.timeout_min={least}      (or more)",
-            )
+            )  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -133,23 +131,17 @@ class SlurmConfig(Section):
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):
                 count = str(value).removeprefix("gpu:") if re.fullmatch(r"gpu(:\w+)?:\d+", str(value)) else "VALUE"
                 raise SettingError(
-                    "gpu-option-has-a-setting",
-                    setting,
-                    " asks for GPUs, for which there is a setting",
-                    value=value,
+                    "gpu-option-has-a-setting", setting, " asks for GPUs, for which there is a setting", value=value,
                     expected="slurm.gpus_per_node, which determines the tasks per node and the plan of the job",
                     fix=f"slurm.gpus_per_node={count}      (in place of slurm.{setting})",
-                )
+                )  # fmt: skip
             if key := OWN_OPTIONS.get(option):
                 same = option.replace("-", "_") == key.removeprefix("slurm_")
                 raise SettingError(
-                    "option-has-a-setting",
-                    setting,
-                    f": --{option} has its own setting",
-                    value=value,
+                    "option-has-a-setting", setting, f": --{option} has its own setting", value=value,
                     expected=f"slurm.{key}, which the plan of the job uses",
                     fix=f"slurm.{key}={value if same else 'VALUE'}      (in place of slurm.{setting})",
-                )
+                )  # fmt: skip
             if option in FIXED_OPTIONS:
                 raise SettingError("option-is-ours", setting, f": --{option} is set by noether submit", value=value,
                                    expected="other options: this one is needed to requeue the run and to find it",

@@ -111,13 +111,10 @@ class TrainerConfig(Section):
             interval = getattr(self, name)
             if interval is not None and interval.unit == "%":
                 raise SettingError(
-                    "percentage-not-allowed",
-                    name,
-                    " cannot be a percentage of the run",
-                    value=interval,
+                    "percentage-not-allowed", name, " cannot be a percentage of the run", value=interval,
                     expected="a number of updates, epochs or samples",
                     fix=f"'trainer.{name}={Interval(max(1, round(interval.count)), 'epochs')}'",
-                )
+                )  # fmt: skip
         return self
 
     @model_validator(mode="after")

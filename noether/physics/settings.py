@@ -39,12 +39,10 @@ class EllipsoidDatasetConfig(DatasetSection):
         for prefix, wanted in self.points_per_update.items():
             if prefix not in have:
                 raise SettingError(
-                    "no-points-of-that-set",
-                    f"points_per_update.{prefix}",
-                    ": this data set has surface and volume points",
-                    value=wanted,
+                    "no-points-of-that-set", f"points_per_update.{prefix}",
+                    ": this data set has surface and volume points", value=wanted,
                     fix=f"dataset.points_per_update.{nearest(prefix, have) or 'surface'}={wanted}",
-                )
+                )  # fmt: skip
         _check_counts(self, have)
         return self
 
@@ -104,14 +102,12 @@ def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
     if dim % step or dim < smallest:
         why = " (2 × heads: rotary positions rotate pairs of channels on three axes)" if rotary else ""
         raise SettingError(
-            "heads-do-not-divide",
-            "dim",
+            "heads-do-not-divide", "dim",
             f" cannot be divided by model.heads={heads}" + (" into heads that can be rotated" if rotary else ""),
-            value=dim,
-            seen=f"model.dim={dim}, model.heads={heads}",
+            value=dim, seen=f"model.dim={dim}, model.heads={heads}",
             expected=f"a multiple of {step}{why}, at least {smallest}",
             fix=f"model.dim={max(smallest, round(dim / step) * step)}",
-        )
+        )  # fmt: skip
 
 
 class _Attention(ComponentSection):

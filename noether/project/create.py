@@ -39,14 +39,11 @@ def create_here(project: str, *, dry_run: bool) -> int:
     try:
         _write(folder, files, package)
     except OSError as error:
-        raise RequestError(
-            "project-not-written",
-            f"cannot write {folder}",
-            seen=f"{error.strerror} ({error.filename or folder})",
-            expected="a folder in which a new one can be made",
-            fix=f"noether init /tmp/{folder.name}      (or another folder of your own)",
-            mount=str(folder.absolute().parent),
-        ) from None
+        raise RequestError("project-not-written", f"cannot write {folder}",
+                           seen=f"{error.strerror} ({error.filename or folder})",
+                           expected="a folder in which a new one can be made",
+                           fix=f"noether init /tmp/{folder.name}      (or another folder of your own)",
+                           mount=str(folder.absolute().parent)) from None  # fmt: skip
     print(f"\nnext:\n  cd {folder}\n  noether train --hp settings.yaml\n  python -m pytest")
     return ExitCode.DONE
 
@@ -70,13 +67,8 @@ def package_name(folder: Path) -> str:
 
 
 def _refused(folder: Path, expected: str, name: str) -> RequestError:
-    return RequestError(
-        "project-name",
-        f"a project cannot be called {folder.name!r}",
-        seen=f"noether init {folder}",
-        expected=expected,
-        fix=f"noether init {folder.parent / name}",
-    )
+    return RequestError("project-name", f"a project cannot be called {folder.name!r}", seen=f"noether init {folder}",
+                        expected=expected, fix=f"noether init {folder.parent / name}")  # fmt: skip
 
 
 def template_files() -> Iterator[Path]:
@@ -96,13 +88,8 @@ def _refuse_existing(folder: Path) -> None:
     if not os.path.lexists(folder):
         return
     number = next(n for n in range(2, 10_000) if not os.path.lexists(f"{folder}_{n}"))
-    raise RequestError(
-        "project-exists",
-        f"{folder} already exists",
-        seen="a folder" if folder.is_dir() else "a file",
-        expected="a folder that does not exist yet",
-        fix=f"noether init {folder}_{number}",
-    )
+    raise RequestError("project-exists", f"{folder} already exists", seen="a folder" if folder.is_dir() else "a file",
+                       expected="a folder that does not exist yet", fix=f"noether init {folder}_{number}")  # fmt: skip
 
 
 def _write(folder: Path, files: dict[str, Path], package: str) -> None:

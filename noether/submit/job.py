@@ -96,22 +96,16 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
                                seen=f"{name}={value}", expected="slurm.nodes: Slurm chooses the machines", fix=fix)  # fmt: skip
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
-        raise RequestError(
-            "array-run-ids",
-            "the runs of one job array share one run_id, followed by a number",
-            seen="run_id=" + ",".join(str(config.run_id) for config in configs),
-            expected=f"one run_id; the runs are {base}-0, {base}-1, …",
-            fix=f"run_id={base}",
-        )
+        raise RequestError("array-run-ids", "the runs of one job array share one run_id, followed by a number",
+                           seen="run_id=" + ",".join(str(config.run_id) for config in configs),
+                           expected=f"one run_id; the runs are {base}-0, {base}-1, …",
+                           fix=f"run_id={base}")  # fmt: skip
     plans = {_resources(config): plan_job(config) for config in configs}
     if len(plans) > 1:
-        raise RequestError(
-            "array-resources-differ",
-            "the runs of one job array ask Slurm for different resources",
-            seen="a sweep over slurm.…, devices, accelerator or a batch size",
-            expected="the same nodes, tasks and devices for each run",
-            fix="submit these runs one by one",
-        )
+        raise RequestError("array-resources-differ", "the runs of one job array ask Slurm for different resources",
+                           seen="a sweep over slurm.…, devices, accelerator or a batch size",
+                           expected="the same nodes, tasks and devices for each run",
+                           fix="submit these runs one by one")  # fmt: skip
     alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     ids = [base if len(configs) == 1 else f"{base}-{index}" for index in range(len(configs))]
@@ -161,13 +155,10 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     """
     named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
     if len(named) > slurm.nodes:
-        raise RequestError(
-            "nodelist-longer-than-nodes",
-            "slurm.nodelist names more nodes than slurm.nodes",
-            seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
-            expected="at least as many nodes as the list names",
-            fix=f"slurm.nodes={len(named)}",
-        )
+        raise RequestError("nodelist-longer-than-nodes", "slurm.nodelist names more nodes than slurm.nodes",
+                           seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
+                           expected="at least as many nodes as the list names",
+                           fix=f"slurm.nodes={len(named)}")  # fmt: skip
     unnamed = [f"node[{len(named) + 1}-{slurm.nodes}]"] if len(named) < slurm.nodes else []
     nodes = ",".join([*([slurm.nodelist] if slurm.nodelist else []), *unnamed])
     tasks = str(slurm.nodes * slurm.ntasks_per_node)
@@ -241,11 +232,9 @@ def _target(config: RunConfig, run_id: str) -> ResumeTarget:
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:
         raise RequestError(
-            "job-resumes-checkpoint",
-            "a job cannot resume from a particular checkpoint",
-            seen=f"resume={resume}",
+            "job-resumes-checkpoint", "a job cannot resume from a particular checkpoint", seen=f"resume={resume}",
             expected="a run: with a checkpoint, a requeued job would return to it instead of using its newest one",
             fix=f"resume={target.folder.path}",
-        )
+        )  # fmt: skip
     target.check_writable("submit")
     return target

@@ -147,13 +147,10 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
         placement = plan_run(config).placement
         # Each process of a launcher would start the sweep for itself, or all runs would share a store.
         if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
-            raise RequestError(
-                "sweep-inside-a-launcher",
-                "a sweep starts its runs itself, one after another",
-                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
-                expected="one process for the whole sweep; on a cluster, a job array",
-                fix="noether submit -m …      (or one value for each setting)",
-            )
+            raise RequestError("sweep-inside-a-launcher", "a sweep starts its runs itself, one after another",
+                               seen=f"{placement.launcher} has placed {placement.world_size} ranks",
+                               expected="one process for the whole sweep; on a cluster, a job array",
+                               fix="noether submit -m …      (or one value for each setting)")  # fmt: skip
         target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
         kept = [text for text in words if not text.lstrip("+").startswith("run_id=")]
         runs.append(SweptRun(target.folder, (*kept, f"run_id={override_value(run_id)}"), tuple(differs)))
