@@ -90,11 +90,14 @@ def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, m
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("run_id=s", "seed=1,2"), "s-seed2   seed=2"), (("run_id=1_1,1_2",), "1_2   run_id=1_2"),
-     (("run_id=s", "optimizer=sgd,lion", "seed=1,2"), "s-optimizer_lion-seed2 "),
-     (("run_id=s", "trainer.log_every=1 epoch,2 epochs"), "s-log_every2_epochs "),
-     (("run_id=s", "dataset.validation_fraction=0.2,0.20"), "s-validation_fraction0.20 "),
-     (("run_id=s", f"tracker.services=[],[{'my.' * 30}Own]"), "s-1 ")],
+    [
+        (("run_id=s", "seed=1,2"), "s-seed2   seed=2"),
+        (("run_id=1_1,1_2",), "1_2   run_id=1_2"),
+        (("run_id=s", "optimizer=sgd,lion", "seed=1,2"), "s-optimizer_lion-seed2 "),
+        (("run_id=s", "trainer.log_every=1 epoch,2 epochs"), "s-log_every2_epochs "),
+        (("run_id=s", "dataset.validation_fraction=0.2,0.20"), "s-validation_fraction0.20 "),
+        (("run_id=s", f"tracker.services=[],[{'my.' * 30}Own]"), "s-1 "),
+    ],
     ids=str,
 )
 def test_a_sweep_s_dry_run_names_its_runs_and_leaves_nothing(words, said, noether, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Says what was probably meant by words that cannot be bound, from the trace that Fire leaves."""
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -90,59 +91,46 @@ def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
 
 def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> RequestError:
     """Return the refusal of a flag that the command does not have."""
-    own, settings = flags_of(verbs()[verb]), takes_settings(verbs()[verb])
+    own, settings = flags_of(verbs()[verb]), ["a setting"] * takes_settings(verbs()[verb])
     near, line = _flag_meant(verb, name, value, own)
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
     taken = "" if own.get(near) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
-    line = re.sub("^leave .* out", f"leave {flag} out", line)
-    said = re.match(r"(--hp)|'?(\w[\w.]*)=", line)  # The flag or setting of the line.
-    shown = flag_of(near) if near else (said[1] or said[2]) if said else ""
+    said = re.match(r"(?!leave|noether)'?(--hp|\w[\w.]*)[= ]", line)
+    shown, line = flag_of(near) if near else said[1] if said else "", re.sub("^leave .* out", f"leave {flag} out", line)
     return RequestError("unknown-flag",
                         f"noether {verb} has no flag {flag}" + (f", did you mean {shown}?" if shown else ""),
                         seen=flag if value == NO_VALUE else f"{flag} {value}",
-                        expected=", ".join([*map(flag_of, own), *(["a setting"] if settings else [])]) or "no flags",
+                        expected=", ".join([*map(flag_of, own), *settings]) or "no flags",
                         fix=line or (flag_of(near) + taken if near else f"noether {verb} --help"))  # fmt: skip
 
 
 def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tuple[str, str]:
     """Return the flag that was meant, or the line to type if it is no flag; "" for none."""
     from noether.config.explain import other_words, setting_meant
+    from noether.config.layers import file_meant
     from noether.config.schema import RunConfig
 
-    own_word = f"{verb}.{typed}" in other_words().lines
+    own_word = f"{verb}.{typed}" in other_words()[0]
     if ALIASES.get(typed) in own and not own_word:
-        return ("", _file_named(value)) if ALIASES[typed] == "hp" and value != NO_VALUE else (ALIASES[typed], "")
-    if any(typed in flags_of(command) for command in verbs().values()):
+        is_name = ALIASES[typed] == "hp" and value != NO_VALUE and not value.endswith((".yaml", ".yml"))
+        return ("", file_meant(value)) if is_name else (ALIASES[typed], "")
+    if not own_word and (len(typed) == 1 or any(typed in flags_of(command) for command in verbs().values())):
         return "", ""  # A flag of another command means that.
-    settings = takes_settings(verbs()[verb])
-    if not settings and not own_word:
+    if not takes_settings(verbs()[verb]) and not own_word:
         return nearest(typed, own) or "", ""
-    found = setting_meant(typed, "VALUE" if value == NO_VALUE else value, verb=verb)
-    if found is None or (len(typed) == 1 and not own_word):
-        return "" if len(typed) == 1 else nearest(typed, [*own, *RunConfig.model_fields]) or "", ""
-    return "", str(found)
-
-
-def _file_named(value: str) -> str:
-    """Return the line that chooses a settings file, or what its name stands for."""
-    from noether.config.layers import primary_file
-
-    try:
-        primary_file(value)
-    except RequestError as error:
-        return error.fix
-    return f"--hp {shlex.quote(value)}"
+    given = value if value != NO_VALUE else "false" if typed.startswith("no_") else "VALUE"
+    found = setting_meant(typed, given, verb=verb)
+    return ("", str(found)) if found else (nearest(typed, [*own, *RunConfig.model_fields]) or "", "")
 
 
 def check_characters(words: Sequence[str]) -> None:
     """Refuse hyphens and quotes as a PDF or an editor sets them, where they begin a word or stand in a flag."""
     for word in words:
-        plain, flag = plain_characters(word), word.partition("=")[0]
-        if (plain[:1] == "-" and not flag.isascii()) or word.startswith(("“", "‘", "«", "„", "`")):
-            odd = ", ".join(f"U+{ord(letter):04X}" for letter in dict.fromkeys(word) if not letter.isascii())
-            raise RequestError("typeset-characters", f"{word} has characters that a document set in the place of others",
-                               seen=f"{word}, with {odd}", expected=plain,
-                               fix=_line(*map(plain_characters, words)))  # fmt: skip
+        plain = plain_characters(word)
+        if (plain[:1] == "-" and not word.partition("=")[0].isascii()) or word.startswith(("“", "‘", "«", "„", "`")):
+            odd = ", ".join(f"U+{ord(one):04X}" for one in dict.fromkeys(word) if not one.isascii()) or word[0]
+            raise RequestError("typeset-characters", f"{word} has other characters than it seems", expected=plain,
+                               seen=f"{word}, with {odd}", fix=_line(*map(plain_characters, words)))  # fmt: skip
 
 
 def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestError:
@@ -169,11 +157,10 @@ def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str
     if not absent:
         return unknown_flag(verb, key_of(reason.split("'")[1]), NO_VALUE, rest)
     meant = [{"run": "runs/NAME", "shell": "bash"}.get(name, name.upper()) for name in absent]
-    return RequestError(
-        "missing-words", f"noether {verb} needs {' '.join(absent).upper()}", seen=_line(*path, *rest),
-        expected=f"noether {verb} {' '.join(needed).upper()}",
-        fix=_line(*path, *meant, *rest) if absent == needed else _line(*path, *rest, *meant),
-    )  # fmt: skip
+    line = (*meant, *rest) if absent == needed else (*rest, *meant)
+    return RequestError("missing-words", f"noether {verb} needs {' '.join(absent).upper()}",
+                        seen=_line(*path, *rest), expected=f"noether {verb} {' '.join(needed).upper()}",
+                        fix=_line(*path, *line))  # fmt: skip
 
 
 def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
@@ -182,18 +169,14 @@ def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
     words, given = [word for word in call.words if word not in extra], _flags_typed(call.flags)
     added = [flag_of(word) for word in dict.fromkeys(extra) if own.get(word) is bool and word not in call.flags]
     if meant and meant not in call.flags and len(extra) == 1 and re.fullmatch(like, extra[0]):
-        place = Path(extra[0])
-        if meant == "output_path":  # It takes the folder of runs, not one of them or what is in it.
-            around = [one for path in (place, "runs" / place) for one in (path, *path.parents)]
-            place = next((run.parent for run in around if (run / "config.yaml").is_file()), place)
-        added = [flag_of(meant), str(place)]
-    return RequestError(
-        "surplus-words",
-        f"noether {call.verb} takes no word {shlex.join(extra)}",
-        seen=_line(*path, *words, *extra, *given),
-        expected=" ".join(["noether", *path, *(name.upper() for name in words_of(call.function)), *map(flag_of, own)]),
-        fix=_line(*path, *(words or ["runs/NAME"] * len(words_of(call.function))), *given, *added),
-    )
+        # status takes the folder of runs, not one of them or what is in it.
+        named = [Path(extra[0]), Path("runs", extra[0])] * (meant == "output_path")
+        around = [one for place in named for one in (place, *place.parents) if os.path.isfile(one / "config.yaml")]
+        added = [flag_of(meant), str(around[0].parent) if around else extra[0]]
+    expected = " ".join(["noether", *path, *(name.upper() for name in words_of(call.function)), *map(flag_of, own)])
+    fix = _line(*path, *(words or ["runs/NAME"] * len(words_of(call.function))), *given, *added)
+    return RequestError("surplus-words", f"noether {call.verb} takes no word {shlex.join(extra)}",
+                        seen=_line(*path, *words, *extra, *given), expected=expected, fix=fix)  # fmt: skip
 
 
 def _flags_typed(flags: Mapping[str, str]) -> list[str]:

@@ -44,8 +44,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return ours[found[0] or ""] if found else None
 
 
-_HYPHENS, _UNSEEN = "‐‑‒–—―−", "\u00ad\u200b\u200c\u200d\u2060\ufeff…"
-_PLAIN = str.maketrans(dict.fromkeys(_HYPHENS, "-") | dict.fromkeys("“”„‟‘’‚‛«»`´" + _UNSEEN, ""))
+_UNSEEN = "“”„‟‘’‚‛«»`´…\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_PLAIN = str.maketrans(dict.fromkeys("‐‑‒–—―−", "-") | dict.fromkeys(_UNSEEN, ""))
 
 
 def plain_characters(text: str) -> str:
@@ -69,10 +69,9 @@ def one_of(name: str, value: str, known: Sequence[str]) -> str:
                        expected=" or ".join(known), fix=f"--{name} {nearest(value, known) or known[0]}")  # fmt: skip
 
 
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS = {
-    "s": _SECONDS,
-    "min": {letter: seconds / 60 for letter, seconds in _SECONDS.items()},
+    "s": {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0},
+    "min": {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0},
     "gb": {"k": 2**-20, "m": 2**-10, "g": 1.0, "t": 2**10},
     "": {"k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01, "f": 1.0},
 }
@@ -84,24 +83,19 @@ _WITH_UNIT = re.compile(r"([-+]?\d[\d_', ]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*([a-z]*|%
 def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | None:
     """Returns the number to type for one with a unit, as a setting in `unit` takes it; None where it is none.
 
-    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min), as Slurm reads a time; 1k is 1000, 10 % is 0.1. Of whole numbers, what
-    is counted goes: 3 epochs are 3.
+    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min), as Slurm reads a time; 1k is 1000, 10 % is 0.1, 3 epochs are 3.
     """
     factors, number = _UNITS[unit], None
-    with suppress(ValueError, OverflowError):  # Of thousands of digits.
+    with suppress(LookupError, ValueError, OverflowError):  # Another unit, or thousands of digits.
         if "d" in factors and _CLOCK.fullmatch(text):
-            parts = re.split("[-:]", text)
-            parts += ["0"] * (4 - len(parts)) if "-" in text else []
+            parts = (re.split("[-:]", text) + ["0"] * 3 * ("-" in text))[:4]
             number = sum(int(part) * factors[letter] for part, letter in zip(reversed(parts), "smhd", strict=False))
         elif match := _WITH_UNIT.fullmatch(text.strip().lower()):
-            word = match[2][:1] if unit else match[2]
-            factor = 1.0 if word == "" or (whole and not unit) else None
             # In 0,001 the comma is the decimal one, in 10,000 it parts thousands.
             digits = re.sub("[_' ]", "", match[1]).replace(",", "" if whole else ".")
-            if (factor := factors.get(word, factor)) is not None:
-                number = float(digits) * factor
-        return None if number is None or (whole and 0 < number < 1) else f"{round(number) if whole else number:.12g}"
-    return None
+            plain = {match[2] if whole and not unit else "": 1.0}
+            number = float(digits) * (plain | factors)[match[2][:1] if unit else match[2]]
+    return None if number is None or (whole and 0 < number < 1) else f"{number:{'.0f' if whole else '.12g'}}"
 
 
 def number_of(name: str, text: str, kind: type[Number], low: float, high: float, fix: str) -> Number:

@@ -1,5 +1,6 @@
 """Composes YAML files and overrides (Hydra's grammar) and checks them against the schema."""
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from noether.common.plain_file import read_plain
 from noether.common.suggest import nearest, plain_characters
 from noether.config.explain import (
     as_override,
+    as_typed,
     default_of,
     fields_of,
     is_number,
@@ -43,7 +45,7 @@ from noether.config.layers import (
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import flat
-from noether.config.sweep import expand_sweep, override_value, parse_override
+from noether.config.sweep import expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 
 TYPED, DEFAULT = "command line", "default"
@@ -115,22 +117,17 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 def _several_values(text: str) -> RequestError:
     key, _, value = text.partition("=")
-    name, expected = key.lstrip("+"), "one value; a comma separates the values of a sweep"
-    number = value_meant(name, value) if re.search(",0+\\d", value) else None  # 0,001 and 10,000 are no lists.
+    name, expected, fix = key.lstrip("+"), "one value", f"-m {shlex.quote(text)}      (a run for each value)"
     if not fields_of(name) and (meant := setting_meant(name, value)):
         fix = str(meant)
     elif takes(name, tuple):
-        expected = "a list in brackets; a comma separates the values of a sweep"
-        fix = f"{key}={shlex.quote(f'[{value}]')}"
+        expected, fix = "a list in brackets", f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
-    elif number is not None:
+    elif re.search(",0+\\d", value) and (number := value_meant(name, value)):  # 0,001 and 10,000 are no lists.
         fix = f"{key}={number}"
-    else:
-        fix = f"-m {shlex.quote(text)}      (a run for each value)"
-    return RequestError(
-        "setting-given-twice", f"{name} was given several values", seen=text, expected=expected, fix=fix
-    )
+    return RequestError("setting-given-twice", f"{name} was given several values", seen=text,
+                        expected=f"{expected}; a comma separates the values of a sweep", fix=fix)  # fmt: skip
 
 
 def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
@@ -140,15 +137,13 @@ def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
         after = list(following[: 1 + following[0].endswith(":")]) if following else []
     seen = " ".join([text, *after]) if after and "=" not in after[-1] and after[-1][0] not in "+~" else text
     if meant := _overrides_meant(plain_characters(seen).rstrip(",;")):
-        quoted_twice = any('"' in one for one in meant) * "      (quoted twice: once for the shell)"
-        fix = shlex.join(meant) + quoted_twice
+        fix = shlex.join(meant) + any('"' in one for one in meant) * "      (quoted twice: once for the shell)"
     elif (default := default_of(fields_of(text))) is not None:
         fix = shlex.quote(f"{text}={as_override(default)}")
     else:
         fix = _word_meant(text) or f"leave {shlex.quote(text)} out"
-    return RequestError(
-        "unreadable-override", f"cannot read {seen!r}", seen=seen, expected="key=value, +group=option or ~key", fix=fix
-    )
+    return RequestError("unreadable-override", f"cannot read {seen!r}", seen=seen,
+                        expected="key=value, +group=option or ~key", fix=fix)  # fmt: skip
 
 
 def _overrides_meant(text: str) -> list[str]:
@@ -156,9 +151,8 @@ def _overrides_meant(text: str) -> list[str]:
     name, _, value = text.partition("=")
     if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
         text = f"{name}: {value.replace('=', ': ')}"
-    nested_in_lines = re.sub(r":\s+(?=[\w.]+:)", ".", text)  # trainer: max_epochs: 3
     with suppress(yaml.YAMLError, ValueError, TypeError, AttributeError):
-        content = yaml.load(nested_in_lines, YamlLoader)
+        content = yaml.load(re.sub(r":\s+(?=[\w.]+:)", ".", text), YamlLoader)  # trainer: max_epochs: 3
         if isinstance(content, dict):
             return [f"{key}={as_override(one)}" for key, one in flat(content)]
     pieces = re.split(r"[\s,;]+(?=[+~]*[\w./]+=)", text)
@@ -170,38 +164,25 @@ def _overrides_meant(text: str) -> list[str]:
     key = re.sub("[/:]", ".", parts[1]) if parts else ""
     if not parts or key.endswith(".") or not (fields_of(key) or text.startswith(f"{key}=")):
         return []
-    return [
-        f"{key}={parts[3] if re.fullmatch(r'[^,=]+', parts[3]) and _is_override(f'{key}={parts[3]}') else override_value(parts[3])}"
-    ]
-
-
-def _is_override(text: str) -> bool:
-    with suppress(HydraException):
-        return not parse_override(text).is_sweep_override()
-    return False
+    return [f"{key}={as_typed(parts[3])}"]
 
 
 def _word_meant(word: str) -> str:
     """Returns the line for a word alone: a run, a file, or the name of an option; "" for none."""
-    path = Path(word)
-    for place in (path, "runs" / path):
-        run = (
-            next((one for one in (place, *place.parents) if (one / "config.yaml").is_file()), None)
-            if place.exists()
-            else None
-        )
-        if run is not None:
-            return f"resume={shlex.quote(str(run))}"
+    path, quoted = Path(word), shlex.quote(word)
+    around = [one for place in (path, "runs" / path) if os.path.exists(place) for one in (place, *place.parents)]
+    if run := next((one for one in around if (one / "config.yaml").is_file()), None):
+        return f"resume={shlex.quote(str(run))}"
     if path.suffix in (".yaml", ".yml"):
-        return f"--hp {shlex.quote(word)}"
+        return f"--hp {quoted}"
     if path.suffix in (".toml", ".json") and path.is_file():
         return as_yaml(path) + f"      (then --hp {path.with_suffix('.yaml')})"
     if path.suffix in (".sh", ".sbatch", ".slurm"):
-        return f"sbatch {shlex.quote(word)}      (noether lint {shlex.quote(word)} checks it)"
-    if path.suffix == ".py":
-        own = ".".join(path.with_suffix("").parts)
-        return f"leave {shlex.quote(word)} out      (a class in it is chosen by its path: model.kind={own}.CLASS)"
-    return _option_meant(word)
+        return f"sbatch {quoted}      (noether lint {quoted} checks it)"
+    own = ".".join(path.with_suffix("").parts)
+    return (
+        f"leave {quoted} out      (its class: model.kind={own}.CLASS)" if path.suffix == ".py" else _option_meant(word)
+    )
 
 
 def _option_meant(word: str, others: Sequence[str] = ()) -> str:

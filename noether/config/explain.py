@@ -22,7 +22,6 @@ from noether.common.suggest import nearest, number_meant
 from noether.config.groups import lines_for, our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import Interval, kind_of, sections_in
-from noether.config.slurm import OWN_OPTIONS
 
 Kinds = Mapping[str, str]
 """The kind of each section that has one, where it is known."""
@@ -43,35 +42,20 @@ class Suggestion(NamedTuple):
 
     def __str__(self) -> str:
         """The words to write."""
-        return (shlex.quote(self.line) if self.setting else self.line) + (
-            f"      ({self.remark})" if self.remark else ""
-        )
-
-
-class OtherWords(NamedTuple):
-    """What other programs call things: our line by their word, and of a setting what each pattern of values means."""
-
-    lines: dict[str, str]
-    values: dict[str, list[tuple[str, str]]]
+        line = shlex.quote(self.line) if self.setting else self.line
+        return f"{line}      ({self.remark})" if self.remark else line
 
 
 @cache
-def other_words() -> OtherWords:
-    """Return the table of `other_words.txt`, with the options of sbatch for which there is a setting."""
-    found = OtherWords({}, {})
+def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
+    """Return the tables of `other_words.txt`: our line for a word; of a setting the patterns of values, with ours."""
+    lines, values = dict[str, str](), dict[str, list[tuple[str, str]]]()
     for row in re.sub(r"\n +", " ", Path(__file__).with_name("other_words.txt").read_text("utf-8")).splitlines():
-        line, arrow, words = row.partition(" <- ")
-        if arrow:
-            found.lines.update(dict.fromkeys(words.split(), line))
-        elif " -> " in row:
-            setting, _, rule = row.partition(": ")
-            pattern, _, value = rule.rpartition(" -> ")
-            found.values.setdefault(setting, []).append((pattern, value))
-    known = settings()
-    for option, name in OWN_OPTIONS.items():
-        if (word := option.replace("-", "_")) not in known:
-            found.lines.setdefault(word, f"slurm.{name}={{}}")
-    return found
+        if (parts := row.partition(" <- "))[1]:
+            lines |= dict.fromkeys(parts[2].split(), parts[0])
+        elif rule := re.fullmatch(r"(\S+): (.+) -> (.*)", row):
+            values.setdefault(rule[1], []).append((rule[2], rule[3]))
+    return lines, values
 
 
 # What chooses a component elsewhere; here it is `kind`, in the same section.
@@ -83,7 +67,8 @@ _EXPECTED = {
     "tuple": "a list in brackets", "list": "a list in brackets",
     **dict.fromkeys(("dict", "model"), "a group of settings, each with its name"),
     "greater_than": "a number above {gt}", "greater_than_equal": "a number of at least {ge}",
-    "too_short": "at least {min_length} entry", "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
+    "too_short": "at least {min_length} entry",
+    "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
 }  # fmt: skip
 """What is expected where the type of pydantic's error begins so; of others it says itself what is."""
 
@@ -126,12 +111,10 @@ def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
 
 
 def members_of(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, and the texts of a Literal."""
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    if get_origin(annotation) in (Union, UnionType, Literal):
+    """Return the types that an annotation allows, and the texts of a Literal; of a mapping those of its values."""
+    if (origin := get_origin(annotation)) in (Union, UnionType, Literal):
         return [member for one in get_args(annotation) for member in members_of(one)]
-    return [annotation]
+    return members_of(get_args(annotation)[origin is dict]) if origin in (Annotated, dict) else [annotation]
 
 
 def value_meant(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
@@ -139,39 +122,31 @@ def value_meant(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
 
     None where none is known. Whether the schema takes it is another question: not every number may be 0.
     """
-    for pattern, value in other_words().values.get(setting, ()):
+    for pattern, value in other_words()[1].get(setting, ()):
         if match := re.fullmatch(pattern, typed, re.IGNORECASE):
             return match.expand(value)
     if setting in SECTIONS:
         return nearest(typed, our_groups().get(setting, ()))
-    within = [
-        get_args(field.annotation)[-1]
-        for field in fields_of(setting.rpartition(".")[0], kinds)
-        if "dict[" in str(field.annotation)
-    ]
-    known = [field.annotation for field in fields_of(setting, kinds)] or within
-    members = [member for annotation in known for member in members_of(annotation)]
-    if "VALUE" in typed or (typed == "null" and type(None) in members):
-        return "true" if bool in members and typed != "null" else typed
-    if {str, Path} & {*members} or not members:
+    fields = fields_of(setting, kinds) or fields_of(setting.rpartition(".")[0], kinds)
+    members = [member for field in fields for member in members_of(field.annotation)]
+    if "VALUE" in typed and bool in members:
+        return "true"
+    if "VALUE" in typed or {str, Path} & {*members} or (typed == "null" and type(None) in members):
         return typed
-    if Interval in members:
-        meant = Interval.meant(typed)  # Only of a schedule may it be a share of the run.
+    if Interval in members:  # Only of a schedule may it be a share of the run.
+        meant = Interval.meant(typed)
         return "1 epoch" if meant and "%" in meant and not setting.startswith("schedule.") else meant
-    if (texts := [one for one in members if isinstance(one, str)]) and (
-        (near := nearest(typed, texts)) or int not in members
-    ):
-        return near
+    near = nearest(typed, [one for one in members if isinstance(one, str)])
     if bool in members:
-        return typed if typed.lower() in ("true", "false", "yes", "no", "on", "off") else None
-    if tuple in map(get_origin, members):
+        near = typed if typed.lower() in ("true", "false", "yes", "no", "on", "off") else None
+    if near is None and tuple in [get_origin(one) for one in members]:
         return typed if typed.startswith("[") else f"[{typed}]"
-    if {int, float} & {*members}:
+    if near is None and {int, float} & {*members}:
         if re.fullmatch(r"-?\d+" if float not in members else r"[-+]?[\d.]+(e[-+]?\d+)?", typed):
             return typed  # As it was written: 1e-3.
         unit = setting.rpartition("_")[2]
         return number_meant(typed, unit if unit in ("s", "min", "gb") else "", whole=float not in members)
-    return typed
+    return near
 
 
 def setting_meant(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
@@ -183,41 +158,36 @@ def setting_meant(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") 
     name = name.replace("-", "_")
     if name in _NAMES_OF_KIND and any(kind_of(one) is not None for one in sections_at(section)):
         return Suggestion(f"{section}.kind={as_typed(value)}")
-    there, lines = settings(kinds), other_words().lines
-    words = [word for word in (f"{verb}.{name}", key, name) if word]
-    word = next((one for word in words for one in (f"{word}={value}", word) if one in lines), "")
-    other = lines.get(word, "")
-    setting, equals, template = other.partition("      ")[0].partition("=")
+    there, lines = settings(kinds), other_words()[0]
+    asked = (one for word in (f"{verb}.{name}", key, name) for one in (f"{word}={value}", word))
+    word = next((one for one in asked if one in lines), "")
+    line, _, remark = lines.get(word, "").partition("      ")
+    setting, equals, template = line.partition("=")
     # A name such as `root` or `time` says something else in a section that is not about that.
     about = ("", "trainer", setting.rpartition(".")[0], setting.partition(".")[0])
-    if other and (key in lines or section in about or section not in SECTIONS):
-        line, _, remark = other.partition("      ")
+    if line and (word in (key, f"{key}={value}") or section in about or section not in SECTIONS):
         if not equals or line[0] in "-+":
-            line = line.replace("WORD", key).replace("{}", value)
-            return Suggestion(line, remark[1:-1])
+            return Suggestion(line.replace("WORD", key).replace("{}", value), remark[1:-1])
         if "{}" not in template and "=" not in word and value.lower() in ("false", "no", "none", "null", "off", "0"):
             return Suggestion(f"leave {key} out")
         if setting in there or setting in SECTIONS or "WORD" in setting:
             setting = setting.replace("WORD", name.replace("_", "-"))
-            return _set(setting, value_meant(setting, template.replace("{}", value), kinds), key, kinds, remark[1:-1])
-    alike = [one for one in there if one != key and _letters(name) == _letters(one.rpartition(".")[2])]
-    found = [one for one in there if one != key and _letters(key) == _letters(one)] or alike
-    if not found:
-        return None
-    first, *others = found
-    return _set(first, value_meant(first, value, kinds), key, kinds, ", ".join(f"or {one}={value}" for one in others))
+            return _set(setting, template.replace("{}", value), key, kinds, remark[1:-1])
+    known = {_letters(one): one for one in there if one != key}
+    alike = [one for one in there if one != key and _letters(one.rpartition(".")[2]) == _letters(name)]
+    first, *others = [known[_letters(key)]] if _letters(key) in known else alike or [""]
+    return _set(first, value, key, kinds, ", ".join(f"or {one}={value}" for one in others)) if first else None
 
 
 def _letters(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _set(setting: str, value: str | None, key: str, kinds: Kinds, remark: str) -> Suggestion:
-    """Return the override of a setting for the value that is meant, or its default where none is."""
-    default = default_of(fields_of(setting, kinds))
-    if value is None and default is None:
-        return Suggestion(f"leave {key} out", remark)
-    return Suggestion(f"{setting}={as_override(default) if value is None else as_typed(value)}", remark)
+def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Suggestion:
+    """Return the override of a setting with the value that is meant, or with its default where none is."""
+    value, default = value_meant(setting, typed, kinds), default_of(fields_of(setting, kinds))
+    written = as_override(default) if value is None else as_typed(value)
+    return Suggestion(f"leave {key} out" if value is default is None else f"{setting}={written}", remark)
 
 
 def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
@@ -227,8 +197,7 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
     for problem in error.errors(include_url=False):
         key = _key_of(problem, settings)
         if key not in refused:  # A union (int, auto or null) reports a problem for each member; the first is enough.
-            refused[key] = _explained(problem, key, kinds)
-            refused[key] = _accepted(refused[key], key, settings, kinds)
+            refused[key] = _accepted(_explained(problem, key, kinds), key, settings, kinds)
     first, *others = refused.values()
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
     fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
@@ -348,21 +317,19 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     while isinstance(value, dict) and value:  # Of a whole section, its first setting.
         name, value = next(iter(value.items()))
         typed = f"{typed}.{name}"
-    given, rest = as_text(value), typed.removeprefix(key)
-    named, spelled = _spelled(key, kinds) + rest, _spelled(typed, kinds)
-    meant = Suggestion(f"{named}={as_typed(given)}") if rest and _is_setting(named, kinds) else None
-    if typed == key and key in settings(kinds):  # One name with dots, in a file.
-        meant = Suggestion(
-            f"{key.replace('.', ': {')}: {given}" + "}" * key.count("."), "nested, in the file that sets it"
-        )
-    meant = meant or setting_meant(named if rest else typed, given, kinds)
-    group = setting_meant(key, "", kinds) if rest and not meant else None  # Which another section has.
-    for other in (group.setting + rest if group else "", spelled):
+    given, rest, meant = as_text(value), typed.removeprefix(key), None
+    spelled, lines = _spelled(key, kinds) + rest, lines_for(f"{typed.replace('.', '/')}/{as_text(value)}")
+    if rest and _is_setting(spelled, kinds):
+        meant = Suggestion(f"{spelled}={as_typed(given)}")
+    elif not rest and key in settings(kinds):  # One name with dots, in a file.
+        meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
+    meant = meant or setting_meant(spelled if rest else typed, given, kinds)
+    group = setting_meant(key, "VALUE", kinds) if rest and not meant else None  # Which another section has.
+    for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
         option = value_meant(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):
             meant = Suggestion(f"{other}={as_typed(option)}")
-    if not meant and (lines := lines_for(f"{typed.replace('.', '/')}/{given}")):
-        meant = Suggestion(lines[0])
+    meant = meant or (Suggestion(lines[0]) if lines else None)
     parent = key.rpartition(".")[0]
     known = list(dict.fromkeys(name for one in sections_at(parent, kinds) for name in one.model_fields))
     near, all_of = get_close_matches(key.rpartition(".")[2], known, 6, 0), f"noether help {parent or 'top-level'}"

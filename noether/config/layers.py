@@ -1,5 +1,6 @@
 """Finds the files that a run's settings consist of, by their `defaults` lists as Hydra reads them."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -53,11 +54,9 @@ def primary_file(hp: str | Path | None) -> Path:
     if path.is_file():
         raise RequestError("not-a-yaml-name", f"{path.name} does not end in .yaml", seen=str(hp),
                            expected="a file named NAME.yaml", fix=as_yaml(Path(hp)))  # fmt: skip
-    raise RequestError(
-        "no-configuration-file", f"no configuration file {hp}",
-        seen=f"{path} does not exist" if not path.exists() else f"{path} is a folder", expected="a YAML file",
-        fix=_file_meant(Path(hp), path) or "--hp configs/train.yaml      (or leave --hp out for it)",
-    )  # fmt: skip
+    seen = f"{path} is a folder" if path.exists() else f"{path} does not exist"
+    raise RequestError("no-configuration-file", f"no configuration file {hp}", seen=seen,
+                       expected="a YAML file", fix=file_meant(str(hp)))  # fmt: skip
 
 
 def as_yaml(path: Path) -> str:
@@ -67,15 +66,15 @@ def as_yaml(path: Path) -> str:
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
 
 
-def _file_meant(typed: Path, path: Path) -> str:
-    """Return the line for a settings file that was typed without its suffix, wrongly, or as one of our options."""
+def file_meant(hp: str) -> str:
+    """Return the line for the name of a settings file: with its suffix, as it is spelled, or for one of our options."""
+    typed, path = Path(hp), Path(hp).expanduser().resolve()
     beside = [file.name for file in path.parent.glob("*.y*ml") if file.is_file()] if path.parent.is_dir() else []
-    if (near := f"{path.name}.yaml") in beside or (near := nearest(path.name, beside) or ""):
+    if near := next((one for one in (path.name, f"{path.name}.yaml") if one in beside), nearest(path.name, beside)):
         return f"--hp {shlex.quote(str(typed.parent / near))}"
-    name = DEFAULT_CONFIG if path.is_dir() else f"{path.stem}.yaml"
-    if (configs_folder() / name).is_file():
-        return f"--hp configs/{name}"
-    return next(iter(lines_for(str(typed))), "")
+    name = DEFAULT_CONFIG if os.path.isdir(path) else f"{path.stem}.yaml"
+    own = f"--hp configs/{name}" if (configs_folder() / name).is_file() else ""
+    return own or next(iter(lines_for(hp)), f"--hp configs/{DEFAULT_CONFIG}      (or leave --hp out for it)")
 
 
 def check_yaml(

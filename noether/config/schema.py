@@ -31,8 +31,7 @@ class RunConfig(Section):
 
     accelerator: Literal["auto", "gpu", "cpu", "mps"] = Field("auto", description="Kind of device to train on.")
     devices: str | None = Field(
-        None,
-        description="Which visible devices to use: a number ('2': that many) or a list ('0,1', '2,'); null: all.",
+        None, description="Which visible devices to use: a number ('2': that many) or a list ('0,1', '2,'); null: all."
     )
     master_port: int | None = Field(
         None,

@@ -37,8 +37,7 @@ class SlurmConfig(Section):
     """What a job asks of Slurm. For keys that are not set, the cluster's defaults apply."""
 
     folder: str = Field(
-        "slurm",
-        description="Folder for the job's output, JOB.out; %u is the user. The runs are in output_path.",
+        "slurm", description="Folder for the job's output, JOB.out; %u is the user. The runs are in output_path."
     )
     container: str | None = Field(
         None, description="Image to run in: a .sif file (Apptainer), or anything that --container-image takes (pyxis)."

@@ -16,8 +16,7 @@ class TrainerConfig(Section):
 
     effective_batch_size: int = Field(8, gt=0, description="Samples per update over all ranks.")
     max_batch_size: int | Literal["auto"] | None = Field(
-        None,
-        description="Largest number of samples on a device at once; more are accumulated. auto: as many as fit.",
+        None, description="Largest number of samples on a device at once; more are accumulated. auto: as many as fit."
     )
     max_epochs: int | None = Field(None, gt=0, description="Length of the run in epochs.")
     max_updates: int | None = Field(None, gt=0, description="Length of the run in updates.")
@@ -34,10 +33,7 @@ class TrainerConfig(Section):
         1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
     )
     ema_decay: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Decay of the exponential moving average of the weights (EMA); null: no EMA.",
+        None, gt=0, lt=1, description="Decay of the exponential moving average of the weights (EMA); null: no EMA."
     )
     compile: bool = Field(False, description="Compile the model with torch.compile.")
     recompute: bool = Field(
@@ -47,8 +43,7 @@ class TrainerConfig(Section):
     deterministic: bool = Field(False, description="Raise an error for operations without a deterministic version.")
     log_every: Interval = Field(Interval(10, "updates"), description="How often the loss is reported.")
     evaluate_every: Interval | None = Field(
-        Interval(1, "epochs"),
-        description="How often the validation split is evaluated; null: only at the end.",
+        Interval(1, "epochs"), description="How often the validation split is evaluated; null: only at the end."
     )
     checkpoint_every: Interval | None = Field(
         Interval(1, "epochs"), description="How often a checkpoint is written; null: only at the end."

@@ -275,8 +275,7 @@ class FieldsTaskConfig(ComponentSection):
     )
     inputs: tuple[str, ...] = Field((), description="Keys of additional model inputs at each point, standardised.")
     parameters: dict[str, ParameterConfig] | None = Field(
-        None,
-        description="Inputs of a whole case, by their key in the samples; null: all that the data set names.",
+        None, description="Inputs of a whole case, by their key in the samples; null: all that the data set names."
     )
     domain_low: float | None = Field(
         None, description="Lowest coordinate of the domain on every axis, in m; null: from the training split's box."

@@ -89,11 +89,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         words, settings = on_own_settings(overrides, hp, submits=True)
         expanded, configs = [words], [load_config(words, settings)]
         hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
-    for name in ("nodes", "node_rank", "master_addr"):
-        if (value := getattr(configs[0], name)) is not None:
-            fix = f"slurm.nodes={value}" if name == "nodes" else f"leave {name} out"
-            raise RequestError("nodes-of-no-scheduler", f"{name} is for machines without a scheduler",
-                               seen=f"{name}={value}", expected="slurm.nodes: Slurm chooses the machines", fix=fix)  # fmt: skip
+    _refuse_nodes_of_no_scheduler(configs[0])
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError("array-run-ids", "the runs of one job array share one run_id, followed by a number",
@@ -133,6 +129,14 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         slurm=configs[0].slurm,
         plan=plan,
     )
+
+
+def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
+    for name in ("nodes", "node_rank", "master_addr"):
+        if (value := getattr(config, name)) is not None:
+            raise RequestError("nodes-of-no-scheduler", f"{name} is for machines without a scheduler",
+                               seen=f"{name}={value}", expected="slurm.nodes: Slurm chooses the machines",
+                               fix=f"slurm.nodes={value}" if name == "nodes" else f"leave {name} out")  # fmt: skip
 
 
 def plan_job(config: RunConfig) -> RunPlan:

@@ -155,7 +155,9 @@ def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:
     plans = json.loads(noether("plan", "--json", *words, cwd=tmp_path).out)
     assert [plan["batch"]["effective"] for plan in plans] == [4, 8]
     text = noether("plan", *words, cwd=tmp_path).out
-    assert [name for name in ("runs/swept-effective_batch_size4 ", "runs/swept-effective_batch_size8 ") if name not in text] == []
+    assert [
+        name for name in ("runs/swept-effective_batch_size4 ", "runs/swept-effective_batch_size8 ") if name not in text
+    ] == []
     assert list(tmp_path.iterdir()) == []
 
 

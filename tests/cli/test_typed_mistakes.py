@@ -24,7 +24,7 @@ from noether.config.sweep import expand_sweep
 from noether.submit.job import describe_job
 
 KINDS: dict[str, dict[str, list[str]]] = {}
-"""By the heads of typed.txt, the lines that are typed with their fixes; of one that has to be filled in it ends with ~."""
+"""By the heads of typed.txt, the lines that are typed with their fixes; ~ ends those that have to be filled in."""
 for row in Path(__file__).with_name("typed.txt").read_text().splitlines():
     if re.match(r"# .*[.]$", row):
         typed = KINDS.setdefault(row, {})
@@ -128,9 +128,9 @@ def _key(word: str) -> str:
 
 FILES = {
     "my.yaml": "seed: 1\n", "my.toml": "[trainer]\nmax_epochs = 3\n", "my.json": '{"seed": 1}\n',
-    "dotted.yaml": "trainer.max_epochs: 3\n", "listed.yaml": "- seed: 1\n", "README.md": "hello\n", "car.stl": "solid\n",
-    "job.sh": "#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n", "train.py": "import torch\n",
-    "typed_package/own.py": OWN, "model.ckpt": "PK", "cases/a.txt": "",
+    "dotted.yaml": "trainer.max_epochs: 3\n", "listed.yaml": "- seed: 1\n", "README.md": "hello\n",
+    "car.stl": "solid\n", "job.sh": "#!/bin/bash\n#SBATCH --ntasks=2\nsrun noether train\n",
+    "train.py": "import torch\n", "typed_package/own.py": OWN, "model.ckpt": "PK", "cases/a.txt": "",
 }  # fmt: skip
 
 
@@ -172,11 +172,11 @@ def test_the_fix_that_is_shown_works_when_it_is_typed(kind: str, workspace: Path
 
 def test_what_other_programs_call_a_setting_is_one() -> None:
     known = {*settings(), *SECTIONS}
-    named = {name: line.partition(" ")[0].partition("=") for name, line in other_words().lines.items()}
+    named = {name: line.partition(" ")[0].partition("=") for name, line in other_words()[0].items()}
     others = {name for name, (setting, equals, _) in named.items() if equals and setting not in known}
     assert {named[name][0] for name in others} == {"slurm.slurm_additional_parameters.WORD", "+experiment/mnist"}
     assert {*named} & {*settings()} == set(), "settings of these names could not be typed wrongly"
-    assert {*other_words().values} - known == set()
+    assert {*other_words()[1]} - known == set()
 
 
 @pytest.mark.parametrize("name", ["nodes", "node_rank", "master_addr"])

@@ -213,13 +213,10 @@ def prepare_here(
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
     """Returns the source, the folder to make, and the map."""
     if len(paths) == 3 and map_name is None:
-        named = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
-        if len(named) == 1 and paths[0] not in named:
-            paths = [word for word in paths if word not in named]
-            raise RequestError("map-without-flag", f"{named[0]} stands among the folders", seen=" ".join([*paths, *named]),
-                               expected="--map before the map",
-                               fix=shlex.join(["noether", "data", "prepare", *paths, "--map", *named]))  # fmt: skip
-        map_name, *paths = paths
+        # The map stands first; where only another word can be one, that is it.
+        maps = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
+        map_name = paths[0] if len(maps) != 1 else maps[0]
+        paths = [word for word in paths if word != map_name]
     if len(paths) != 2:
         named = shlex.join([paths[0], f"{paths[0].rstrip('/')}-prepared"]) if len(paths) == 1 else "CASES OUT"
         form = "shapenet_car SOURCE OUT" if "shapenet_car" in paths else f"CASES OUT --map {map_name or 'cases.yaml'}"

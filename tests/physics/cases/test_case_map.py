@@ -36,7 +36,15 @@ WRONG = {
     "forces-of-nothing": (changed(forces={"set": "surface", "pressure": "cp"}), "forces"),
     "forces-in-kpa": (MAP.replace("array: p, unit: Pa", "array: p, unit: kPa"), "forces: pressure is in kPa"),
     "forces-of-km/h": (MAP.replace("unit: m/s}", "unit: km/h}", 1), "forces: wind_speed is in km/h"),
-    "predicts-nothing": ('sets: {body: {file: "{case}.stl", kind: surface}}', "map"),
+    "predicts-nothing": ('sets: {body: {file: "{case}.stl", kind: surface}}', "nothing to predict"),
+    "a-list-for-a-length": (changed(length=[1]), "length cannot be [1]: expected a text or a number"),
+    "a-fraction-of-a-mapping": (changed(split={"test": {}}), "split.test cannot be {}: expected a number or a list"),
+    "no-such-kind": (
+        MAP.replace("kind: surface", "kind: shell", 1),
+        "cannot be shell: expected one of surface, volume",
+    ),
+    "no-such-key": (changed(lenght="mm"), "unknown key lenght, did you mean length?"),
+    "no-kind": (MAP.replace("kind: surface", "", 1).replace(", ,", ","), "kind is not set"),
     "turns-backwards": (of_field("period: [180, -180]"), "period"),
     "an-angle-of-two": (of_field("period: [0, 360], components: 2"), "period"),
     "taken-of-no-tensor": (of_field("take: von_mises"), "take"),
@@ -51,6 +59,7 @@ def test_a_map_that_does_not_fit_is_refused_by_its_key(text: str, words: str) ->
     with refusal("not-a-map" if text == "sets: [" else "map-does-not-fit") as refused:
         parse_map(text, "cases.yaml")
     assert words in str(refused.value)
+    assert "nput should" not in str(refused.value), "a sentence of pydantic's"
 
 
 def test_a_length_may_have_any_unit_and_a_force_any_spelling_of_its_own() -> None:
