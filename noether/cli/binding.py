@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, cleandoc, signature
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import fire
@@ -37,6 +38,12 @@ class Call(Memberless):
 
     def run(self) -> int:
         """Run the command and return its exit code."""
+        hp = self.flags.get("hp")
+        if hp and Path(hp).is_fifo() and self.verb != "submit":
+            from noether.config.layers import kept_pipe
+
+            with kept_pipe(hp) as file:
+                return replace(self, flags={**self.flags, "hp": file}).run()
         return self.function(*self.words, **self.flags) or ExitCode.DONE
 
 

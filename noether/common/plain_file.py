@@ -45,6 +45,21 @@ def read_plain(path: Path, most: int = LARGEST) -> bytes:
         return file.read(size)
 
 
+def read_given(path: Path, most: int = LARGEST) -> bytes:
+    """Returns the content of a file that a user names: through links, and of a pipe, `<(…)`, to its end.
+
+    OSError: there is none; NotPlainFile: a folder or a device, or above `most` bytes.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise NotPlainFile(errno.EINVAL, "neither a file nor a pipe", str(path))
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise NotPlainFile(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return content
+
+
 def create_plain(path: Path) -> BufferedWriter:
     """Opens a new file for writing; whatever has the name is removed first. OSError: the disk refuses."""
     refuse_strangers_link(path.parent)

@@ -34,21 +34,23 @@ from noether.config.interpolation import interpolated
 from noether.config.layers import (
     SearchPath,
     SettingsLayer,
-    YamlLoader,
     as_yaml,
-    check_yaml,
     layers_of,
     nested,
     no_option,
     primary_file,
+    read_settings,
 )
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
 from noether.config.section import flat
-from noether.config.sweep import expand_sweep, parse_override
+from noether.config.sweep import check_amount, expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
+from noether.config.yaml_reader import RunYaml, SettingsYaml, parse_yaml
 
 TYPED, DEFAULT = "command line", "default"
+LONGEST_UNREAD = 1_000
+"""Characters of a word that cannot be parsed and is shown, and searched for what was meant."""
 SettingsFile = str | Path | SettingsLayer | None
 """A file of settings, or what was read of one; None: the default configuration."""
 
@@ -89,6 +91,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Reads the overrides of one run. RequestError: a word is not an override, or a setting has several values."""
+    check_amount(overrides)
     parsed = []
     for place, text in enumerate(overrides):
         try:
@@ -132,6 +135,10 @@ def _several_values(text: str) -> RequestError:
 
 def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
     """Explains a word that is not an override; `following` are the next two: its value, or `=` and its value."""
+    if len(text) > LONGEST_UNREAD:
+        raise RequestError("unreadable-override", f"cannot read {text[:40]!r}…", seen=f"{len(text):,} characters",
+                           expected="key=value, with a number of at most 20 digits, and few brackets",
+                           fix=f"{text.partition('=')[0][:100]}=VALUE")  # fmt: skip
     after = list(following[: 1 + (following[:1] == ["="])]) if fields_of(text) else []
     if text.endswith(":"):  # YAML in several words: trainer: max_epochs: 3
         after = list(following[: 1 + following[0].endswith(":")]) if following else []
@@ -151,8 +158,8 @@ def _overrides_meant(text: str) -> list[str]:
     name, _, value = text.partition("=")
     if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
         text = f"{name}: {value.replace('=', ': ')}"
-    with suppress(yaml.YAMLError, ValueError, TypeError, AttributeError):
-        content = yaml.load(re.sub(r":\s+(?=[\w.]+:)", ".", text), YamlLoader)  # trainer: max_epochs: 3
+    with suppress(RequestError):
+        content = parse_yaml(re.sub(r":\s+(?=[\w.]+:)", ".", text), TYPED, SettingsYaml)  # trainer: max_epochs: 3
         if isinstance(content, dict):
             return [f"{key}={as_override(one)}" for key, one in flat(content)]
     pieces = re.split(r"[\s,;]+(?=[+~]*[\w./]+=)", text)
@@ -221,9 +228,13 @@ def setting_value(override: Override) -> Any:
 
     Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401: for a text, it stays one.
     """
-    value = override.value()
+    value, written = override.value(), str(override.input_line).partition("=")[2].strip()
     if is_number(value) and takes(override.key_or_group, str, Path):
-        return str(override.input_line).partition("=")[2].strip()
+        return written
+    if isinstance(value, int) and abs(value) >= 2**64:
+        raise RequestError("number-too-long", f"{override.key_or_group} is a number of more than 64 bits",
+                           seen=f"{written[:40]}…, of {len(written):,} digits", expected="at most 20 digits",
+                           fix=f"{override.key_or_group}={written[:18]}")  # fmt: skip
     return value
 
 
@@ -324,7 +335,7 @@ def read_dumped(path: Path) -> RunConfig:
 
 def dumped_layer(path: Path) -> SettingsLayer:
     """Reads a run's config.yaml for `read_dumped`, or to lay others over it. Raises RequestError: it cannot be read."""
-    return SettingsLayer(path, check_yaml(path, read_plain, yaml.SafeLoader))
+    return SettingsLayer(path, read_settings(path, read_plain, RunYaml)[0])
 
 
 def dump_config(config: BaseModel) -> str:

@@ -12,6 +12,7 @@ from omegaconf.grammar_visitor import GrammarVisitor
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.section import flat
+from noether.config.yaml_reader import DEEPEST
 
 # What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
 # into the run's names and files.
@@ -22,6 +23,8 @@ ALLOWED = (
 ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
 NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
 
+MOST_MADE = 20_000
+"""Values once each `${…}` stands for what it names, a long text for several: twice those of the largest file."""
 Place = tuple[str | int, ...]
 
 
@@ -38,9 +41,14 @@ class _Interpolation:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._open: list[Place] = []
+        self._made = 0
 
     def replaced(self, value: Any, place: Place) -> Any:
         """Returns the value at a place of the settings, with what is written in it replaced."""
+        self._made += 1 + (len(value) // 100 if isinstance(value, str) else 0)
+        if self._made > MOST_MADE or len(self._open) > DEEPEST:
+            most = f"at most {MOST_MADE:,} values with each ${{…}} as all that it names, {DEEPEST} deep"
+            raise _refused(place, str(value)[:80], "interpolation-endless", "settings name others without end", most)
         if isinstance(value, Mapping):
             return {key: self.replaced(part, (*place, key)) for key, part in value.items()}
         if isinstance(value, list):
@@ -52,7 +60,9 @@ class _Interpolation:
         self._open.append(place)
         try:
             visitor = GrammarVisitor(lambda key, _: self._setting(key, place, value), _variable, None)
-            return visitor.visit(parse(value))
+            found = visitor.visit(parse(value))
+            self._made += len(found) // 100 if isinstance(found, str) else 0
+            return found
         except OmegaConfBaseException:
             expected = "${SETTING} or ${oc.env:NAME}; in a text, ${ is written \\${"
             raise _refused(place, value, "invalid-interpolation", f"cannot read {value}", expected) from None

@@ -3,38 +3,20 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from noether.common.errors import RequestError
+from noether.common.plain_file import read_given
 from noether.common.suggest import nearest
 from noether.config.explain import value_meant
 from noether.config.groups import DEFAULT_CONFIG, configs_folder, lines_for, our_groups
-
-
-class YamlLoader(yaml.SafeLoader):
-    """YAML as people write it: 1e-3 is a number, a date is a text, and no key stands twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuses a mapping with a key that stands twice."""
-        names = [name.value for name, _ in node.value]
-        for place, (name, _) in enumerate(node.value):
-            if name.value in names[:place]:
-                raise yaml.MarkedYAMLError(problem=f"{name.value} stands twice", problem_mark=name.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-YamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_WITH_EXPONENT = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$")
-YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
+from noether.config.yaml_reader import PlainYaml, SettingsYaml, parse_yaml
 
 
 def primary_file(hp: str | Path | None) -> Path:
@@ -54,8 +36,7 @@ def primary_file(hp: str | Path | None) -> Path:
     if path.is_file():
         raise RequestError("not-a-yaml-name", f"{path.name} does not end in .yaml", seen=str(hp),
                            expected="a file named NAME.yaml", fix=as_yaml(Path(hp)))  # fmt: skip
-    seen = f"{path} is a folder" if path.exists() else f"{path} does not exist"
-    raise RequestError("no-configuration-file", f"no configuration file {hp}", seen=seen,
+    raise RequestError("no-configuration-file", f"no configuration file {hp}", seen=f"{hp} {_what_is_there(Path(hp))}",
                        expected="a YAML file", fix=file_meant(str(hp)))  # fmt: skip
 
 
@@ -77,44 +58,45 @@ def file_meant(hp: str) -> str:
     return own or next(iter(lines_for(hp)), f"--hp configs/{DEFAULT_CONFIG}      (or leave --hp out for it)")
 
 
-def check_yaml(
-    path: Path, read: Callable[[Path], bytes] = Path.read_bytes, loader: type[yaml.SafeLoader] = YamlLoader
-) -> dict[str, Any]:
-    """Returns the plain content of a file of settings.
+def _what_is_there(path: Path) -> str:
+    if path.is_fifo():
+        return "is a pipe, which is read once, and not by a job"
+    return "is a folder" if path.is_dir() else "is a device or a socket" if path.exists() else "does not exist"
 
-    RequestError: it is not YAML, not UTF-8, or not keys and values.
+
+@contextmanager
+def kept_pipe(pipe: str) -> Iterator[str]:
+    """Keeps the settings that come by a pipe, `--hp <(…)`, in a file meanwhile: a pipe can be read once.
+
+    RequestError: they cannot be read.
+    """
+    _, text = read_settings(Path(pipe))
+    with TemporaryDirectory(prefix="noether-") as folder:
+        file = Path(folder) / "from-pipe.yaml"
+        file.write_text(text)
+        yield str(file)
+
+
+def read_settings(
+    path: Path, read: Callable[[Path, int], bytes] = read_given, kind: type[PlainYaml] = SettingsYaml
+) -> tuple[dict[str, Any], str]:
+    """Returns the plain content of a file of settings, and its text.
+
+    RequestError: it is not YAML within the bounds of `kind`, not UTF-8, or not keys and values.
     """
     try:
-        content = yaml.load(read(path).decode(), loader)
-    except yaml.YAMLError as error:
-        raise _yaml_error(error, path) from None
-    except RecursionError:
-        wrong, seen = "is nested too deeply", "thousands of nested brackets"
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:  # From PyYAML, for odd dates and tags
-        raise RequestError("settings-file-unreadable", f"cannot read {path}", seen=str(error),
-                           expected="a YAML file in UTF-8",
+        text = read(path, kind.most_bytes).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError("settings-file-unreadable", f"cannot read {path}",
+                           seen=getattr(error, "strerror", None) or str(error),
+                           expected=f"a YAML file in UTF-8 of at most {kind.most_bytes:,} bytes",
                            fix=f"file {path}      (shows what it is)") from None  # fmt: skip
-    else:
-        if content is None or isinstance(content, dict):
-            return content or {}
-        wrong, seen = "contains no settings", f"a {type(content).__name__}"
-    raise RequestError("settings-file-content", f"{path} {wrong}", seen=seen,
+    content = parse_yaml(text, str(path), kind)
+    if content is None or isinstance(content, dict):
+        return content or {}, text
+    raise RequestError("settings-file-content", f"{path} contains no settings", seen=f"a {type(content).__name__}",
                        expected="keys and values, such as 'seed: 0'",
                        fix=f"--hp FILE      (another file than {path})")  # fmt: skip
-
-
-def _yaml_error(error: yaml.YAMLError, path: Path) -> RequestError:
-    """Returns an error that names the file and the line of broken YAML."""
-    problem = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
-    seen, where, mark = problem or str(error), str(path), getattr(error, "problem_mark", None)
-    if mark is not None:
-        where = f"{path}:{mark.line + 1}"
-        lines = path.read_text(errors="replace").splitlines()
-        if line := "".join(lines[mark.line : mark.line + 1]).strip():
-            seen = f"{line}   ({problem})"
-    return RequestError("invalid-yaml", f"{where} is not valid YAML", seen=seen,
-                        expected="key: value, indented with spaces",
-                        fix=f"fix {'line ' * (mark is not None)}{where}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -198,7 +180,8 @@ class _Walk:
         if self.known is not None and file == self.primary:
             content, package = deepcopy(dict(self.known)), None
         else:
-            content, package = check_yaml(file), re.match(r"\s*#\s*@\s*package\s+(\S+)", file.read_text())
+            content, text = read_settings(file)
+            package = re.match(r"\s*#\s*@\s*package\s+(\S+)", text)
         if package and package[1] != "_global_":
             raise _unsupported(file, package[0])
         section = "" if package else section
@@ -236,7 +219,7 @@ class _Walk:
         """
         if file == self.primary and "defaults" not in content:
             whole = {name for name, section in content.items() if isinstance(section, dict) and "kind" in section}
-            default = check_yaml(configs_folder() / DEFAULT_CONFIG)["defaults"]
+            default = read_settings(configs_folder() / DEFAULT_CONFIG)[0]["defaults"]
             return [entry for entry in default if isinstance(entry, str) or not whole.intersection(entry)]
         listed = content.pop("defaults", None) or []
         return listed if isinstance(listed, list) else [listed]

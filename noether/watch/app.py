@@ -25,9 +25,6 @@ from noether.runs.report.palette import BANDS, COLOURS
 from noether.watch.inside import beside, differing
 from noether.watch.watched_run import WatchedRun, WatchedRuns, shown_metric
 
-# The parser in C, where PyYAML has it: a page asks for many runs at once.
-
-
 METHODS = ("GET", "HEAD")
 LOOPBACK_HEADER = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
 """Any port: a tunnel's end may have another than ours."""

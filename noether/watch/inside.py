@@ -7,14 +7,15 @@ import codecs
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import yaml
-
+from noether.common.errors import RequestError
 from noether.common.plain_file import NotPlainFile, is_plain, open_plain
 from noether.common.shown import shown_log
+from noether.config.layers import read_settings
+from noether.config.section import flat
+from noether.config.yaml_reader import RunYaml
 from noether.runs.folder import RunFolder
 
 T = TypeVar("T")
@@ -98,37 +99,23 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
 
 
 Value = TypeVar("Value")
-MOST_BYTES = 2**20
-MOST_SETTINGS = 5000
-_DEEPEST, _DEEPEST_LIST = 24, 3
+_DEEPEST_LIST = 3
 OWN = ("run_id", "output_path", "resume")
 """Settings that say which run it is; they always differ."""
 
 
 def flat_settings(root: Path, path: Path) -> dict[str, str]:
-    """Returns the settings of a config.yaml by their dotted names, as text; none where it cannot be read.
+    """Returns the settings of a config.yaml by their dotted names, as text; none where it cannot be read."""
 
-    Limits in size, number and depth hold for a file that somebody wrote by hand: YAML's references can make a small
-    file endless.
-    """
-    try:
+    def read(path: Path, most: int) -> bytes:
         with opened_inside(root, path) as file:
-            content = yaml.load(file.read(MOST_BYTES), _Loader)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            return file.read(most + 1)
+
+    try:
+        settings, _ = read_settings(path, read, RunYaml)
+    except RequestError:
         return {}
-    return dict(islice(_leaves("", content, _DEEPEST), MOST_SETTINGS)) if isinstance(content, Mapping) else {}
-
-
-# The parser in C, where PyYAML has it: a page asks for many runs at once.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _leaves(name: str, value: Any, deepest: int) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and value and deepest:
-        for key, item in value.items():
-            yield from _leaves(f"{name}.{key}" if name else str(key), item, deepest - 1)
-    else:
-        yield name, _text(value, _DEEPEST_LIST)
+    return {name: _text(value, _DEEPEST_LIST) for name, value in flat(settings)}
 
 
 def _text(value: Any, deepest: int) -> str:

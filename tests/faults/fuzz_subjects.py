@@ -76,13 +76,13 @@ class Yaml(Subject):
         self.seeds = [path.read_bytes() for path in sorted(configs_folder().rglob("*.yaml"))]
 
     def run(self, rng: random.Random) -> None:
-        from noether.config.layers import check_yaml
+        from noether.config.layers import read_settings
 
         content = rng.choice(self.seeds)
         if rng.random() < 0.01:
             content += b"x: " + rng.choice((b"[", b"{a: ", b"- ")) * rng.choice((10, 500, 3000))
         self.path.write_bytes(mutate(content, rng))
-        check_yaml(self.path)
+        read_settings(self.path)
 
 
 class Packed(Subject):

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
+from noether.common.plain_file import read_given
 from noether.common.suggest import nearest
 from noether.config.explain import refused_keys
 from noether.config.section import Section
+from noether.config.yaml_reader import PlainYaml, parse_yaml
 from noether.core.tasks.angles import Period
 from noether.physics.cases.units import factor
 
@@ -279,8 +280,12 @@ def ready_maps() -> list[str]:
 def map_text(name: str, folders: str = "CASES OUT") -> str:
     """Returns the text of a map file, or of a ready map by its name, which is for `folders`. RequestError: none."""
     path = Path(name).expanduser()
-    if path.is_file():
-        return path.read_text()
+    if path.is_file() or path.is_fifo():
+        try:
+            return read_given(path, PlainYaml.most_bytes).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError("not-a-map", f"{name} is not a map", seen=str(error),
+                               expected=f"YAML in UTF-8, at most {PlainYaml.most_bytes:,} bytes") from None  # fmt: skip
     if name in ready_maps():
         return (MAPS / f"{name}.yaml").read_text()
     near = nearest(path.name.removesuffix(".yaml"), ready_maps())
@@ -298,13 +303,11 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
 def parse_map(text: str, name: str) -> CaseMap:
     """Reads a map. RequestError: it is not YAML, or a key does not fit; every wrong key is named."""
     try:
-        content: Any = yaml.safe_load(text)
+        content: Any = parse_yaml(text, name)
         if isinstance(content, dict) and content.get("sets", {}) is None:
             raise RequestError("map-without-sets", f"{name} takes no set", seen="sets: nothing",
                                expected="sets; those that a draft is not sure of are comments in it")  # fmt: skip
         return CaseMap.model_validate(content if isinstance(content, dict) else {})
-    except (yaml.YAMLError, RecursionError, TypeError) as error:
-        raise RequestError("not-a-map", f"{name} is not a map", seen=str(error), expected="YAML") from None
     except ValidationError as error:
         raise RequestError(
             "map-does-not-fit", f"{name} does not fit", seen="\n".join(refused_keys(error, content or {}, CaseMap)),

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from noether.common.errors import RequestError, one_line
 from noether.common.suggest import nearest
 from noether.config.section import flat
+from noether.config.yaml_reader import parse_yaml
 from noether.physics.cases.case_map import CASE, NumberMap
 from noether.physics.cases.mesh_files import import_pyvista
 from noether.physics.cases.vocabulary import is_length, name_and_unit
@@ -327,8 +327,8 @@ def read_numbers(path: Path) -> dict[str, float]:
             )  # fmt: skip
         return _numbers_of(rows[0].items())
     try:
-        content = json.loads(_text(path)) if path.suffix == ".json" else yaml.safe_load(_text(path))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        content = json.loads(_text(path)) if path.suffix == ".json" else parse_yaml(_text(path), str(path))
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path, one_line(error), "one object") from None
     entries = flat(content) if isinstance(content, Mapping) else ()
     return _numbers_of((name, value) for name, value in entries if not isinstance(value, bool))

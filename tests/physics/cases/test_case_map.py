@@ -26,7 +26,7 @@ def of_field(words: str) -> str:
 
 SURFACE = yaml.safe_load(MAP)["sets"]["surface"]
 WRONG = {
-    "not-yaml": ("sets: [", "cases.yaml is not a map"),
+    "not-yaml": ("sets: [", "cases.yaml:2 is not valid YAML"),
     "wind-along-up": (changed(axes={"wind": "+x", "up": "-x"}), "one axis"),
     "no-such-unit": (changed(length="furlong"), "furlong"),
     "reserved-field": (changed(sets={"surface": {**SURFACE, "fields": {"area": {"array": "p"}}}}), "fields.area"),
@@ -56,7 +56,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG.keys())
 def test_a_map_that_does_not_fit_is_refused_by_its_key(text: str, words: str) -> None:
-    with refusal("not-a-map" if text == "sets: [" else "map-does-not-fit") as refused:
+    with refusal("invalid-yaml" if text == "sets: [" else "map-does-not-fit") as refused:
         parse_map(text, "cases.yaml")
     assert words in str(refused.value)
     assert "nput should" not in str(refused.value), "a sentence of pydantic's"
