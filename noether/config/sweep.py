@@ -15,6 +15,7 @@ _BETWEEN_COMMAS = re.compile(
     r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\([^)]*\)|{[^}]*}|[^\\,'"])+""", re.DOTALL
 )
 """What is between the commas that are outside quotes and brackets."""
+MOST_WORDS, MOST_CHARACTERS = 1_000, 2**15
 
 
 def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:
@@ -28,6 +29,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
         RequestError: no override has several values, one has a value twice, or a sweep is over all files of a group
             (`glob(…)`) or over an interval, which has no list of values.
     """
+    check_amount(overrides)
     choices = []
     for text in overrides:
         try:
@@ -55,9 +57,25 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
     return [list(run) for run in product(*choices)]
 
 
+def check_amount(overrides: Sequence[str]) -> None:
+    """Raises RequestError for more words than are read in some seconds: the parser's time grows faster than a list."""
+    characters = sum(map(len, overrides))
+    if len(overrides) > MOST_WORDS or characters > MOST_CHARACTERS:
+        raise RequestError(
+            "too-many-overrides",
+            "more settings are typed than are read",
+            seen=f"{len(overrides):,} settings, {characters:,} characters",
+            expected=f"at most {MOST_WORDS:,}, of {MOST_CHARACTERS:,} characters together; a file may have more",
+            fix="--hp FILE      (a YAML file with these settings)",
+        )
+
+
 def parse_override(text: str) -> Override:
     """Parses one override with Hydra's parser. HydraException: it is none."""
-    return OverridesParser.create().parse_override(text)
+    try:
+        return OverridesParser.create().parse_override(text)
+    except (ValueError, RecursionError) as error:  # A number of thousands of digits, or as many brackets.
+        raise HydraException(str(error)) from None
 
 
 def override_value(text: str) -> str:
