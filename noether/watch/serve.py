@@ -26,6 +26,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
         import uvicorn
 
         from noether.watch.app import make_app
+        from noether.watch.connections import MOST_OF_A_HEADER, BoundedConnection
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -46,6 +47,8 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
             lifespan="off",
             ws="none",
             server_header=False,
+            http=BoundedConnection,
+            h11_max_incomplete_event_size=MOST_OF_A_HEADER,
             timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)

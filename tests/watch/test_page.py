@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ from test_readme import commands
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import row_line, write_record
-from watch.watching import serve
+from noether.watch.connections import REQUEST_S
+from watch.watching import LIMIT_S, serve
 
 SECRET = "not-for-the-page"
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -354,3 +356,44 @@ def test_the_files_of_the_page_are_shipped() -> None:
     words = ["git", "check-ignore", *map(str, files)]
     assert len(files) > 12
     assert subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout == ""
+
+
+HALF_SENT = {
+    "nothing": b"",
+    "half-a-header": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
+    "half-a-body": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nx",
+}
+
+
+@pytest.mark.slow
+def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place) -> None:
+    """A byte every second does not keep it open; 200 of them leave room for whoever asks."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", place.page.port), timeout=LIMIT_S))
+            for _ in range(200)
+        ]
+        for number, one in enumerate(opened):
+            with suppress(OSError):  # The oldest are closed for the newest.
+                one.sendall(list(HALF_SENT.values())[number % 3])
+        assert place.page.ask("api/runs")[0] == 200
+        left, until = opened[-6:], time.monotonic() + 2 * REQUEST_S
+        while left and time.monotonic() < until:
+            time.sleep(0.5)
+            left = [one for one in left if not is_closed(one)]
+        assert not left
+    assert place.page.ask("api/runs")[0] == 200
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Sends one more byte. Returns whether the other side has closed."""
+    try:
+        connection.sendall(b"x")
+        connection.setblocking(False)
+        while connection.recv(2**16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
