@@ -50,7 +50,7 @@ GPU_RESULTS = benchmarks/results/$(shell date +%F)-gpu
 test-fast: $(READY)
 	$(BIN)/pytest -m "not slow and not machines" $(ARGS)
 
-# Kills, damages, frozen starts, refusing disks and mutated files, each as often as CONTRIBUTING.md names: hours
+# Kills, damages, frozen starts, refusing disks, mutated and endless files, hostile variables, each as often as CONTRIBUTING.md names: hours
 # on two cores. Each is a command of its own, with a first case and a number of cases.
 # make faults PART="kill --first 50 --cases 50" makes one part alone, as each job of the nightly workflow does.
 faults: $(READY)
@@ -65,6 +65,7 @@ else
 	$(BIN)/python -m tests.faults.changed --cases 150
 	$(BIN)/python -m tests.faults.strangers --cases 12
 	$(BIN)/python -m tests.faults.old_programs --cases 150
+	$(BIN)/python -m tests.faults.hostile --cases 400
 endif
 
 # The short form of every benchmark, 10 to 15 minutes on two idle cores, into benchmarks/results/bench; then the charts.

@@ -39,12 +39,14 @@ class Console:
     """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
-        stream = stream or sys.stdout
+        stream, sizes = stream or sys.stdout, ("COLUMNS", "LINES")
+        # Rich raises for sizes of other digits than ours, and of 5,000.
+        environ = {k: v for k, v in os.environ.items() if k not in sizes or (v.isascii() and len(v) < 6)}
         seen = stream.isatty() and not _is_piped_by_mpirun()
         plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
-        self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, **plain)
+        self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, _environ=environ, **plain)
         log = os.fdopen(open_to_append(log_file), "w", 1, "utf-8") if log_file else None
-        self._log = RichConsole(file=log, width=120) if log else None
+        self._log = RichConsole(file=log, width=120, _environ=environ) if log else None
         self.is_live = speaks and self.terminal.is_terminal
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:

@@ -136,7 +136,7 @@ def _several_values(text: str) -> RequestError:
 def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
     """Explains a word that is not an override; `following` are the next two: its value, or `=` and its value."""
     if len(text) > LONGEST_UNREAD:
-        raise RequestError("unreadable-override", f"cannot read {text[:40]!r}…", seen=f"{len(text):,} characters",
+        raise RequestError("override-too-long", f"cannot read {len(text):,} characters", seen=f"{text[:40]}…",
                            expected="key=value, with a number of at most 20 digits, and few brackets",
                            fix=f"{text.partition('=')[0][:100]}=VALUE")  # fmt: skip
     after = list(following[: 1 + (following[:1] == ["="])]) if fields_of(text) else []

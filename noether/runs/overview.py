@@ -36,6 +36,9 @@ from noether.runs.records import (
 )
 
 HEADLINES_SHOWN = 2
+MOST_OF_A_HISTORY, MOST_TOLD = 2**22, 20
+"""Bytes at the end of a run's rows that tell its state, and damaged rows of a run that `status` names: a folder may
+have thousands of runs, of anybody."""
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
 
 
@@ -144,7 +147,7 @@ def run_state(
     own = job_of_run(folder, attempt)
     job = job_in_queue(folder, queued, own)
     state, why = state_and_reason(folder, attempt, job)
-    rows = read_metrics(folder.metrics, warn)
+    rows = read_metrics(folder.metrics, warn, MOST_OF_A_HISTORY)
     training = [row for row in rows if row["kind"] == "training"]
     plan, result = read_record(folder.plan, warn), read_record(folder.result, warn)
     split, metrics = newest_metrics(result, rows)
@@ -229,7 +232,13 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         folders = []  # Before the first run there is no such folder, and nothing is wrong.
     if refusal and any(job_of_run(folder) for folder in folders):
         print(f"noether: {refusal}\nruns in jobs are shown from their folders alone", file=sys.stderr)
-    states = [run_state(folder, queued, _warn) for folder in folders]
+    states = []
+    for folder in folders:
+        damaged: list[str] = []
+        states.append(run_state(folder, queued, damaged.append))
+        more = [f"{folder.path}: {len(damaged) - MOST_TOLD:,} more like these"] * (len(damaged) > MOST_TOLD)
+        for text in (*damaged[:MOST_TOLD], *more):
+            print(f"noether: {shown_name(text)}", file=sys.stderr)
     if as_json:
         print(json.dumps({"runs": [asdict(state) for state in states]}, indent=2))
     elif not states:
@@ -240,10 +249,6 @@ def show_status(output_path: str, *, as_json: bool) -> int:
             console.terminal.width = MOST_COLUMNS
         console.say(table)
     return ExitCode.DONE
-
-
-def _warn(text: str) -> None:
-    print(f"noether: {shown_name(text)}", file=sys.stderr)
 
 
 def status_table(states: list[RunState]) -> Table:

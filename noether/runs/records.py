@@ -5,7 +5,9 @@ line that each hold their own CRC-32. What was written without them, by hand, is
 Everything that cannot be read is left out and named, with file and line.
 """
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
@@ -15,13 +17,13 @@ from typing import Any, TypeGuard
 from zlib import crc32
 
 from noether.common.numbers import finite, strict_json
-from noether.common.plain_file import read_plain
+from noether.common.plain_file import NotPlainFile, open_plain, read_plain
 from noether.common.whole_file import UNFENCED, AppendingFile, Publisher, write_json
 
 Row = dict[str, Any]
 Warn = Callable[[str], None]
-LARGEST_HISTORY = 2**32
-"""Bytes of a file of rows that is read."""
+LARGEST_HISTORY, LONGEST_ROW = 2**32, 2**20
+"""Bytes of a file of rows that are read, and of a row: a longer one was not written by this program."""
 POSITION = ("kind", "time", "update", "epoch", "samples", "split", "weights", "selected")
 """What says where a row belongs, and is not one of its metrics."""
 RESULT_VERSION = 2
@@ -86,13 +88,19 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         file.close()
 
 
-def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
-    """Returns the rows of a file in order; none where there is no file.
+def read_rows(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HISTORY) -> list[Row]:
+    """Returns the rows in the last `most` bytes of a file in order; none where there is no file.
 
     A last line without an end was cut off by a kill, and is left out silently; any other that cannot be read is named.
     """
     try:
-        content = read_plain(path, LARGEST_HISTORY)
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_HISTORY:
+                raise NotPlainFile(errno.EFBIG, f"larger than {LARGEST_HISTORY:,} bytes", str(path))
+            begin = max(0, size - most)
+            file.seek(begin)
+            content = file.read(min(most, size))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -103,11 +111,11 @@ def read_rows(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     lines = content.split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            if line.strip():
+            if line.strip() and not (begin and number == 1 and len(line) < LONGEST_ROW):  # It begins further back.
                 rows.append(parse_row(line))
         except ValueError as error:
             if number < len(lines):
-                warn(f"{path}:{number} is damaged and skipped: {error}")
+                warn(f"{path}:{number}{' of its end' * bool(begin)} is damaged and skipped: {error}")
     return rows
 
 
@@ -141,7 +149,7 @@ def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str,
     return str(newest.get("split", "")), mapping(newest, "metrics")
 
 
-def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
+def read_metrics(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HISTORY) -> list[Row]:
     """Returns the rows of a metrics.jsonl as `read_rows` does, by their updates, each with a `kind` and an `update`.
 
     Rows that stand there twice, or before earlier ones, are named too: nothing that a run does leaves them so, but that
@@ -150,7 +158,7 @@ def read_metrics(path: Path, warn: Warn = lambda text: None) -> list[Row]:
     rows: list[Row] = []
     seen: set[bytes] = set()
     latest = 0
-    for row in read_rows(path, warn):
+    for row in read_rows(path, warn, most):
         if not is_metrics_row(row):
             warn(f"{path}: a row without a kind or an update is skipped: {strict_json(row)[:80]}")
         elif (content := _canonical(row)) in seen:
@@ -211,6 +219,8 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def parse_row(line: bytes) -> Row:
     """Returns the row of one line, without its CRC-32. Raises ValueError where it is not as it was written."""
+    if len(line) > LONGEST_ROW:
+        raise ValueError(f"{len(line):,} bytes in one line")
     row = parse_object(line)
     written = row.pop(_CHECKSUM, None)
     if written is not None and written != crc32(_canonical(row)):

@@ -37,6 +37,7 @@ from noether.runs.overview import (
     submitted_job,
 )
 from noether.runs.records import (
+    LONGEST_ROW,
     RECENT_ROWS,
     Row,
     finite_values,
@@ -56,8 +57,6 @@ from noether.watch.pictures import Pictures
 
 MOST_PER_READ = 4 * 2**20
 """Bytes read at a time: about a tenth of a second of parsing, after which a page can be answered."""
-LONGEST_LINE = 2**20
-"""Bytes; a longer line was not written by this program and is skipped."""
 FURTHEST_BACK = 2**26
 """Bytes from the end of a history in which its last evaluation is looked for."""
 _FINGERPRINT = 64
@@ -123,7 +122,7 @@ class FollowedRows:
         *lines, rest = (self._rest + content).split(b"\n")
         if self._skipping and lines:
             lines, self._skipping = lines[1:], False
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > LONGEST_ROW:
             self.damaged += not self._skipping
             rest, self._skipping = b"", True
         self._rest = b"" if self._skipping else rest

@@ -1,6 +1,9 @@
 """What was asked for is composed as Hydra does it, or refused with the line to change."""
 
+import os
+from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from processes import lay
@@ -8,6 +11,7 @@ from processes import lay
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.config.groups import configs_folder
+from noether.config.sweep import expand_sweep
 from tests.refusal import refusal, refusal_with
 
 
@@ -78,11 +82,19 @@ def test_the_resolved_configuration_reads_back_to_itself(tmp_path: Path) -> None
     assert load_config(hp=file) == config
 
 
+DOUBLED = "a: x\n" + "".join(f"{name}: ${{{last}}}${{{last}}}\n" for last, name in pairwise("abcdefghijklmnopqr"))
 BROKEN_FILES = {
     "tabs": ("trainer:\n\tmax_epochs: 3\n", "mine.yaml:2 is not valid YAML"),
     "a-list": ("- 1\n- 2\n", "contains no settings"),
     "a-number-for-a-name": ("run_id: 7\n", 'run_id: "7"'),
     "unknown-default": ("defaults: [/modl: upt]\n", "no configuration 'modl/upt'"),
+    "aliases": ("a: &a [x, x]\nb: [" + "*a, " * 9999 + "]\n", "mine.yaml:2 stands for more than is read"),
+    "itself": ("seed: 1\na: &a [*a]\n", "mine.yaml:2 stands for more than is read"),
+    "digits": (f"seed: 1\nrun_id: {'9' * 5000}\n", "mine.yaml:2 is not valid YAML"),
+    "hexadecimal": (f"seed: 0x{'f' * 20}\n", "a whole number of more than 64 bits"),
+    "a-tag": ("seed: !!int ''\n", "mine.yaml:1 is not valid YAML"),
+    "too-large": ("# comment\n" * 200_000, "larger than 1,048,576 bytes"),
+    "names-without-end": (DOUBLED, "settings name others without end"),
 }
 
 
@@ -92,6 +104,33 @@ def test_broken_files_are_named(content: str, message: str, tmp_path: Path) -> N
     file.write_text(content)
     with refusal(words=message):
         load_config(hp=file)
+
+
+TYPED = {
+    "digits": (["seed=" + "9" * 5000], "override-too-long"),
+    "more-than-64-bits": (["seed=" + "9" * 20], "number-too-long"),
+    "brackets": (["a=" + "[" * 3000], "override-too-long"),
+    "a-long-list": (["a=[" + "1," * 60_000 + "1]"], "too-many-overrides"),
+    "words": (["seed=1"] * 100_000, "too-many-overrides"),
+}
+
+
+@pytest.mark.parametrize(("words", "code"), TYPED.values(), ids=TYPED)
+def test_what_would_take_hours_to_parse_is_refused(words: list[str], code: str) -> None:
+    with refusal(code):
+        load_config(words)
+    if code == "too-many-overrides":
+        with refusal(code):
+            expand_sweep(words)
+
+
+def test_a_pipe_is_read_once_and_not_by_a_job(noether, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for words, said in (("settings",), "trainer.max_epochs=7"), (("plan", "-m", "seed=1,2"), "seed=2"):
+        Thread(target=pipe.write_text, args=("trainer: {max_epochs: 7}\n",), daemon=True).start()
+        assert said in noether(*words, "--hp", str(pipe), code=0).out
+    assert "is a pipe" in noether("submit", "--print", "--hp", str(pipe), code=2).err
 
 
 def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from noether.common.errors import RequestError
 from tests.processes import lacking
 
-from .fuzz import SUBJECTS, fuzz
+from .fuzz import SUBJECTS, fuzz, limit
+from .hostile import READERS, YAML
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -31,6 +34,16 @@ def test_a_forged_run_imports_nothing_and_blocks_nobody(tmp_path, monkeypatch) -
     found = fuzz("forged", range(60), tmp_path)
     assert found["kinds"] == {}
     assert found["refused"] > 30
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("text", YAML)
+def test_endless_yaml_is_refused_at_once(text: str, reader: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(YAML[text](100))
+    with limit(10), suppress(RequestError):
+        READERS[reader](file)
+        assert text.startswith("interpolated") or reader in ("the page", "numbers")
 
 
 def run(module: str, *words: str) -> str:
@@ -56,6 +69,11 @@ def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
     assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
     # A row of a run that is complete, which nothing but `train` reads then.
     assert "1 damages, 0 tracebacks or silent differences" in run("damage", "--first", "711", "--cases", "1")
+
+
+@pytest.mark.slow
+def test_hostile_yaml_and_variables_are_told_in_words() -> None:
+    assert "20 hostile cases, 0 endless or tracebacks" in run("hostile", "--cases", "20")
 
 
 @pytest.mark.slow

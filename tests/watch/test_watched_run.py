@@ -201,7 +201,7 @@ def test_a_file_that_was_removed_and_came_back_is_read_anew(file: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     ['{"kind": "training", "update": 11, "loss": 1.0, "crc32": 5}', '{"kind": "training", "up', '{"kind": "training"}',
-     '{"kind": "training", "update": -1}', "[" * 100_000, "\x00\x01", "x" * (watched_run.LONGEST_LINE + 10)],
+     '{"kind": "training", "update": -1}', "[" * 100_000, "\x00\x01", "x" * (watched_run.LONGEST_ROW + 10)],
     ids=["crc", "cut", "no-update", "negative-update", "deep", "binary", "endless"],
 )  # fmt: skip
 def test_a_damaged_line_is_left_out_and_counted(file: Path, line: str) -> None:

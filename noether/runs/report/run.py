@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.numbers import finite
 from noether.common.plain_file import open_plain, read_plain
+from noether.config.yaml_reader import RunYaml
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
 from noether.runs.metrics import Metrics, described_in
@@ -204,7 +205,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
     return ReportedRun(
         run_id=folder.run_id,
         path=folder.path,
-        config=read(folder.config, lambda path: read_plain(path).decode(), ""),
+        config=read(folder.config, lambda path: read_plain(path, RunYaml.most_bytes).decode(), ""),
         plan=read(folder.plan, parse_record, {}),
         environment=read(folder.environment, parse_record, {}),
         result=result,
