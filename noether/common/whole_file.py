@@ -160,14 +160,11 @@ def refusals_told(
         if errnos is not None and (named or error.errno not in errnos):
             raise  # Of another disk, such as the data's.
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise DiskRefusal(
-            "disk-refused",
-            f"cannot write to {folder}",
-            seen=f"{error.strerror} ({error.filename or folder})",
-            expected="a writable folder" + (", on a disk with room" if is_full else ""),
-            fix=f"make room, or {elsewhere}" if is_full else elsewhere,
-            mount="" if is_full else str(folder.absolute().parent),
-        ) from None
+        raise DiskRefusal("disk-refused", f"cannot write to {folder}",
+                          seen=f"{error.strerror} ({error.filename or folder})",
+                          expected="a writable folder" + (", on a disk with room" if is_full else ""),
+                          fix=f"make room, or {elsewhere}" if is_full else elsewhere,
+                          mount="" if is_full else str(folder.absolute().parent)) from None  # fmt: skip
 
 
 MOST_HELD_BACK = 64 * 2**20

@@ -87,13 +87,9 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
     """Returns the run folders in a folder, by name, with those that a waiting job is still to make."""
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
-        raise RequestError(
-            "no-such-folder",
-            f"no folder {output_path}",
-            seen="no such folder",
-            expected="the folder that holds the run folders, the output_path of the runs",
-            fix="noether status --output-path FOLDER",
-        )
+        raise RequestError("no-such-folder", f"no folder {output_path}", seen="no such folder",
+                           expected="the folder that holds the run folders, the output_path of the runs",
+                           fix="noether status --output-path FOLDER")  # fmt: skip
     found = {path for path in output_path.glob("*") if is_run(path) or RunFolder(path).job.is_file()}
     return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
 

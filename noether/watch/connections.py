@@ -23,14 +23,8 @@ class BoundedConnection(H11Protocol):
         """Begins to wait for the first request."""
         super().connection_made(transport)
         self._wait()
-        waiting = [one for one in self.connections if one.waits()]
         if len(self.connections) > MOST_CONNECTIONS:
-            min(waiting, key=lambda one: one._timer.when()).close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the waiting."""
-        self._timer.cancel()
-        super().connection_lost(exc)
+            min(filter(BoundedConnection.waits, self.connections), key=lambda one: one._timer.when()).close()
 
     def on_response_complete(self) -> None:
         """Waits for the next request, or for the rest of this one's body."""

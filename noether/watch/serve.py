@@ -66,13 +66,9 @@ def _listen(port: str | None) -> socket.socket:
             return socket.create_server(("127.0.0.1", number))  # A browser quicker than the server waits from now on.
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-    raise RequestError(
-        "watch-port-unusable",
-        f"cannot listen at port {wanted}",
-        seen=f"{reason} (127.0.0.1:{wanted})",
-        expected="a free port of this machine",
-        fix="noether watch      (takes any free port)",
-    )
+    raise RequestError("watch-port-unusable", f"cannot listen at port {wanted}", seen=f"{reason} (127.0.0.1:{wanted})",
+                       expected="a free port of this machine",
+                       fix="noether watch      (takes any free port)")  # fmt: skip
 
 
 def _say_address(runs: WatchedRuns, port: int, token: str) -> None:

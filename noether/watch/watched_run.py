@@ -523,13 +523,10 @@ def find_runs(paths: Sequence[str]) -> WatchedRuns:
         elif path.is_dir() and not (path / "checkpoints").is_dir() and (paths or any(path.iterdir())):
             folders.append(path.absolute())
         elif not paths:
-            raise RequestError(
-                "no-runs-here",
-                "there are no runs here",
-                seen=f"no folder {DEFAULT} with runs in {Path.cwd()}",
-                expected="a run, or a folder of runs, such as the output_path of the runs",
-                fix="noether watch FOLDER      (or first: noether train)",
-            )
+            raise RequestError("no-runs-here", "there are no runs here",
+                               seen=f"no folder {DEFAULT} with runs in {Path.cwd()}",
+                               expected="a run, or a folder of runs, such as the output_path of the runs",
+                               fix="noether watch FOLDER      (or first: noether train)")  # fmt: skip
         else:
             named.append(existing_run(path).path.absolute())
     return WatchedRuns(named, folders)
