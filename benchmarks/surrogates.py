@@ -121,7 +121,7 @@ def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors,
     each = processor_seconds(lambda: PlainNetwork(train, task, PLAIN_TIMED, seed)) / PLAIN_TIMED
     updates = round(options.seconds / each)
     network = PlainNetwork(train, task, updates, seed)
-    return test_errors(task, test, lambda sample, index: network.predict(sample)), updates
+    return test_errors(task, test, network), updates
 
 
 def main() -> None:

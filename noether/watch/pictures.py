@@ -36,7 +36,7 @@ _NOT_SEARCHED = ("checkpoints", "tensorboard")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its group's title, its own, the field it shows, and what it is drawn by; "" and None of a file.
+    """One picture: its group's title, its own, the field it shows, how, and what it is drawn by; "" and None of a file.
 
     `id` is its name in addresses; another one once its file has changed.
     """
@@ -47,12 +47,14 @@ class Picture:
     path: Path
     id: str
     field: str = ""
+    seen: str = ""
     draw: Callable[[], bytes | None] | None = None
 
     def described(self) -> dict[str, str]:
         """Returns the picture for the page."""
         alt = f"{self.title}, {in_words(self.field) or self.group}, {self.note}".rstrip(", ")
-        return {"id": self.id, "group": self.group, "title": self.title, "note": self.note, "alt": alt}
+        names = ("id", "group", "title", "note", "seen")
+        return {**{name: getattr(self, name) for name in names}, "alt": alt}
 
 
 def _id(*parts: object) -> str:
@@ -127,7 +129,7 @@ class Pictures:
                     group = f"{heading(field.name)}, {source}"
                     for column, (title, _, _) in enumerate(field.columns(case)):
                         own, draw = _id(path, changed, field.name, number, column), partial(_draw, field, case, column)
-                        yield Picture(group, title, note, path, own, field=field.name, draw=draw)
+                        yield Picture(group, title, note, path, own, field=field.name, seen=field.seen, draw=draw)
 
 
 def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:

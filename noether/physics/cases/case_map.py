@@ -251,6 +251,17 @@ class CaseMap(Section):
         """The matrix (3, 3) from the files' axes to noether's."""
         return self.axes.rotation() if self.axes else np.eye(3)
 
+    def component_names(self, field: FieldMap, components: int) -> list[str]:
+        """What the components of a prepared field are called, by the axes of the files; none: by the usual names."""
+        axes = ["xyz"[axis] for axis in np.abs(self.rotation).argmax(axis=1)]
+        if field.tensor:
+            turned_to = dict(zip("xyz", axes, strict=True))
+            return ["".join(sorted(turned_to[axis] for axis in name)) if name in COMPONENTS else name
+                    for name in NAMES[field.take]]  # fmt: skip
+        if components == 9:
+            return [str(3 * "xyz".index(row) + "xyz".index(column)) for row in axes for column in axes]
+        return axes if components == 3 else []
+
 
 def turned(
     rotation: np.ndarray, factor: float = 1.0, tensor: TensorOrder | None = None

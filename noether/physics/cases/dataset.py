@@ -14,7 +14,7 @@ from noether.common.errors import RequestError, one_line
 from noether.common.numbers import strict_json
 from noether.common.whole_file import write_whole
 from noether.core.data.packed import open_packed
-from noether.physics.cases.case_map import NAMES, CaseMap, parse_map
+from noether.physics.cases.case_map import CaseMap, parse_map
 from noether.physics.cases.store import FORMAT_VERSION, case_folder, refuse_missing, set_file
 
 if TYPE_CHECKING:
@@ -212,13 +212,13 @@ class CasesDataset:
         numbers = {kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
                    for kind in ("parameters", "outputs")}  # fmt: skip
         files = parse_map(metadata["map"], "dataset.json")
-        fields = {
-            f"{name}_{field}": {"points": f"{name}_points", "unit": described.unit, "scaling": described.scaling,
-                                "period": described.period,
-                                "components": metadata["fields"][f"{name}_{field}"]["components"],
-                                "component_names": list(NAMES[described.take]) if described.tensor else []}
-            for name, own in files.sets.items() for field, described in own.fields.items()
-        }  # fmt: skip
+        fields = {}
+        for name, field in ((name, field) for name, own in files.sets.items() for field in own.fields):
+            own, components = files.sets[name].fields[field], metadata["fields"][f"{name}_{field}"]["components"]
+            fields[f"{name}_{field}"] = {
+                **own.model_dump(include={"unit", "scaling", "period"}), "points": f"{name}_points",
+                "components": components, "component_names": files.component_names(own, components),
+            }  # fmt: skip
         parts = {name: own["parts"] for name, own in metadata["sets"].items() if len(own["parts"]) > 1}
         space: dict[str, Any] = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0]} if metadata["axes"] else {}
         space["sets"] = {

@@ -36,12 +36,13 @@ BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
 """Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
-NO_FIELDS = re.compile(
-    r"(vtk|Normals$|TCoords|TextureCoordinates|GlobalIds|(str_?)?error$|(gmsh|nastran|medit|tetgen|avsucd|cell_sets):"
-    r"|(point|cell)_tags$|STLSolidLabeling$"
-    r"|(.*(mat|part|elem\w*|node|region|cell|point|object|block|entity))?[_ ]?(Ids?|numbers?)$)", re.I
-)  # fmt: skip
-"""Arrays that number things, as formats keep books of them, or belong to the picture."""
+BOOKKEEPING = re.compile(
+    r"vtk_.*|(.*_)?((gmsh|medit|nastran|tetgen|avsucd|cell_sets)_.*|(flac3d|su2)_(group|tag))|(.*_)?ids?|numbers?"
+    r"|(.*_)?(mat(erial)?|part|elem(ent)?|node|region|cell|point|object|block|entity|fac(e|et)|dim)_?"
+    r"(ids?|numbers?|nums?|tags?|types?)"
+    r"|(mpi_)?rank|partition|regions|normals|tcoords|texture_coordinates|(str_?)?error|stlsolid_labeling"
+)
+"""The plain names of arrays that number things, as formats keep books of them, or belong to the picture."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
 
@@ -59,6 +60,8 @@ _DENSITY = [
     "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
     "  density: 1.225      # kg/m³, of air",
 ]
+FLAT = 1e-6
+"""Of the longest side of a box, what its shortest has at most where all points lie in a plane: they are rounded."""
 EXACT = 1e-4
 """A number that differs by less from what a field spans, or from another number, in every case, is determined by it."""
 NOISE = 1e-4
@@ -117,14 +120,16 @@ def draft_map(survey: Survey) -> str:
     sets = [own for own in sets if own not in doubtful]
     is_kinematic = is_openfoam and any("pressure" in field for own in sets for field in own.fields)
     parameters, outputs = draft_numbers(survey)
+    kept = sorted({name for _, name in arrays_of(survey.blocks.values()) if is_bookkeeping(name)})
     lines = [
         "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
         f"# {len(survey.grouping.cases)} cases, {survey.grouping.why}, {len(survey.looked_at)} of them looked at. "
         f"Physics, by the names of fields and numbers: {meaning.physics}.",
         "# A unit that no name states is a guess.",
+        *([f"# Arrays in which formats keep books, never fields: {', '.join(kept)}"] if kept else []),
         *[f"# odd: {words}" for words in survey.odd[:20]],
         "",
-        *(_axes(sets) if meaning.physics == "flow" else []),
+        *(_axes(survey, sets) if meaning.physics == "flow" else []),
         *_length(survey, sets, meaning),
         *_step(survey),
         *(_DENSITY if is_kinematic and not any(line.startswith("  density:") for line in parameters) else []),
@@ -204,7 +209,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
 def _left(
     blocks: Mapping[str, dict[str, BlockFacts]], wanted: Iterable[str], taken: dict[str, ArrayFacts]
 ) -> list[str]:
-    names = {name for _, name in arrays_of(blocks[own] for own in wanted) if not NO_FIELDS.match(name)}
+    names = {name for _, name in arrays_of(blocks[own] for own in wanted) if not is_bookkeeping(name)}
     return sorted(names - {array.name for array in taken.values()})
 
 
@@ -239,11 +244,16 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
         is_known = known_field(array.name, array.components, physics) is not None
-        if NO_FIELDS.match(array.name) or array.low == array.high == 0 or (array.labels and not is_known):
+        if is_bookkeeping(array.name) or array.low == array.high == 0 or (array.labels and not is_known):
             continue
         name = field_name(array, physics)
         named[name if name not in named else plain_name(array.name) + "_2"] = array
     return named
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Returns whether an array numbers things, or belongs to the picture, by its name: it is never a field."""
+    return BOOKKEEPING.fullmatch(plain_name(name)) is not None
 
 
 def field_name(array: ArrayFacts, physics: Physics) -> str:
@@ -295,17 +305,21 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     return lines
 
 
-def _axes(sets: list[_Set]) -> list[str]:
+def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
+    """The line of the axes. Where all points lie in a plane, the wind blows in it, and up is its other axis."""
+    boxes = [np.subtract(own.high, own.low) for cases in survey.blocks.values() for own in cases.values()]
+    plane = [axis for axis in range(3) if any(box[axis] > FLAT * box.max() for box in boxes)]
+    others = plane if len(plane) == 2 else [0, 1, 2]
     velocities = [own.fields["velocity"] for own in sets if "velocity" in own.fields]
     winds = [own.mean for own in velocities if max(map(abs, own.mean)) > ALONG * max(-own.low, own.high)]
     if velocities and not winds:
         return []
     if not winds:
         guess = "# Where the air blows to and which way is up: a guess; null keeps the files' axes."
-        return [guess, "axes: {wind: +x, up: +z}"]
+        return [guess, f"axes: {{wind: +{'xyz'[others[0]]}, up: +{'xyz'[others[-1]]}}}"]
     along = int(np.argmax(np.abs(winds[0])))
     wind = ("+" if winds[0][along] >= 0 else "-") + "xyz"[along]
-    up = "+z" if along != 2 else "+y"
+    up = "+" + "xyz"[next(axis for axis in reversed(others) if axis != along)]
     mean = ", ".join(f"{value:.3g}" for value in winds[0])
     return [f"# The mean velocity is ({mean}). Which way is up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
 

@@ -379,6 +379,7 @@ class FieldsTask(Task):
         """The components of a field and the named parts of its set, by their keys in metrics, in words."""
         field, count = self.fields[name], self.channels(name)
         keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
+        keys = sorted(keys) if set(keys) == set("xyz") else keys  # The files' axes may lie in another order.
         words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
 

@@ -131,23 +131,30 @@ def open_shape(
         say(f"{source}: {', '.join(said)}")
     shape, turned = files.shape(given), {key: files.points(points) for key, points in given_others.items()}
     named = {own: source} | {key: points if isinstance(points, Path) else source for key, points in others.items()}
-    warnings = _shape_warnings(trained, shape, turned, named, metres if read else 1.0)  # Arrays are in m.
+    warnings = _shape_warnings(trained, shape, turned, files, named, metres if read else 1.0)  # Arrays are in m.
     return OpenedShape(files, metres, given, shape, given_others, turned, warnings)
 
 
 def _shape_warnings(
-    trained: TrainedModel, shape: Shape, others: Mapping[str, np.ndarray], sources: Mapping[str, Path], scale: float
+    trained: TrainedModel,
+    shape: Shape,
+    others: Mapping[str, np.ndarray],
+    files: FileAxes,
+    sources: Mapping[str, Path],
+    scale: float,
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
 
-    sources: what each set of points is called in words.
+    sources: what each set of points is called in words. Positions are said in the user's axes.
     """
     warnings: list[str] = []
-    axes, mesh = axes_words(trained.task.space), sources[trained.shape_set]
+    axes, mesh = axes_words(trained.task.space, files.rotation), sources[trained.shape_set]
     boxes = {key: (np.array(seen["low"]), np.array(seen["high"])) for key, seen in trained.task.seen.points.items()}
     for key, points in {trained.shape_set: shape.points, **others}.items():
         if key in boxes:
-            warnings += check_range(sources[key], points, *boxes[key], axes, scale=scale)
+            given, box = files.back({"given": points, "box": np.array(boxes[key])}).values()
+            low, high = np.sort(box, axis=0)
+            warnings += check_range(sources[key], given, low, high, axes, scale=scale)
     warnings += open_surface_warnings(mesh, shape, boxes.get(trained.shape_set))
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
     if is_thin and trained.part_of(trained.shape_set).at == "faces":

@@ -19,18 +19,21 @@ from scipy.ndimage import gaussian_filter
 from scipy.spatial import QhullError
 
 from noether.runs.records import mapping
-from noether.runs.report.elements import absent, fill
+from noether.runs.report.elements import absent, axis_name, fill, of_files
 from noether.runs.report.numbers import TICK_STEPS, Array, tick_labels
 from noether.runs.report.run import ReportedRun
 from noether.runs.report.views import (
     Frame,
     Space,
     View,
+    depth_of,
+    flat_view,
     frame_around,
     half_of,
     section_view,
     side,
     space_by_extent,
+    space_face_on,
     space_of,
     surface_extent,
     surface_view,
@@ -196,6 +199,7 @@ class FieldCases:
     """One field of the samples that an evaluation kept, with what all its pictures share.
 
     quantity: what is drawn of several components; "" of one. values, errors: the colour scales.
+    axes: which of the files' axes points to the right, and which up.
     """
 
     name: str
@@ -207,9 +211,29 @@ class FieldCases:
     on_surface: bool
     space: Space
     frame: Frame
+    axes: tuple[str, str]
+
+    @property
+    def seen(self) -> str:
+        """How the pictures show the cases, in words."""
+        (across, up), lines = self.axes, " White lines join equal values."
+        if self.space.flat:
+            right = f"the wind ({across})" if self.space.wind else across
+            return f"The plane face on, {right} to the right, {up} up.{lines}"
+        if self.on_surface and self.space.wind:
+            return f"Seen from ahead, to the side and above; the arrow is the wind ({across}), {up} is up.{lines}"
+        if self.on_surface:
+            return f"Seen at an angle from above; {up} is up.{lines}"
+        plane = "vertical mid-plane" if self.space.wind else "plane in the middle of the shortest side"
+        plane = "plane of symmetry" if self.space.half else plane
+        right = f"the wind ({across}) from the left" if self.space.wind else f"{across} to the right"
+        grey = " Grey: the shape’s outline." if any(case.body is not None for case in self.cases) else ""
+        return f"The {plane}, {right}, {up} up, interpolated between the points on either side of it.{grey}"
 
     def view(self, case: DrawnCase) -> View:
-        """Returns how a case becomes a picture; raises as `surface_view` and `section_view`."""
+        """Returns how a case becomes a picture; raises as `flat_view`, `surface_view` and `section_view`."""
+        if self.space.flat:
+            return flat_view(case.points, self.frame)
         if self.on_surface:
             return surface_view(case.points, case.normals, self.frame, self.space)
         return section_view(case.points, case.body, self.frame, self.space)
@@ -254,6 +278,8 @@ def _space(run: ReportedRun, name: str) -> Space:
     keys = (f"case/{k}/{name}/points" for k in range(len(run.meta["cases"])))
     every = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
     shapes = [points for points in every if points.ndim == 2 and points.shape[1] == 3]
+    if (depth := depth_of(shapes)) is not None:
+        return space_face_on(space, depth)
     if space.wind:
         halves = {half_of(space.turned(points)) for points in shapes}
         return replace(space, half=halves.pop() if len(halves) == 1 else 0)
@@ -306,8 +332,8 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
         raise NothingToDraw("No sample of this field was kept.")
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
         raise NothingToDraw("Pictures are drawn of points in three dimensions only.")
-    on_surface = _on_surface(run, name)
-    if on_surface:
+    on_surface, files = _on_surface(run, name), space.turn @ of_files(mapping(run.meta, "space"))
+    if on_surface and not space.flat:
         frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
     else:
         frame = frame_around([side(case.points) for case in cases], 0.0)
@@ -321,4 +347,5 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
         on_surface=on_surface,
         space=space,
         frame=frame,
+        axes=(axis_name(files[2]), axis_name(files[1])),
     )

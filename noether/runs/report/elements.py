@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from noether.common.numbers import count_text, counted, finite, listed
 from noether.runs.metrics import weights_name
+from noether.runs.records import mapping
 from noether.runs.report.numbers import (
+    Array,
     bare_text,
     duration_parts,
     number,
@@ -81,14 +84,28 @@ def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
     return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))
 
 
-def axes_words(space: Mapping[str, Any]) -> str:
-    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say."""
+def of_files(space: Mapping[str, Any]) -> Array:
+    """Returns the matrix (3, 3) that turns a vector of the data set's files into the model's axes."""
+    return np.asarray(mapping(space, "files").get("rotation", np.eye(3)), np.float64)
+
+
+def axis_name(direction: Array) -> str:
+    """Returns the axis that a direction (3,) is nearest to, such as "+x" or "−y"."""
+    main = int(np.abs(direction).argmax())
+    return ("+" if direction[main] > 0 else "−") + "xyz"[main]
+
+
+def axes_words(space: Mapping[str, Any], turn: Array | None = None) -> str:
+    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say.
+
+    turn: the matrix (3, 3) from the axes that are meant to the model's; None: those are.
+    """
     named = {}
     for what, words in (("up", "up"), ("wind", "along the wind")):
-        direction = [float(value) for value in space.get(what, ())]
-        main = max(range(len(direction)), key=lambda axis: abs(direction[axis]), default=None)
-        if main is not None:
-            named[main] = words if direction[main] > 0 else f"{words}, backwards"
+        if space.get(what):
+            direction = np.asarray(space[what], np.float64) @ (np.eye(3) if turn is None else turn)
+            name = axis_name(direction)
+            named[name[1]] = words if name[0] == "+" else f"{words}, backwards"
     if len(named) == 2:
-        named[({0, 1, 2} - set(named)).pop()] = "across"
-    return ", ".join(f"{'xyz'[axis]} {words}" for axis, words in sorted(named.items()))
+        named[(set("xyz") - set(named)).pop()] = "across"
+    return ", ".join(f"{axis} {words}" for axis, words in sorted(named.items()))

@@ -13,10 +13,10 @@ from noether.config.sweep import override_value
 from noether.runs.metrics import FIELD_ERRORS, SCALAR_PARTS
 from noether.runs.records import mapping
 from noether.runs.report.charts import calibration_curve, error_histogram, parity, sample_errors
-from noether.runs.report.elements import Chart, absent, axes_words, charts, fill, heading, in_words
+from noether.runs.report.elements import Chart, absent, axes_words, charts, fill, heading, in_words, of_files
 from noether.runs.report.numbers import Array, number, percent, short_number, shown_score, value_text
 from noether.runs.report.run import ReportedRun
-from noether.runs.report.tables import field_rows, median_sample, own_metrics, reference_words
+from noether.runs.report.tables import field_rows, median_sample, own_metrics, reference_words, trained_words
 
 
 def errors_section(run: ReportedRun) -> Markup:
@@ -32,7 +32,8 @@ def errors_section(run: ReportedRun) -> Markup:
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
     """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
-    rows = [(label or "this model", kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
+    own = trained_words("this model", run.seconds)
+    rows = [(label or own, kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
     whole = [row for _, kind, row in rows if kind != "part"]
     columns = {measure: [value for row in whole if (value := finite(row.get(measure))) is not None]
                for measure in FIELD_ERRORS}  # fmt: skip
@@ -149,8 +150,8 @@ def use_section(run: ReportedRun) -> Markup:
         "use.html",
         outputs=[in_words(name) + (f" in {unit}" if (unit := run.unit(name)) else "") for name in outputs],
         ranges=[(in_words(name), _range(span)) for name, span in parameters.items()],
-        boxes=[(in_words(name.removesuffix("_points")), _box(span, *_length(space))) for name, span in points.items()],
-        axes=axes_words(space) if points else "",
+        boxes=[(in_words(name.removesuffix("_points")), _box(span, space)) for name, span in points.items()],
+        axes=axes_words(space, of_files(space)) if points else "",
         training=(run.plan.get("data") or {}).get("training"),
         worst=listed(worst),
         seeds=_over_seeds(run),
@@ -176,14 +177,13 @@ def _range(span: Mapping[str, Any]) -> str:
     return f"{text} {span.get('unit') or ''}".rstrip()
 
 
-def _length(space: Mapping[str, Any]) -> tuple[str, float]:
-    """The unit of length of the data's files and its metres; m where they say none."""
-    metres = mapping(space, "files").get("metres")
-    return next((known for known in LENGTHS.items() if known[1] == metres), ("m", 1.0))
-
-
-def _box(span: Mapping[str, Any], unit: str, metres: float) -> str:
-    own = {end: [value / metres for value in span[end]] for end in ("low", "high")}
+def _box(span: Mapping[str, Any], space: Mapping[str, Any]) -> str:
+    """The box of a set's points in the axes and the unit of length of the data's files; in m where they say none."""
+    files = mapping(space, "files").get("metres")
+    unit, metres = next((known for known in LENGTHS.items() if known[1] == files), ("m", 1.0))
+    corners = np.array([span["low"], span["high"]]) / metres
+    corners = corners @ of_files(space) + 0.0 if corners.shape[1] == 3 else corners  # -0.0 would be written as it is
+    own = {"low": corners.min(axis=0).tolist(), "high": corners.max(axis=0).tolist()}
     sides = zip("xyz", *_rounded(own), strict=False)
     return ", ".join(f"{axis} {low} to {high}" for axis, low, high in sides) + f" {unit}"
 

@@ -135,6 +135,12 @@ class ReportedRun:
         """The metrics of the test split."""
         return mapping(self.result, "metrics")
 
+    @property
+    def seconds(self) -> float | None:
+        """What the training took, all parts of its time; None where that is not known, or of the last attempt alone."""
+        parts = mapping(mapping(self.result, "time_use"), "parts").values()
+        return sum(finite(part, 0.0) for part in parts) if parts and not self.resumed else None
+
     @cached_property
     def described(self) -> Metrics:
         """What is known of the metrics: from the evaluation, before one from the plan."""

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-from noether.common.numbers import counted, finite, listed
+from noether.common.numbers import counted, duration_text, finite, listed
 from noether.runs.metrics import FIELD_ERRORS, Metric, Metrics, described_in, weights_name
 from noether.runs.records import mapping
 
@@ -100,9 +100,20 @@ def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list
     """Returns the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
     parts = described.by_part(mapping(result, "metrics"), name)
     baselines = mapping(result, "baselines")
-    beside = {label: described.of_whole(mapping(baselines, key), name) for key, label in BASELINES.items()}
+    rows: list[tuple[str, str, Mapping[str, Any]]]
     rows = [(part, "part" if part else "own", row) for part, row in parts.items()]
-    return rows + [(label, "baseline", row) for label, row in beside.items() if row]
+    for key, label in BASELINES.items():
+        own = mapping(baselines, key)
+        if row := described.of_whole(own, name):
+            rows.append((trained_words(label, finite(own.get("training_seconds"))), "baseline", row))
+    return rows
+
+
+def trained_words(label: str, seconds: float | None) -> str:
+    """Returns what a row of errors is called, with how long it was trained, where that is known."""
+    if seconds is None:
+        return label
+    return f"{label}, trained {duration_text(seconds) if seconds >= 10 else f'{seconds:.2g} s'}"
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from noether.common.numbers import finite, listed
 from noether.launch.batches import BatchPlan
 from noether.runs.metrics import weights_name
-from noether.runs.records import mapping
 from noether.runs.report.charts import Series, can_draw, curves, time_strip
 from noether.runs.report.elements import Chart, absent, charts, fill, heading, in_words
 from noether.runs.report.numbers import percent
@@ -58,15 +57,12 @@ def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
 def summary_tiles(run: ReportedRun) -> Markup:
     """The headline numbers, in rows of like length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
-    # One value: that of the section of the time, where one attempt made every update.
-    parts = mapping(mapping(run.result, "time_use"), "parts").values()
-    whole = sum(finite(part, 0.0) for part in parts) if parts and not run.resumed else None
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
     scores, own = _scores(run), own_metrics(run.result, run.described)
     own = [(metric, value) for metric, value in own if metric.headline and metric.of not in scores]
-    shown = {"errors": errors, "own": own, "scores": scores}
-    return fill("tiles.html", run=run, result=run.result, **shown, whole=whole, logged=logged, most=TILES_IN_A_ROW)
+    shown = {"errors": errors, "own": own, "scores": scores, "whole": run.seconds, "logged": logged}
+    return fill("tiles.html", run=run, result=run.result, **shown, most=TILES_IN_A_ROW)
 
 
 TRAINING = ("training", "")

@@ -167,13 +167,14 @@ TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -
 class Space:
     """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body.
 
-    half: 1 or −1 where of bodies and flow there is the half with such x alone.
+    half: 1 or −1 where of bodies and flow there is the half with such x alone. flat: whether all points have one x.
     """
 
     turn: Array
     wind: bool = True
     ground: bool = True
     half: int = 0
+    flat: bool = False
 
     @property
     def viewer(self) -> Array:
@@ -209,6 +210,32 @@ def space_by_extent(shapes: Sequence[Array]) -> Space:
     """
     depth, up, across = np.argsort(np.median([np.ptp(points, axis=0) for points in shapes], axis=0), kind="stable")
     return Space(np.eye(3)[[depth, up, across]], wind=False, ground=False)
+
+
+FLAT = 1e-6
+"""Of the longest side of a box, what its shortest has at most where all points lie in a plane: they are rounded."""
+
+
+def depth_of(shapes: Sequence[Array]) -> int | None:
+    """Returns the axis along which all points (N, 3) of each shape have one value; None where there is none."""
+    sides = np.array([np.ptp(points, axis=0) for points in shapes])
+    flat = (sides <= FLAT * sides.max(axis=1, keepdims=True)).all(axis=0) if len(sides) else np.zeros(3, bool)
+    return int(flat.argmax()) if flat.sum() == 1 else None
+
+
+def space_face_on(about: Space, depth: int) -> Space:
+    """The space of points in a plane, which is seen from its face, along the axis `depth` of the data.
+
+    The wind is from the left if it blows in the plane; else the first of the two axes lies across, the second is up.
+    """
+    across, up = (axis for axis in np.eye(3) if not axis[depth])
+    wind, high = (direction * (np.arange(3) != depth) for direction in (about.turn[2], about.turn[1]))
+    if about.wind and wind.any():
+        across = wind / np.linalg.norm(wind)
+        up = np.cross(np.eye(3)[depth], across)
+        up = up if up @ (high if high.any() else np.ones(3)) > 0 else -up
+    blows = about.wind and bool(wind.any())
+    return Space(np.stack([np.cross(up, across), up, across]), wind=blows, ground=False, flat=True)
 
 
 CARS = Space(np.eye(3))
@@ -339,12 +366,24 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
 
     clip = outline = ground = None
     if is_solid:
-        clip = smooth_outline(binary_closing(inside, iterations=2), frame, blur=1.0, level=0.5)
+        clip = _clip_with_holes(inside, frame)
     if body is not None:
         shadow = side(body)
         outline = smooth_outline(rasterise(shadow, shape_triangles(shadow), frame)[2], frame, blur=1.5, level=0.45)
         ground = float(body[:, 1].min()) if space.ground else None
     return View(frame, vertices, weights, clip=clip, body=outline, ground=ground)
+
+
+def flat_view(points: Array, frame: Frame) -> View:
+    """The view of points (N, 3) in a plane from its face; nothing is drawn in holes. QhullError: all in a line."""
+    flat = side(points)
+    triangles = Delaunay(flat).simplices
+    vertices, weights, inside = rasterise(flat, triangles[~spans_a_hole(flat, triangles)], frame)
+    return View(frame, vertices, weights, clip=_clip_with_holes(inside, frame))
+
+
+def _clip_with_holes(inside: NDArray[np.bool_], frame: Frame) -> Outline | None:
+    return smooth_outline(binary_closing(inside, iterations=2), frame, blur=1.0, level=0.5)
 
 
 def _near_the_section(points: Array) -> NDArray[np.intp]:

@@ -14,7 +14,7 @@ function show(number) {
   at("viewer-image").src = address(picture);
   at("viewer-image").alt = picture.alt;
   put("viewer-title", `${picture.group}: ${picture.title}`);
-  put("viewer-note", picture.note);
+  put("viewer-note", [picture.note, picture.seen].filter(Boolean).join(". "));
   if (!at("viewer").open) at("viewer").showModal();
 }
 
@@ -31,6 +31,8 @@ export function setUpViewer() {
 const drawn = (event) => event.target.parentElement.classList.add("drawn");
 const failed = (event) => event.target.parentElement.classList.add("failed");
 
+const seenOf = (rows) => [...rows.values()][0][0][0].seen; // All rows of a group are of one field.
+
 export function pictures(run) {
   listed = run.pictures;
   base = `api/run/${run.key}`;
@@ -42,7 +44,7 @@ export function pictures(run) {
       const row = group.get(picture.note) ?? group.set(picture.note, []).get(picture.note);
       row.push([picture, number]);
     });
-    return [...groups].map(([group, rows]) => h("div", { class: "picture-group" }, h("h3", {}, group),
+    return [...groups].map(([group, rows]) => h("div", { class: "picture-group" }, h("h3", {}, group), seenOf(rows) ? h("p", { class: "note" }, seenOf(rows)) : null,
       [...rows].map(([note, entries]) => h("div", {}, note ? h("p", { class: "note" }, note) : null,
         h("div", { class: "picture-row" }, entries.map(([picture, number]) => h("button", { type: "button", class: "picture", click: () => show(number), "aria-label": `Open: ${picture.alt}` },
           h("img", { src: address(picture), alt: picture.alt, loading: "lazy", decoding: "async", load: drawn, error: failed }), h("span", {}, picture.title))))))));

@@ -9,7 +9,7 @@ import yaml
 from simulated_cases import MAP, air, body, prepare
 
 from noether.common.errors import RequestError
-from noether.physics.cases.case_map import map_text, parse_map, ready_maps
+from noether.physics.cases.case_map import FieldMap, map_text, parse_map, ready_maps, turned
 from noether.physics.cases.dataset import open_cases
 from noether.physics.cases.layout import find_cases
 from noether.physics.cases.prepare import prepare_cases
@@ -96,6 +96,12 @@ def test_the_axes_are_turned_and_not_mirrored(wind: str, up: str) -> None:
     assert np.allclose(rotation @ vector[wind], [0, 0, 1])
     assert np.allclose(rotation @ vector[up], [0, 1, 0])
     assert np.linalg.det(rotation) == pytest.approx(1)
+    about = parse_map(changed(axes={"wind": wind, "up": up}), "m")
+    for tensor, usual in ((None, "x y z"), (None, "0 1 2 3 4 5 6 7 8"), ("vtk", "xx yy zz xy yz xz")):
+        names, count = usual.split(), len(usual.split())
+        own = about.component_names(FieldMap(array="a", tensor=tensor), count)
+        # Each component of the files alone, turned: it is where its name says.
+        assert [own[int(np.abs(values).argmax())] for values in turned(rotation, tensor=tensor)(np.eye(count))] == names
 
 
 def renamed(mesh, names: dict[str, str]):

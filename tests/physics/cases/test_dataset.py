@@ -3,13 +3,14 @@
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import pyvista
 import torch
 import yaml
-from simulated_cases import MAP, body, prepare, write_cases
+from simulated_cases import LAYOUTS, MAP, body, prepare, write_cases
 
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
@@ -18,9 +19,14 @@ from noether.core.data.order import SampleKey
 from noether.core.data.points import STATISTICS_POINTS, PointSampler, shape_key
 from noether.core.precision import Precision
 from noether.core.problem import build_problem
+from noether.core.tasks.base import by_channel
 from noether.physics.cases.case_map import SplitMap, parse_map
 from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.mesh_source import FACES
 from noether.physics.cases.prepare import split_cases
+from noether.physics.fields.fields import FieldsTask
+from noether.physics.predict.predict import _shape_warnings
+from noether.physics.predict.shape_input import FileAxes
 from tests.refusal import refusal
 
 
@@ -49,6 +55,25 @@ def test_a_draw_is_of_points_that_follow_one_another(prepared: Path) -> None:
     assert len(starts) > 50
     again = draw.for_training(sample, SampleKey(7, 0))
     assert torch.equal(again["surface_points"], draw.for_training(sample, SampleKey(7, 0))["surface_points"])
+
+
+def test_a_component_has_the_name_of_the_files_axis(tmp_path: Path) -> None:
+    text = MAP.replace("wind: +x", "wind: -y")
+    prepare(write_cases(tmp_path / "source", 6, turn=LAYOUTS["-y+z"]), tmp_path / "out", text)
+    train, _, _ = open_cases(tmp_path / "out")
+    task = FieldsTask()
+    task.examine(train[0], train.about())
+    batch = {key: values[None] for key, values in train[0].items()}
+    off = {name: by_channel(batch[name], batched=True).clone() for name in task.fields}
+    off["volume_velocity"][..., 2] += 5  # along the wind of the model: -y of the files
+    found = {key: float(value) for key, value in task.details(off, batch).items()}
+    assert [found[f"volume_velocity/{axis}/mae"] for axis in "xyz"] == pytest.approx([0, 5, 0], abs=1e-5)
+    assert list(task.parts_of("volume_velocity")) == ["x", "y", "z"]
+    shape = SimpleNamespace(points=train[0]["surface_points"].numpy() + np.array([0, 0, 0.3]), faces=None)
+    task.seen.add(train[0], {}, {})
+    known = SimpleNamespace(task=task, shape_set="surface_points", points_learned=0, part_of=lambda _: FACES)
+    (said,) = _shape_warnings(known, shape, {}, FileAxes.of(task.space, "files", {}), {"surface_points": "it"}, 1.0)
+    assert "range along y, and" in said
 
 
 def test_every_point_is_drawn_as_often() -> None:

@@ -20,7 +20,7 @@ from simulated_cases import (
 
 from noether.physics.cases.case_map import parse_map
 from noether.physics.cases.dataset import open_cases, read_metadata
-from noether.physics.cases.draft import draft_map
+from noether.physics.cases.draft import draft_map, is_bookkeeping
 from noether.physics.cases.survey import group_files, in_another_unit, spans_decades, survey_folder
 from noether.physics.cases.tables import read_numbers
 from noether.physics.cases.vocabulary import number_name
@@ -96,9 +96,10 @@ def test_what_is_at_points_alone_is_offered_beside_what_is_at_cells(tmp_path: Pa
     root = write_cases(tmp_path / "source", 3)
     for path in root.glob("*/volume.vtu"):
         mesh = pyvista.read(path)
-        mesh.point_data["k"] = np.arange(mesh.n_points, dtype=float)
+        mesh.point_data["k"] = mesh.point_data["gmsh:dim_tags"] = np.arange(mesh.n_points, dtype=float)
         mesh.save(path)
     text, _ = drafted(root, workers=0)
+    assert text.count("gmsh:dim_tags") == text.count("never fields: gmsh:dim_tags") == 1
     head, _, rest = text.partition("  # points_of_volume:")
     taken = "".join(f"{line}\n" for line in rest.splitlines())
     about = parse_map(f"{head}  points_of_volume:{re.sub(r'(?m)^  # ', '  ', taken)}", "m")
@@ -194,6 +195,24 @@ def test_the_columns_of_openfoam_are_named_without_the_brackets_of_vectors(tmp_p
     assert read_numbers(table) == {"Time": 2, "total_x": 4, "total_y": 5, "total_z": 6, "Cd(f)": 7}
 
 
+OF_FORMATS = [
+    "gmsh:dim_tags", "gmsh_dim_tags", "gmsh:physical", "rim-gmsh:bounding_entities", "medit:ref", "nastran_ref",
+    "flac3d:group", "tetgen:attribute", "avsucd:material", "cell_sets:skin", "cell_tags", "point_tags",
+    "su2:tag", "vtkOriginalCellIds", "vtkGhostType", "GlobalNodeId", "PedigreeElementId", "cellID", "PointIds",
+    "MaterialIds", "matid", "RegionId", "facet_ids", "procID", "Rank", "node_number", "node_num", "cell_types",
+    "STLSolidLabeling", "TCoords", "Normals", "ids",
+]  # fmt: skip
+OF_PHYSICS = [
+    "T", "mach_number", "Wave_Number", "solids", "fluids", "node_temperature", "group_velocity",
+    "element_stress", "material_density",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "is_book"), [*((n, True) for n in OF_FORMATS), *((n, False) for n in OF_PHYSICS)])
+def test_arrays_in_which_formats_keep_books_are_told_from_fields(name: str, is_book: bool) -> None:
+    assert is_bookkeeping(name) == is_book
+
+
 def clouds(root: Path, count: int, change: dict[int, float]) -> Path:
     """A plane cloud in each case, in mm; the positions of some are multiplied."""
     rng = np.random.default_rng(0)
@@ -213,6 +232,8 @@ def test_a_plane_cloud_has_z_0_and_vectors_of_three(tmp_path: Path) -> None:
     root = clouds(tmp_path / "in", 6, {})
     text, about = drafted(root)
     assert about.length == "mm"
+    assert about.axes is not None
+    assert "z" not in about.axes.wind + about.axes.up, "no direction out of the plane is guessed"
     assert "entrée.json" in text
     assert {name: own.components for name, own in about.sets["points"].fields.items()} == {"pressure": 1, "velocity": 3}
     assert prepare(root, tmp_path / "out", text).made == 6

@@ -108,6 +108,8 @@ def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None
     assert list(errors) == ["mean_field", "nearest_shape", "nearest_case", "plain_network"]
     assert errors["plain_network"] < 0.1 < errors["nearest_case"] < errors["nearest_shape"]
     assert scores["plain_network"]["moment/r2"] > 0.999
+    assert scores["plain_network"]["training_updates"] == 2400
+    assert scores["plain_network"]["training_seconds"] > 0
     soon = score_baselines(task, samples, range(30), samples[30:], updates=3)["plain_network"]
     assert soon["beam_deflection/relative_l2"] > 5 * errors["plain_network"], "it trains longer than the model"
     assert torch.equal(torch.get_rng_state(), weights), "a baseline drew from the run's own generator"

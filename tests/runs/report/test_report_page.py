@@ -353,15 +353,18 @@ def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun
 
 def test_half_a_car_in_millimetres_is_drawn_at_its_plane_of_symmetry(run: ReportedRun) -> None:
     arrays = {key: np.abs(value) if key.endswith("points") else value for key, value in cases_alone(run).arrays.items()}
-    space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001}}
+    turn = [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]  # of files with the wind along -x, up +z
+    space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001, "rotation": turn}}
     box = {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}
     speeds = {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}}
     result = {**run.result, "trained_on": {"points": {"surface_points": box}, "parameters": speeds}}
     half = replace(run, rows=[], arrays=arrays, result=result, meta={**run.meta, "space": space})
     read = Page(render_report(half))
     assert read.count("img") == 6
-    assert "The plane of symmetry, the wind from the left" in read.texts["cases"]
-    assert "x −1,200 to 1,200, y 0 to 1,600, z −2,500 to 2,500 mm" in read.texts["use"]
+    assert "The plane of symmetry, the wind (−x) from the left, +z up" in read.texts["cases"]
+    assert "the arrow is the wind (−x), +z is up" in read.texts["cases"]
+    assert "x −2,500 to 2,500, y −1,200 to 1,200, z 0 to 1,600 mm" in read.texts["use"]
+    assert "x along the wind, backwards, y across, z up" in read.texts["use"]
     assert "20 to 40 m/s" in read.texts["use"]
 
 
@@ -387,10 +390,10 @@ def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun)
     ("points", "words"),
     [
         (lambda points: points[:3], "Not drawn: "),
-        (lambda points: points * [1, 1, 0], "Not drawn: "),
+        (lambda points: points * [1, 0, 0], "Not drawn: "),
         (lambda points: points[:, :2], "Pictures are drawn of points in three dimensions only."),
     ],
-    ids=["three points", "all in a plane", "two dimensions"],
+    ids=["three points", "all in a line", "two dimensions"],
 )
 def test_points_that_make_no_picture(run: ReportedRun, points: Callable[[np.ndarray], np.ndarray], words: str) -> None:
     arrays, own = dict(cases_alone(run).arrays), "case/0/volume_velocity/"

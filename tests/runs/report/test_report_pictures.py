@@ -99,6 +99,30 @@ def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
     np.testing.assert_allclose(values[row, 20:-20], 2 * columns[20:-20], atol=1e-9)
 
 
+WINDS = {"no-wind": {}, "wind": {"wind": [1, 0, 0], "up": [0, 1, 0]}, "up-out-of-plane": {"wind": [1, 0, 0],
+         "up": [0, 0, 1]}, "wind-out-of-plane": {"wind": [0, 0, 1], "up": [0, 1, 0]}}  # fmt: skip
+
+
+@pytest.mark.parametrize("about", WINDS.values(), ids=WINDS.keys())
+def test_points_in_a_plane_are_seen_face_on_whatever_the_wind(about) -> None:
+    points = np.random.default_rng(0).uniform([-1, 0, 5], [1, 3, 5], size=(2000, 3))
+    points = points[np.hypot(points[:, 0], points[:, 1] - 1) > 0.5]
+    assert views.depth_of([points]) == 2
+    space = views.space_face_on(views.space_of(about), 2)
+    assert space.wind == (about.get("wind") == [1, 0, 0])
+    turned = space.turned(points)
+    np.testing.assert_allclose(views.side(turned), points[:, :2], atol=1e-12)  # x to the right, y up
+    view = views.flat_view(turned, views.frame_around([views.side(turned)], 0.0))
+    drawn = np.sum(points[view.vertices] * view.weights[..., None], axis=1)[view.clip.contains_points(
+        views.pixel_centres(view.frame))]  # fmt: skip
+    assert np.hypot(drawn[:, 0], drawn[:, 1] - 1).min() > 0.4, "its hole stays empty"
+
+
+def test_points_of_a_body_lie_in_no_plane() -> None:
+    for shapes in ([], [sphere(50)], [sphere(9), sphere(9) * [1, 1, 0]], [sphere(9) * [1, 0, 0]]):
+        assert views.depth_of(shapes) is None
+
+
 def test_picture_has_the_colours_of_the_scale() -> None:
     points = sphere(800)
     frame = views.frame_around([views.surface_extent(points)], 0.02)
