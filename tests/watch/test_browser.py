@@ -288,6 +288,75 @@ def test_of_three_runs_nothing_is_cut_at_1280_pixels(place, opened, tmp_path) ->
         assert shown.evaluate(WIDER) == []
 
 
+def test_of_twelve_runs_eight_are_overlaid_and_nothing_is_hidden_in_silence(place, opened, tmp_path) -> None:
+    for number in range(12):
+        shutil.copytree(place.ended[0].path, tmp_path / f"ellipsoid-{number:02d}")
+    with serve(place.environ, str(tmp_path)) as page:
+        shown = opened(page.address, 1280)
+        boxes, said = shown.get_by_label(re.compile("^Overlay")), shown.locator("#runs-note")
+        for box in boxes.all():
+            box.click()
+        assert [box.is_checked() for box in boxes.all()] == [True] * 8 + [False] * 4
+        expect(said).to_contain_text("is not overlaid: 8 runs are at most")
+        boxes.first.uncheck()
+        expect(said).to_contain_text("Tick up to 8 runs")
+        boxes.first.check()
+        name = boxes.last.get_attribute("aria-label").removeprefix("Overlay ")
+        shown.get_by_role("button", name=re.compile(f"^{name}")).click()
+        expect(said).to_contain_text(f"{name} takes the place of ")
+        wait_until(shown, lambda: shown.locator('[data-curve="loss"] .at-cursor span').count() == 8)
+        assert [text for text in shown.evaluate(WIDER) if text.startswith(("FIG", "B ", "SPAN"))] == []
+        below = int(re.search(r"[0-9]+", shown.locator("#runs-below").inner_text())[0])
+        assert 0 < below < 12
+        shown.locator("#runs-table").evaluate("box => box.scrollTo(0, 9999)")
+        expect(shown.locator("#runs-below")).to_be_hidden()
+
+
+CONTRASTS = """() => {
+    const light = colour => {
+        const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map(part => part / 255)
+            .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const contrast = (...both) => {
+        const [dark, pale] = both.map(light).sort((a, b) => a - b);
+        return (pale + 0.05) / (dark + 0.05);
+    };
+    const ground = node => {
+        const own = getComputedStyle(node).backgroundColor;
+        return /, 0\\)$/.test(own) && node.parentElement ? ground(node.parentElement) : own;
+    };
+    const low = new Set();
+    for (const node of document.querySelectorAll("body *")) {
+        const style = getComputedStyle(node);
+        const isText = [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
+        if (!node.getClientRects().length || node.disabled || node.closest("noscript, .u-legend")) continue;
+        if (isText && (contrast(style.color, ground(node)) < 4.5 || style.opacity < 1))
+            low.add(`${node.tagName}.${node.className} ${style.color} on ${ground(node)}`);
+        if (node.matches("input:not([type=range]), select, button:not(.plain, .sort, .run, .picture)") &&
+            contrast(style.borderTopColor, ground(node.parentElement)) < 3) low.add(`border of ${node.outerHTML}`);
+        const drawn = style.borderTopStyle === "none" ? style.backgroundColor : style.borderTopColor;
+        if (node.matches(".swatch, .bar i") && contrast(drawn, ground(node.parentElement)) < 3)
+            low.add(`${node.className} ${drawn}`);
+    }
+    return [...low];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_graphics_have_enough_contrast_and_curves_are_told_in_words(scheme: str, place, opened) -> None:
+    page = opened(place.page.address, scheme=scheme)
+    for name in ("first", "second"):
+        page.get_by_label(f"Overlay {name}").check()
+    page.wait_for_selector("#metric-tables td[data-value]")
+    for state in ("running", "done", "failed", "silent", "stopped", "waiting", "lost"):
+        page.evaluate("state => { document.querySelector('#run-state').dataset.state = state; }", state)
+        assert page.evaluate(CONTRASTS) == []
+    words = re.compile(r"^Loss over updates\. .*second, validation.*: from [0-9.]+ at \d+ to [0-9.]+ at \d+, lowest ")
+    expect(page.locator('[data-curve="loss"] .plot')).to_have_attribute("aria-label", words)
+    assert "forward: from" in page.locator("#time-chart .plot").get_attribute("aria-label")
+
+
 def test_nothing_jumps_while_the_page_fills(place, opened) -> None:
     page = opened(place.page.address)
     page.wait_for_selector('[data-curve="loss"] canvas')

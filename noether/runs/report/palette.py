@@ -6,10 +6,11 @@ COLOURS: dict[str, tuple[str, str]] = {
     "ink": ("#1b242e", "#e6eaee"),
     "muted": ("#5f6b77", "#98a4b0"),
     "line": ("#dde1e4", "#323b45"),
+    "pale": ("#868f98", "#5e6874"),
     "accent": ("#0b6a8a", "#5cb8d6"),
-    "second": ("#c2551b", "#f0935a"),
+    "second": ("#b54c14", "#f0935a"),
     "third": ("#76589f", "#b99be0"),
-    "fourth": ("#4b7d2f", "#93c572"),
+    "fourth": ("#44742a", "#93c572"),
 }
 """The page's colours by name, light and dark. Series take accent, second, third, fourth in this order; blue,
 vermilion, purple and green of different lightness stay apart for colour-blind readers."""
@@ -21,6 +22,6 @@ BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "waiting for other ranks": ("second", ("reduction",)),
     "waiting for data, copying": ("fourth", ("data", "copy")),
     "optimiser": ("muted", ("optimizer",)),
-    "logging, evaluation, checkpoints, other": ("line", ("logging", "evaluation", "checkpoint", "other")),
+    "logging, evaluation, checkpoints, other": ("pale", ("logging", "evaluation", "checkpoint", "other")),
 }
 """What is drawn as one band of the time: its colour, and the parts that it sums up."""

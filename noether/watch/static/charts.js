@@ -4,14 +4,14 @@
 import { h } from "./dom.js";
 import { brief, count, percent, tickText, tickTime, titled, valueText } from "./format.js";
 
-const HEIGHT = 208;
+const HEIGHT = 228;
 const SYNC = "updates";
 
 /** Reads a colour of the page, of the theme that is shown now. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 export const RUN_COLOURS = ["accent", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
-export const BAND_COLOURS = ["accent", "third", "second", "fourth", "muted", "line"];
+export const BAND_COLOURS = ["accent", "third", "second", "fourth", "muted", "pale"];
 
 function faded(hex, share) {
   const value = parseInt(hex.slice(1), 16);
@@ -20,14 +20,14 @@ function faded(hex, share) {
 
 function axis(more) {
   return { stroke: colour("muted"), font: "11px system-ui, sans-serif", grid: { stroke: colour("line"), width: 1 },
-    ticks: { show: false }, gap: 4, ...more };
+    ticks: { show: false }, gap: 4, labelFont: "11px system-ui, sans-serif", labelSize: 15, labelGap: 0, ...more };
 }
 
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
 const PLACES = {
-  updates: { text: (at) => count(Math.round(at)), more: { values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) } },
-  epoch: { text: (at) => `epoch ${brief(at, 4)}`, more: { values: (_, ticks) => ticks.map((tick) => brief(tick, 4)) } },
-  seconds: { text: (at) => tickTime(at), more: { incrs: TIMES, values: (_, ticks) => ticks.map(tickTime) } },
+  updates: { text: (at) => count(Math.round(at)), more: { label: "updates", values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? count(tick) : "")) } },
+  epoch: { text: (at) => `epoch ${brief(at, 4)}`, more: { label: "epochs", values: (_, ticks) => ticks.map((tick) => brief(tick, 4)) } },
+  seconds: { text: (at) => tickTime(at), more: { label: "time", incrs: TIMES, values: (_, ticks) => ticks.map(tickTime) } },
 };
 /** How places along the x axis are written, by what it shows. */
 const places = (along) => PLACES[along ?? "updates"];
@@ -49,7 +49,7 @@ export class LineChart {
     this.onRange = onRange;
     this.key = "";
     this.value = h("span", { class: "at-cursor" });
-    this.space = h("div", { class: "plot" });
+    this.space = h("div", { class: "plot", role: "img" });
     this.node = h("figure", { class: "chart", "data-curve": metric.name, role: "group", "aria-label": `Chart: ${titled(metric)}` },
       h("figcaption", {}, h("b", { title: titled(metric) }, titled(metric)), this.value), this.space);
     new ResizeObserver(() => this.resize()).observe(this.space);
@@ -71,7 +71,20 @@ export class LineChart {
       this.key = key;
       this.plot = new uPlot(this.options(isLog), data, this.space);
     }
+    this.tell();
     this.say(null);
+  }
+
+  /** Says in words what the lines show, for those who cannot see them. */
+  tell() {
+    const parts = this.lines.filter((line) => !line.unsaid).map((line) => {
+      const known = line.y.map((y, place) => [y, line.x[place]]).filter(([y]) => Number.isFinite(y));
+      if (!known.length) return null;
+      const text = ([y, x]) => `${valueText(this.metric, y)} at ${places(this.along).text(x)}`;
+      const [low, high] = known.reduce(([a, b], one) => [one[0] < a[0] ? one : a, one[0] > b[0] ? one : b], [known[0], known[0]]);
+      return `${line.label}: from ${text(known[0])} to ${text(known.at(-1))}, lowest ${text(low)}, highest ${text(high)}`;
+    }).filter(Boolean);
+    this.space.setAttribute("aria-label", `${titled(this.metric)} over ${places(this.along).more.label}. ${parts.join("; ") || "Nothing yet"}.`);
   }
 
   options(isLog) {
@@ -85,7 +98,7 @@ export class LineChart {
       width: this.space.clientWidth || 300, height: HEIGHT, legend: { show: false },
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       scales: { x: { time: false, range: (_, min, max) => this.xRange(min, max) }, y: { distr: isLog ? 3 : 1, range: isLog ? paddedLog : padded } },
-      axes: [axis({ size: 28, space: 64, ...places(this.along).more }), axis({ size: 62, space: 30, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(this.metric, tick))),
+      axes: [axis({ size: 28, space: 64, ...places(this.along).more }), axis({ size: 62, space: 30, label: this.metric.unit || this.metric.label || titled(this.metric), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(this.metric, tick))),
         ...(isLog ? { splits: (_, axisNumber, min, max) => logTicks(min, max), filter: (_, ticks) => ticks } : {}) })],
       series: [{}, ...this.lines.map((line) => ({
         label: line.label, spanGaps: false, dash: line.dash, width: line.width,
@@ -119,10 +132,11 @@ export class LineChart {
       return place < 0 ? null : [line, values[place]];
     }).filter(Boolean);
     const where = index === null || index === undefined ? "" : `${places(this.along).text(this.plot.data[0][index])}: `;
-    this.value.replaceChildren(where, ...parts.slice(0, 6).map(([line, value]) => {
+    this.node.classList.toggle("many", parts.length > 3);
+    this.value.replaceChildren(where, ...parts.slice(0, RUN_COLOURS.length).map(([line, value]) => {
       const part = h("span", { title: line.label }, valueText(this.metric, value));
       part.style.setProperty("--key", `var(--${line.colour})`);
-      if (line.faded) part.classList.add("faded");
+      part.classList.toggle("faded", Boolean(line.faded));
       return part;
     }));
   }
@@ -175,6 +189,8 @@ export class TimeStrip {
       chart.plot = new uPlot(options, data, chart.space);
     }
     chart.plot.hooks.setCursor = [(plot) => this.say(plot.cursor.idx, times)];
+    chart.lines = names.map((name) => ({ label: name, x: times.x, y: times.bands[name] }));
+    chart.tell();
     this.say(null, times);
   }
 
@@ -184,7 +200,7 @@ export class TimeStrip {
     const where = index === null || index === undefined || !times.x.length ? "" : `${places(this.chart.along).text(times.x[place])}: `;
     this.chart.value.replaceChildren(where, ...(times.x.length ? names.map((name, number) => {
       const part = h("span", { title: name }, percent(times.bands[name][place], 2));
-      part.style.setProperty("--key", `var(--${BAND_COLOURS[number] === "line" ? "ink" : BAND_COLOURS[number]})`); // Pale.
+      part.style.setProperty("--key", `var(--${BAND_COLOURS[number] === "pale" ? "ink" : BAND_COLOURS[number]})`); // Pale.
       return part;
     }) : []));
   }

@@ -67,7 +67,7 @@ export class Curves {
         const line = {
           label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
           colour: one ? (ofTraining ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
-          faded: thin && !one && 0.5, width: thin ? 1 : 1.75,
+          faded: thin && !one && 0.75, width: thin ? 1 : 1.75,
           dash: selected ? undefined : [5, 4], points: !isTraining && x.length < 60,
           unsaid: !one && chief.has(metric) && !isChief(curve), // Of several runs, one value each.
         };

@@ -13,7 +13,7 @@ import { drawRuns, readRuns, setUpRuns } from "./runs.js";
 
 const PAUSE_MS = 1000;
 const MOST_OVERLAID = 8;
-const state = { listed: [], ticked: [], focus: null, details: new Map(), curves: new Map(), low: null, high: null, turn: 0, colours: new Map() };
+const state = { listed: [], ticked: [], focus: null, details: new Map(), curves: new Map(), low: null, high: null, turn: 0, colours: new Map(), said: "" };
 let wake = () => {};
 let isCalled = false;
 const call = () => { isCalled = true; wake(); };
@@ -43,17 +43,24 @@ function remember() {
   history.replaceState(null, "", `#${hash}`);
 }
 
+const nameOf = (key) => state.listed.find((run) => run.key === key)?.name ?? key;
+const isFull = (key) => !state.ticked.includes(key) && state.ticked.length >= MOST_OVERLAID;
+
 function look(key) {
+  const old = isFull(key) ? state.focus : null;
+  if (old) state.ticked = state.ticked.filter((one) => one !== old);
   state.focus = key;
   if (!state.ticked.includes(key)) tick(key, true);
+  if (old) state.said = `${nameOf(key)} takes the place of ${nameOf(old)}: ${MOST_OVERLAID} runs are overlaid at most.`;
   remember();
   drawAll();
   call();
 }
 
 function tick(key, on) {
-  state.ticked = state.ticked.filter((one) => one !== key);
-  if (on) state.ticked = [...state.ticked, key].slice(-MOST_OVERLAID);
+  const isRefused = on && isFull(key);
+  state.said = isRefused ? `${nameOf(key)} is not overlaid: ${MOST_OVERLAID} runs are at most. Untick one first.` : "";
+  if (!isRefused) state.ticked = [...state.ticked.filter((one) => one !== key), ...(on ? [key] : [])];
   if (!state.ticked.length) state.ticked = [key];
   if (!state.ticked.includes(state.focus)) state.focus = state.ticked[0];
   // A run keeps its colour for as long as it is ticked.
@@ -104,7 +111,7 @@ function drawList() {
     button.children[2].firstElementChild.style.width = `${100 * Math.min(1, share)}%`;
     button.title = run.why;
   });
-  put("runs-note", state.listed.length ? "Tick runs to overlay their curves; press a name to look at that run." : "No runs here yet; they appear as they start.");
+  put("runs-note", state.said ? state.said : state.listed.length ? `Tick up to ${MOST_OVERLAID} runs to overlay their curves; press a name to look at that run.` : "No runs here yet; they appear as they start.");
 }
 
 function drawCurves() {

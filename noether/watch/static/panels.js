@@ -117,7 +117,7 @@ export function time(runs, colours) {
       const part = h("i", { title: `${name} ${percent(share, 2)}` }, share > 0.09 ? percent(share, 2) : "");
       part.style.width = `${100 * share}%`;
       part.style.setProperty("--key", `var(--${BAND_COLOURS[place]})`);
-      part.classList.toggle("pale", BAND_COLOURS[place] === "line");
+      part.classList.toggle("pale", BAND_COLOURS[place] === "pale");
       bar.append(part);
     });
     const swatch = h("i", { class: "swatch" });

@@ -65,6 +65,15 @@ export function drawRuns() {
       const text = value === null || value === undefined ? "–" : one.text ? one.text(value) : String(value);
       return h("td", { class: one.n ? "n" : null }, place ? text : h("button", { type: "button", class: "plain", "aria-label": `Look at ${text}`, click: () => state.look(row.key) }, text));
     }))))));
+  sayBelow();
+}
+
+/** Says how many rows lie below the edge of the table's box. */
+function sayBelow() {
+  const edge = at("runs-table").getBoundingClientRect().bottom;
+  const below = [...at("runs-table").querySelectorAll("tbody tr")].filter((row) => row.getBoundingClientRect().bottom > edge + 1).length;
+  at("runs-below").hidden = !below;
+  put("runs-below", `↓ ${count(below)} more ${below === 1 ? "run" : "runs"} below: scroll the table`);
 }
 
 function sort(name) {
@@ -91,6 +100,8 @@ function asCsv() {
 export function setUpRuns(look) {
   state.look = look;
   at("runs-filter").addEventListener("input", drawRuns);
+  at("runs-table").addEventListener("scroll", sayBelow);
+  new ResizeObserver(sayBelow).observe(at("runs-table"));
   at("runs-csv").addEventListener("click", () => {
     const link = h("a", { href: URL.createObjectURL(new Blob([asCsv()], { type: "text/csv" })), download: "runs.csv" });
     link.click();
