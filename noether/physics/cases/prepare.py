@@ -181,7 +181,9 @@ def plan_cases(
     """
     jobs: list[Job] = []
     there = {}
-    every = _every_job(root, out, about, workers)
+    every: Sequence[Job] = car_jobs(root, out) if about.reader == "shapenet_car" else [
+        CaseJob(case, files, about, root, out) for case, files in find_cases(root, about, workers).items()
+    ]  # fmt: skip
     for job in every:
         if made := _current(job):
             there[job.case] = made
@@ -222,12 +224,6 @@ def _left_out(cases: Mapping[str, Any]) -> list[str]:
         f"{file}: {in_no_set(list(own.values()))}, in {len(own)} of {len(cases)} cases" for file, own in left.items()
     ]
     return said + [f"{first_of(own, SHOWN)}: {words}" for words, own in elsewhere.items()]
-
-
-def _every_job(root: Path, out: Path, about: CaseMap, workers: int) -> Sequence[Job]:
-    if about.reader == "shapenet_car":
-        return car_jobs(root, out)
-    return [CaseJob(case, files, about, root, out) for case, files in find_cases(root, about, workers).items()]
 
 
 def _current(job: Job) -> dict[str, Any] | None:

@@ -203,7 +203,8 @@ def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = No
     """
     directed, uses, ways = _edges(faces, len(points))
     if (uses == 1).any():
-        faces = _at_same_place(points)[faces]
+        _, first, place = np.unique(points, axis=0, return_index=True, return_inverse=True)
+        faces = first[place.ravel()][faces]
         directed, uses, ways = _edges(faces, len(points))
     loops = _loops(directed[uses == 1])
     rims = [rim for rim in loops if box is None or not _lie_in_one_face(points[rim], *box)]
@@ -235,12 +236,6 @@ def _parts_inwards(points: Array, faces: Faces) -> int:
     part = connected_components(joined, directed=False)[1][faces[:, 0]]
     middles = points[faces].mean(axis=1) - points.mean(axis=0)
     return int((np.bincount(part, np.einsum("fi,fi->f", middles, area_vectors(points, faces))) < 0).sum())
-
-
-def _at_same_place(points: Array) -> Faces:
-    """The first (N,) of the points that lie where each of them does."""
-    _, first, place = np.unique(points, axis=0, return_index=True, return_inverse=True)
-    return first[place.ravel()]
 
 
 def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:

@@ -28,7 +28,7 @@ from noether.physics.predict.shape_input import (
     read_shape,
 )
 from noether.physics.predict.shape_request import PredictRequest
-from noether.physics.predict.trained import TrainedModel, load_trained
+from noether.physics.predict.trained import PointSets, TrainedModel, load_trained
 from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.physics.uncertainty import ensemble
 from noether.runs.report.elements import axes_words
@@ -136,12 +136,7 @@ def open_shape(
 
 
 def _shape_warnings(
-    trained: TrainedModel,
-    shape: Shape,
-    others: Mapping[str, np.ndarray],
-    files: FileAxes,
-    sources: Mapping[str, Path],
-    scale: float,
+    trained: TrainedModel, shape: Shape, others: PointSets, files: FileAxes, sources: Mapping[str, Path], scale: float
 ) -> list[str]:
     """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
 

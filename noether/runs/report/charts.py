@@ -129,12 +129,8 @@ class Series:
     points: bool = False
 
 
-def can_draw(series: Series, *, log: bool) -> bool:
-    """Whether a line has any value that `curves` draws."""
-    return bool(_drawable(series.y, log).any())
-
-
-def _drawable(y: Array, log: bool) -> NDArray[np.bool_]:
+def drawable(y: Array, *, log: bool) -> NDArray[np.bool_]:
+    """Which values (n,) of a line `curves` draws."""
     return np.isfinite(y) & (y > 0) if log else np.isfinite(y)
 
 
@@ -164,7 +160,7 @@ def curves(
 
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
     """Draws a line; returns its finite values."""
-    y = np.where(_drawable(line.y, log), line.y, np.nan)
+    y = np.where(drawable(line.y, log=log), line.y, np.nan)
     x, shown = thinned(line.x, y, BUCKETS)
     dense = len(x) > 60
     axes.plot(

@@ -154,22 +154,17 @@ def use_section(run: ReportedRun) -> Markup:
         axes=axes_words(space, of_files(space)) if points else "",
         training=(run.plan.get("data") or {}).get("training"),
         worst=listed(worst),
-        seeds=_over_seeds(run),
+        seeds=[  # mean, standard deviation and number over runs that differ by seed
+            (metric.title, f"{value_text(own['mean'], metric, own['std'])} ({own['n']} seeds)")
+            for metric in run.described.foremost(run.spread)
+            if (own := run.spread[metric.name])
+        ],
         again=f"noether train --hp {config} resume=null {shlex.quote(f'run_id={again}')}",
         version=run.environment.get("noether"),
         revision=run.environment.get("git_revision"),
         image=(run.environment.get("image") or {}).get("digest"),
         conditions=run.plan.get("conditions") or {},
     )
-
-
-def _over_seeds(run: ReportedRun) -> list[tuple[str, str]]:
-    """The headline metrics over runs that differ by seed: mean, standard deviation and how many."""
-    return [
-        (metric.title, f"{value_text(own['mean'], metric, own['std'])} ({own['n']} seeds)")
-        for metric in run.described.foremost(run.spread)
-        if (own := run.spread[metric.name])
-    ]
 
 
 def _range(span: Mapping[str, Any]) -> str:

@@ -100,8 +100,7 @@ def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list
     """Returns the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
     parts = described.by_part(mapping(result, "metrics"), name)
     baselines = mapping(result, "baselines")
-    rows: list[tuple[str, str, Mapping[str, Any]]]
-    rows = [(part, "part" if part else "own", row) for part, row in parts.items()]
+    rows = [(part, "part" if part else "own", mapping(parts, part)) for part in parts]
     for key, label in BASELINES.items():
         own = mapping(baselines, key)
         if row := described.of_whole(own, name):

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from noether.common.numbers import finite, listed
 from noether.launch.batches import BatchPlan
 from noether.runs.metrics import weights_name
-from noether.runs.report.charts import Series, can_draw, curves, time_strip
+from noether.runs.report.charts import Series, curves, drawable, time_strip
 from noether.runs.report.elements import Chart, absent, charts, fill, heading, in_words
 from noether.runs.report.numbers import percent
 from noether.runs.report.palette import BANDS, SERIES_COLOURS
@@ -96,7 +96,7 @@ def training_section(run: ReportedRun) -> Markup:
     per_epoch = (run.plan.get("length") or {}).get("updates_per_epoch") or history.updates_per_epoch()
 
     def chart(title: str, words: str, series: Sequence[Series], *, log: bool = False, unit: str | None = None) -> Chart:
-        shown = [line for line in series if can_draw(line, log=log)]
+        shown = [line for line in series if drawable(line.y, log=log).any()]
         if not shown:
             unevaluated = unit is not None and not evaluated
             why = "no validation split was evaluated" if unevaluated else "no finite value was logged"

@@ -66,12 +66,6 @@ def pixel_centres(frame: Frame) -> Array:
     return np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
 
 
-def spacing(points: Array) -> float:
-    """The median distance of points (N, 2) to the nearest other one."""
-    distances = np.asarray(cKDTree(points).query(points, k=2)[0])
-    return float(np.median(distances[:, 1]))
-
-
 def rasterise(
     points: Array, triangles: NDArray[np.integer[Any]], frame: Frame
 ) -> tuple[NDArray[np.intp], Array, NDArray[np.bool_]]:
@@ -308,7 +302,8 @@ def surface_view(points: Array, normals: Array | None, frame: Frame, space: Spac
     vertices, weights, inside = rasterise(flat, shape_triangles(flat), frame)
     pixel = (frame.high[0] - frame.low[0]) / GRID_WIDTH
     # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
-    clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing(flat) / pixel), level=0.38)
+    spacing = float(np.median(np.asarray(cKDTree(flat).query(flat, k=2)[0])[:, 1]))
+    clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing / pixel), level=0.38)
 
     shadow = None
     if space.ground:
