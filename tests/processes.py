@@ -18,9 +18,25 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def lacking(what: str) -> NoReturn:
-    """Skips a test for what this machine lacks; in CI, which installs everything first, the test fails."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
+PACKAGES, CLUSTER, IMAGES, GPU = "NOETHER_PACKAGES", "NOETHER_CLUSTER", "NOETHER_SMOKE", "NOETHER_REQUIRE_GPU"
+"""Variables that are 1 on a machine which brings what their tests need: CONTRIBUTING.md says what each stands for."""
+
+
+def is_required(brought: str) -> bool:
+    """Whether this machine brings what a variable stands for, so that no test of it may be skipped."""
+    return os.environ.get(brought) == "1"
+
+
+def lacking(what: str, brought: str = PACKAGES) -> NoReturn:
+    """Skips a test for what this machine lacks; where the machine is said to bring it, the test fails."""
+    (pytest.fail if is_required(brought) else pytest.skip)(f"{what} ({brought}=1 requires it)")
+
+
+def needs_namespaces(what: str, *probe: str) -> None:
+    """Skips a test where root cannot run a command in namespaces of its own."""
+    can = shutil.which("unshare") and subprocess.run(["unshare", "--uts", *probe], capture_output=True).returncode == 0
+    if os.geteuid() or not can:
+        lacking(f"only root can {what} here", CLUSTER)
 
 
 def find_program(name: str, package: str) -> str:

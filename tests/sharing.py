@@ -48,6 +48,7 @@ MACHINES = (
     "tests/physics/fields/test_own_fields.py::test_a_model",
     "tests/test_benchmarks.py",
     "tests/test_guide.py",
+    "tests/test_workflows.py::test_no_job",
     "tests/test_readme.py::test_make_train",
     "tests/test_readme.py::test_the_documented",
     "tests/runs/tracking/test_services.py",
@@ -64,8 +65,9 @@ EVERYWHERE = (
     "tests/faults/test_disks.py::test_a_flipped_byte",
     "tests/faults/test_harness.py::test_a_forged",
     "tests/faults/test_harness.py::test_a_mutated_file",
+    "tests/test_workflows.py::test_no_job_fails_for_what_its_runner_lacks[cpu images]",
 )
-"""Those among them that `make test` runs all the same: a kill, a full disk, a damaged checkpoint, forged files."""
+"""Those among them that `make test` runs all the same: a kill, a full disk, damage, forged files, a job of CI."""
 BEFORE_SLURM = 2
 """Groups that are handed out before the tests on Slurm: the first ones of two workers."""
 

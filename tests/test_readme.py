@@ -63,7 +63,6 @@ def test_links_lead_to_files(page: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(os.environ.get("CI") != "true", reason="trains for minutes; CI runs it (CI=true)")
 @pytest.mark.parametrize(
     ("more", "predictor", "error_ratio", "r2", "samples"),
     [

@@ -1,12 +1,12 @@
 """Whole runs on this machine's GPUs. Without one they are skipped; NOETHER_REQUIRE_GPU=1 (`make gpu`) fails instead."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 from learned import weights
+from processes import GPU, lacking
 
 from noether.runs.folder import RunFolder
 from tests.conftest import REPOSITORY
@@ -25,8 +25,7 @@ SMALL = (
 def gpus() -> int:
     count = torch.cuda.device_count()
     if not count:
-        why = f"no GPU that torch {torch.__version__} could use"
-        (pytest.fail if os.environ.get("NOETHER_REQUIRE_GPU") == "1" else pytest.skip)(why)
+        lacking(f"no GPU that torch {torch.__version__} could use", GPU)
     return count
 
 

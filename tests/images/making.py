@@ -27,8 +27,8 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def are_required() -> bool:
-    """Whether what is missing here is a failure: in CI, and for whoever calls ci/smoke."""
-    return os.environ.get("CI") == "true" or os.environ.get("NOETHER_SMOKE") == "1"
+    """Whether the images are made, and what they lack here is a failure: so says ci/smoke."""
+    return os.environ.get("NOETHER_SMOKE") == "1"
 
 
 class Making:

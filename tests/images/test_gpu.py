@@ -4,13 +4,13 @@ NOETHER_REQUIRE_GPU=1, for a GPU runner, makes a failure of what is skipped else
 """
 
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from conftest import REPOSITORY
+from processes import GPU, lacking
 
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
@@ -59,7 +59,7 @@ def gpu_options(containers, own) -> dict:
     except docker.errors.APIError as error:
         obstacle = f"no GPU for containers: {error.explanation}"
     if obstacle:
-        (pytest.fail if os.environ.get("NOETHER_REQUIRE_GPU") == "1" else pytest.skip)(obstacle)
+        lacking(obstacle, GPU)
     return options
 
 

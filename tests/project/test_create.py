@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
-from processes import run_to_end
+from processes import lacking, run_to_end
 
 from noether.project.create import create_here, package_name, template_files
 
@@ -24,9 +24,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("fresh")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}", str(REPOSITORY)]
     built = subprocess.run(wheel, capture_output=True, text=True, timeout=180, cwd=root)
-    if built.returncode and os.environ.get("CI") != "true":
-        pytest.skip(f"the wheel could not be built, which needs hatchling from PyPI: {built.stderr[-300:]}")
-    assert built.returncode == 0, built.stderr
+    if built.returncode:
+        lacking(f"the wheel could not be built, which needs hatchling from PyPI: {built.stderr[-300:]}")
     environment = root / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
     install = [str(environment / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-index"]

@@ -1,13 +1,12 @@
 """`noether evaluate` finds again what the run found, and says what it cannot evaluate."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import lacking
+from processes import needs_namespaces
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import parse_record
@@ -64,8 +63,7 @@ def test_a_share_of_less_than_a_sample_is_no_validation_split(train_in, noether,
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["evaluate", "report"])
 def test_a_run_that_can_only_be_read_is_copied_by_the_line_of_the_refusal(verb, run, environ, tmp_path) -> None:
-    if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        lacking("only root can mount a run to be read alone")
+    needs_namespaces("mount a run to be read alone", "--mount", "true")
     environ = {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
 
     def ran(script: str) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,6 @@
 """torchrun, mpirun and plain machines start the same program: it joins, and learns what one process learns."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 from learned import PROOF, check_learned
-from processes import free_port, mpirun, run_to_end
+from processes import free_port, mpirun, needs_namespaces, run_to_end
 
 from noether.runs.folder import RunFolder
 
@@ -84,9 +83,9 @@ def test_two_nodes_meet_at_the_address_they_are_given(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a mount of its own needs root")
 def test_two_plain_nodes_need_no_file_system_in_common(by_one, environ, start_process, tmp_path) -> None:
     """Node 1 has its own, empty folder where node 0 writes the run."""
+    needs_namespaces("mount a folder of its own", "--mount", "true")
     port, output = free_port(), tmp_path / "runs"
     output.mkdir()
     words = train_words(output, "--nodes", "2", "--master-addr", "127.0.0.1", f"master_port={port}")

@@ -150,12 +150,11 @@ def running_cluster(**settings: int | str) -> Iterator[Slurm]:
 
 
 def require_cluster() -> None:
-    """Skip on a machine that cannot run a cluster; fail in CI, where what is missing is installed first."""
-    required = os.environ.get("CI") == "true"
-    for command in ("install", "check") if required else ("check",):
+    """Skip on a machine that cannot run a cluster; where one is required, what is missing is installed first."""
+    for command in ("install", "check") if processes.is_required(processes.CLUSTER) else ("check",):
         done = subprocess.run([sys.executable, str(CLUSTER), command], capture_output=True, text=True, timeout=900)
         if done.returncode:
-            (pytest.fail if required else pytest.skip)(f"no Slurm cluster here: {done.stderr.strip()}")
+            processes.lacking(f"no Slurm cluster here: {done.stderr.strip()}", processes.CLUSTER)
 
 
 @pytest.fixture(scope="session")
