@@ -34,8 +34,8 @@ COMMANDS = CommandGroup(
     noether COMMAND --help describes a command; noether help SECTION the settings of a section (noether help model),
     noether help SETTING one of them.
 
-    Exit codes: 0 done, 1 failed, 2 the request was wrong, 75 stopped with everything saved (to continue:
-    noether train resume=RUN; the run keeps its settings).
+    Exit codes: 0 done, 1 failed, 2 the request was wrong, 69 not all ranks came in time (try again), 75 stopped
+    with everything saved (to continue: noether train resume=RUN; the run keeps its settings).
     """,
     *(models.init, models.train, models.plan, models.settings, models.evaluate, models.predict, models.sensitivity),
     *(models.export, jobs.checkpoints, jobs.report, jobs.tensorboard, jobs.status, jobs.logs, jobs.watch, jobs.cancel),

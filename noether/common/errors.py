@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     FAILED = 1
     REQUEST = 2
     """The request was wrong; running it again unchanged cannot succeed."""
+    LATE = 69
+    """Not all ranks came in the time for them: the same request may succeed later (EX_UNAVAILABLE of sysexits.h)."""
     CHECKPOINTED = 75
     """Stopped early with everything saved: run the same command again (EX_TEMPFAIL of sysexits.h)."""
 
@@ -81,7 +83,7 @@ class SettingError(RequestError, ValueError):
 class JoinError(RequestError):
     """Not all ranks of a run have met within the time that they had; the same request may succeed later."""
 
-    exit_code = ExitCode.FAILED
+    exit_code = ExitCode.LATE
 
 
 class EndedByAnother(RequestError):

@@ -1,17 +1,13 @@
 """The documentation site builds without a warning, and its generated pages are what the program says."""
 
-import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from commands_reference import commands_reference
 from conftest import BROWSER_LIMIT_MS, REPOSITORY
 from processes import run_to_end
-
-MANIFEST = REPOSITORY / "examples" / "kubernetes" / "pytorchjob.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -52,27 +48,3 @@ def test_the_pages_open_as_files_and_can_be_searched(browser, site: Path) -> Non
 
 def test_the_reference_of_commands_is_what_they_say() -> None:
     assert (REPOSITORY / "docs" / "commands.md").read_text() == commands_reference(), "run `make docs`"
-
-
-def pods() -> list[dict[str, str]]:
-    """Returns the environment that Kubeflow's training operator gives to each pod of the manifest.
-
-    Source: the operator's documentation of PyTorchJob: MASTER_ADDR and MASTER_PORT name the master's service,
-    WORLD_SIZE counts the pods, RANK is 0 for the master and from 1 on for the workers.
-    """
-    job = yaml.safe_load(MANIFEST.read_text())
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    count = sum(spec["replicas"] for spec in replicas.values())
-    shared = {"MASTER_ADDR": f"{job['metadata']['name']}-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": str(count)}
-    return [{**shared, "RANK": str(rank)} for rank in range(count)]
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_each_pod_of_the_manifest_is_one_rank(noether, rank: int) -> None:
-    container = yaml.safe_load(MANIFEST.read_text())["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    verb, *arguments = container["containers"][0]["args"]
-    assert verb == "train"
-    plan = json.loads(noether("plan", "--json", "--visible-devices", "0", *arguments, **pods()[rank], code=0).out)
-    assert plan["world_size"] == 4
-    assert [worker["rank"] for worker in plan["workers"]] == [rank]
-    assert plan["endpoint"]["host"] == "cars-master-0"

@@ -1,13 +1,14 @@
 """Hosts of a test's own, as far as mounts, networks and names go, and runs of slow lines on them. Needs root."""
 
 import os
-import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from conftest import REPOSITORY, Finished, final_hashes
-from processes import lacking, wait_for
+from processes import needs_namespaces, wait_for
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
@@ -15,13 +16,14 @@ from noether.runs.records import read_metrics
 OWN = REPOSITORY / "tests" / "faults" / "own"
 LINES = OWN / "lines.yaml"
 PATHS = {"PYTHONPATH": f"{REPOSITORY}:{OWN}"}
+CARD = ("ip", "link", "add", "eth0", "type", "veth", "peer", "name")
 
 
 class Host:
     """What is started here sees a name and `namespaces` of its own, such as --mount, and ends with the host."""
 
-    def __init__(self, name: str, namespace: str, environ: dict[str, str]) -> None:
-        self.namespaces, self.environ = ("--uts", namespace), environ
+    def __init__(self, name: str, environ: dict[str, str], *namespaces: str) -> None:
+        self.namespaces, self.environ = ("--uts", *namespaces), environ
         self.holder = subprocess.Popen(["unshare", *self.namespaces, "sleep", "280"])
         self.started: list[subprocess.Popen[bytes]] = []
         here, there = Path("/proc/self/ns/uts"), Path(f"/proc/{self.holder.pid}/ns/uts")
@@ -47,11 +49,26 @@ class Host:
             process.wait(timeout=10)
 
 
-def needs_namespaces(what: str, *probe: str) -> None:
-    """Skips a test where root cannot run a command in namespaces of its own."""
-    can = shutil.which("unshare") and subprocess.run(["unshare", "--uts", *probe], capture_output=True).returncode == 0
-    if os.geteuid() or not can:
-        lacking(f"only root can {what} here")
+Hosts = TypeVar("Hosts", bound=Host)
+
+
+@contextmanager
+def two_hosts(make: Callable[[int], Hosts], addresses: tuple[str, str]) -> Iterator[list[Hosts]]:
+    """Hosts 0 and 1, with networks of their own and a cable between them that is theirs alone."""
+    needs_namespaces("lay a cable between two hosts (iproute2)", "--net", *CARD, "eth1")
+    two: list[Hosts] = []
+    try:
+        for index in range(2):
+            two.append(make(index))
+        two[0].run(*CARD, "eth0", "netns", str(two[1].holder.pid))
+        for host, address in zip(two, addresses, strict=True):
+            host.run("ip", "addr", "add", f"{address}/24", "dev", "eth0")
+            for card in ("lo", "eth0"):
+                host.run("ip", "link", "set", card, "up")
+        yield two
+    finally:
+        for host in two:
+            host.end()
 
 
 def learned_in_peace(noether: Callable[..., Finished], folder: Path, *words: str) -> dict[str, str]:

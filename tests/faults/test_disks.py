@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from conftest import final_hashes
-from processes import wait_for
+from processes import needs_namespaces, wait_for
 from sharing import in_every_push
 
 from noether.checkpoints.format import CheckpointFolder, list_checkpoints, selected_checkpoint
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
 
-from .hosts import LINES, OWN, PATHS, Host, learned_in_peace, needs_namespaces, updates_made
+from .hosts import LINES, OWN, PATHS, Host, learned_in_peace, updates_made
 
 WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
 
@@ -48,7 +48,7 @@ class HostOfDisks(Host):
 @pytest.fixture
 def host(environ) -> Iterator[HostOfDisks]:
     needs_namespaces("mount a small disk", "--mount", "true")
-    host = HostOfDisks("n9", "--mount", {**environ, **PATHS, "PAUSE_S": "0.04"})
+    host = HostOfDisks("n9", {**environ, **PATHS, "PAUSE_S": "0.04"}, "--mount")
     yield host
     host.end()
 

@@ -14,10 +14,9 @@ from sharing import in_every_push
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
-from .hosts import LINES, PATHS, Host, learned_in_peace, needs_namespaces, updates_made
+from .hosts import LINES, PATHS, Host, learned_in_peace, two_hosts, updates_made
 
 ADDRESSES = ("10.91.7.1", "10.91.7.2")
-CARD = ("ip", "link", "add", "eth0", "type", "veth", "peer", "name")
 UPDATES = 60
 SILENCE_S = 6
 # The silence, and the ten seconds in which a launcher ends its ranks; machines that run tests are busy.
@@ -40,20 +39,9 @@ def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.P
 @pytest.fixture
 def hosts(environ) -> Iterator[list[Host]]:
     """Two hosts, n1 and n2, with a cable between them that is theirs alone; the file system is everybody's."""
-    needs_namespaces("lay a cable between two hosts (iproute2)", "--net", *CARD, "eth1")
-    two: list[Host] = []
-    try:
-        for name in ("n1", "n2"):
-            two.append(Host(name, "--net", {**environ, **PATHS, "PAUSE_S": "0.1"}))
-        two[0].run(*CARD, "eth0", "netns", str(two[1].holder.pid))
-        for host, address in zip(two, ADDRESSES, strict=True):
-            host.run("ip", "addr", "add", f"{address}/24", "dev", "eth0")
-            host.run("ip", "link", "set", "lo", "up")
-            cable(host, "up")
+    own = {**environ, **PATHS, "PAUSE_S": "0.1"}
+    with two_hosts(lambda index: Host(f"n{index + 1}", own, "--net"), ADDRESSES) as two:
         yield two
-    finally:
-        for host in two:
-            host.end()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from noether.launch.detect.placement import Endpoint, PortSource, as_pairs
 _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 
-def unresolved(name: str, host: str, seen: str, fix: str = "master_addr=ADDRESS") -> RequestError:
+def unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
     """Returns how a run is refused on a host where the name of rank 0's host does not resolve."""
     return RequestError("master-not-resolved", f"the master's name {name} does not resolve on {host}", seen=seen,
                         expected="a name or an address that every node can reach", fix=fix)  # fmt: skip

@@ -179,7 +179,9 @@ class Connector(AddressLookup):
         """Returns how this parent process's ranks end when the time is over."""
         (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
-            return unresolved(host, self._host, f"{self._why}, for {limit:g} s (distributed.init_timeout_s)")
+            seen = f"{self._why}, for {limit:g} s (distributed.init_timeout_s)"
+            fix = "master_addr=ADDRESS      (or start that host: a pod has no name before)"
+            return JoinError(**unresolved(host, self._host, seen, fix).parts)
         return JoinError(
             "rank-0-not-met",
             f"{self._who} has not met rank 0 within {limit:g} s",

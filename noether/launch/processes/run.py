@@ -42,7 +42,7 @@ def run_placement(
     The only worker of a run runs in this process, with none of the machinery: no child, no changed signals, no log
     file; a debugger works as usual. Those of a larger run are started and watched. Either way a failure is
     printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
-    else the first failing rank's.
+    69 not all ranks came, else the first failing rank's.
 
     `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
     `ports` are those that the caller holds already, and closes.

@@ -1,39 +1,60 @@
 """The Indexed Job of examples/kubernetes: valid, safe, and run as two pods, each with a network of its own."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import REPOSITORY, TINY
-from processes import lacking
+from faults.hosts import Host, two_hosts
+from processes import wait_for
 
-from launch.slurm.conftest import wait_for
 from noether.checkpoints.format import list_checkpoints
+from noether.common.errors import ExitCode
+from noether.config.distributed import DistributedConfig
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
 
 FOLDER = REPOSITORY / "examples" / "kubernetes"
 DOCUMENTS = {one["kind"]: one for one in yaml.safe_load_all((FOLDER / "indexed-job.yaml").read_text())}
 JOB = DOCUMENTS["Job"]
+(QUEUED,) = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["patches"]
 POD = JOB["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 ADDRESSES = ("10.244.7.10", "10.244.7.11")
 START_S, END_S = 120, 90
 
 
+def queued() -> dict[str, Any]:
+    """The Job with its patch for Kueue, as `kubectl kustomize` applies it."""
+    job = deepcopy(JOB)
+    assert QUEUED["target"] == {"kind": "Job", "name": job["metadata"]["name"]}
+    for one in yaml.safe_load(QUEUED["patch"]):
+        _, section, key = one["path"].split("/")
+        assert (one["op"], key in job[section]) == ("add", False)
+        job[section][key] = one["value"]
+    return job
+
+
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
-@pytest.mark.parametrize("kind", DOCUMENTS)
-def test_each_document_is_what_kubernetes_takes(kind: str, version: str) -> None:
+@pytest.mark.parametrize("document", [*DOCUMENTS.values(), queued()], ids=[*DOCUMENTS, "Job in a queue"])
+def test_each_document_is_what_kubernetes_takes(document: dict[str, Any], version: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    kubernetes_validate.validate(DOCUMENTS[kind], version, strict=True)
+    kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_job_that_never_comes_to_its_end_is_ended_and_one_that_has_goes() -> None:
+    spec, (toleration,) = JOB["spec"], POD["tolerations"]
+    assert spec["activeDeadlineSeconds"] > 3600 > DistributedConfig().init_timeout_s
+    assert spec["ttlSecondsAfterFinished"] >= 3600, "time to read the logs"
+    assert toleration["key"] in CONTAINER["resources"]["limits"]
+    assert queued()["spec"]["suspend"], "Kueue starts it"
 
 
 def test_the_pods_find_each_other_by_the_service() -> None:
@@ -53,7 +74,7 @@ def test_exit_codes_mean_what_they_say() -> None:
     assert POD["restartPolicy"] == "Never", "podFailurePolicy takes no other"
     rules = JOB["spec"]["podFailurePolicy"]["rules"]
     actions = {code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())}
-    assert actions == {2: "FailJob", 75: "Ignore"}
+    assert actions == {ExitCode.REQUEST: "FailJob", ExitCode.LATE: "Ignore", ExitCode.CHECKPOINTED: "Ignore"}
     assert {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule} == {CONTAINER["name"]}
 
 
@@ -65,102 +86,64 @@ def test_the_user_is_the_image_s_own() -> None:
     assert asked["runAsNonRoot"]
 
 
-class Pods:
-    """Two network namespaces with a cable between them; each has a host name and /etc/hosts as kubelet writes them."""
+class Pod(Host):
+    """A host with a network of its own, and the /etc/hosts that kubelet writes there."""
 
-    def __init__(self, volume: Path) -> None:
-        self.volume = volume
-        self.names = [f"noether-{os.getpid()}-{index}" for index in range(2)]
-        self.started: list[subprocess.Popen[str]] = []
+    def __init__(self, index: int, volume: Path, environ: dict[str, str]) -> None:
+        variables = {"JOB_COMPLETION_INDEX": f"{index}", "PYTHONPATH": f"{REPOSITORY}"}
+        super().__init__(f"{JOB['metadata']['name']}-{index}", {**environ, **variables}, "--net", "--mount")
+        self.volume, self.log, hosts = volume, volume / f"log-{index}", volume / f"hosts-{index}"
+        names = [f"{JOB['metadata']['name']}-{one}" for one in range(len(ADDRESSES))]
+        full = [f"{name}.{POD['subdomain']}.default.svc.cluster.local" for name in names]
+        # Of the others, it is the cluster's name server that says this.
+        lines = [f"{ADDRESSES[one]}\t{full[one]}\t{names[one] if one == index else ''}" for one in range(len(names))]
+        hosts.write_text("\n".join(["127.0.0.1\tlocalhost", *lines, ""]))
+        self.run("mount", "--bind", str(hosts), "/etc/hosts")
 
-    def open(self) -> None:
-        """Make the namespaces."""
-        ends = [f"pod{index}-{os.getpid() % 100000}" for index in range(2)]
-        for name in self.names:
-            call("ip", "netns", "add", name)
-        call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        job, service = JOB["metadata"]["name"], POD["subdomain"]
-        full = [f"{job}-{index}.{service}.default.svc.cluster.local" for index in range(2)]
-        for index, (name, end) in enumerate(zip(self.names, ends, strict=True)):
-            call("ip", "link", "set", end, "netns", name, "name", "eth0")
-            for words in (["link", "set", "lo", "up"], ["address", "add", f"{ADDRESSES[index]}/24", "dev", "eth0"],
-                          ["link", "set", "eth0", "up"]):  # fmt: skip
-                call("ip", "-n", name, *words)
-            other = 1 - index
-            hosts = Path("/etc/netns") / name / "hosts"  # ip-netns(8): mounted over /etc/hosts.
-            hosts.parent.mkdir(parents=True)
-            hosts.write_text(
-                f"127.0.0.1\tlocalhost\n{ADDRESSES[index]}\t{full[index]}\t{job}-{index}\n"
-                f"{ADDRESSES[other]}\t{full[other]}\n"  # What the cluster's name server says of the Service.
-            )
-
-    def start(self, index: int, *more: str) -> subprocess.Popen[str]:
-        """Start a pod's program, as the manifest has it, on the CPU and with a tiny model."""
+    def train(self, *more: str) -> "subprocess.Popen[bytes]":
+        """Start the pod's program, as the manifest has it, on the CPU and with a tiny model."""
         words = [word.replace("/runs", str(self.volume)) for word in CONTAINER["args"]]
         tiny = ["--hp", str(TINY), "devices=null", *more]
-        variables = {"OMP_NUM_THREADS": "1", "JOB_COMPLETION_INDEX": f"{index}", "PYTHONPATH": f"{REPOSITORY}"}
-        script = f'hostname {JOB["metadata"]["name"]}-{index} && exec "$@"'
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self.names[index], "unshare", "--uts", "sh", "-c", script, "sh",
-             sys.executable, "-m", "noether", words[0], *tiny, *words[1:]],
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def close(self) -> None:
-        """End what runs, and remove the namespaces."""
-        for process in self.started:
-            process.kill()
-            process.communicate()
-        for name in self.names:
-            with suppress(subprocess.CalledProcessError):
-                call("ip", "netns", "delete", name)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
-
-
-def call(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+        return self.start(self.inside(sys.executable, "-m", "noether", words[0], *tiny, *words[1:]), self.log)
 
 
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    if os.geteuid() or shutil.which("ip") is None:
-        lacking("network namespaces need root and iproute2")
-    made = Pods(tmp_path)
-    try:
-        made.open()
-        yield made
-    finally:
-        made.close()
+def pods(environ, tmp_path: Path) -> Iterator[list[Pod]]:
+    with two_hosts(lambda index: Pod(index, tmp_path, environ), ADDRESSES) as pods:
+        yield pods
+
+
+def ended(pods: list[Pod], limit_s: float) -> tuple[list[int], list[str]]:
+    return [pod.started[-1].wait(limit_s) for pod in pods], [pod.log.read_text() for pod in pods]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_two_pods_train_stop_at_an_eviction_and_go_on(pods: Pods, tmp_path: Path) -> None:
+def test_two_pods_wait_in_vain_train_stop_at_an_eviction_and_go_on(pods: list[Pod], tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "cars")
-    started = [pods.start(index, "trainer.max_updates=100000") for index in (0, 1)]
+    for pod in pods:  # Each alone: the other has not found a node yet.
+        pod.train("distributed.init_timeout_s=3")
+        codes, said = ended([pod], START_S)
+        assert codes == [ExitCode.LATE], said
+    started = [pod.train("trainer.max_updates=100000") for pod in pods]
 
     def trains() -> bool:
         return run.metrics.exists() and len(read_metrics(run.metrics)) > 1
 
     wait_for("the first updates", lambda: trains() or any(one.poll() is not None for one in started), START_S)
     started[1].send_signal(signal.SIGTERM)  # One pod is evicted; the other stops with it.
-    said = [one.communicate(timeout=END_S)[0] for one in started]
-    assert [one.returncode for one in started] == [75, 75], said
+    codes, said = ended(pods, END_S)
+    assert codes == [ExitCode.CHECKPOINTED] * 2, said
     plan = json.loads(run.plan.read_text())
     assert (plan["launcher"], plan["world_size"], plan["nodes"]) == ("kubernetes", 2, ["cars-0", "cars-1"])
     assert plan["endpoint"]["host"] == "cars-0.cars.default.svc.cluster.local"
     saved = list_checkpoints(run.checkpoints)[-1].updates
-    # New pods, the last one first.
-    again = [pods.start(index, f"trainer.max_updates={saved + 3}") for index in (1, 0)]
-    said = [one.communicate(timeout=START_S)[0] for one in again]
-    assert [one.returncode for one in again] == [0, 0], said
+    for pod in reversed(pods):  # New pods, the last one first.
+        pod.train(f"trainer.max_updates={saved + 3}")
+    codes, said = ended(pods, START_S)
+    assert codes == [ExitCode.DONE] * 2, said
     assert list_checkpoints(run.checkpoints)[-1].updates == saved + 3
-    assert f"after update {saved}" in said[1]
+    assert f"after update {saved}" in said[0]
 
 
 def test_a_pod_without_nodes_is_refused_before_anything_is_written(noether, tmp_path: Path) -> None:

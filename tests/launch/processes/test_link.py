@@ -115,7 +115,7 @@ def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     spoke = links.connected(2)
     spoke.note_arrivals([2])
     links.until(lambda: links.hub.not_met)
-    assert links.hub.not_met.code == "ranks-late"
+    assert (links.hub.not_met.code, links.hub.not_met.exit_code) == ("ranks-late", 69)
     assert "rank 3, 4 of 5 did not join within 0.3 s" in str(links.hub.not_met)
     for link in (links.hub, spoke):
         link.close()

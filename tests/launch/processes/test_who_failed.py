@@ -134,7 +134,7 @@ def test_a_host_that_does_not_come_in_time_is_named_on_every_host(run: Run, tmp_
     port, short = free_port(), ("distributed.init_timeout_s=5", "trainer.effective_batch_size=6")
     hosts = [run(*nodes(3, rank, port), *short) for rank in (0, 1)]
     said = [host.communicate(timeout=START_S)[1] for host in hosts]
-    assert [host.returncode for host in hosts] == [1, 1], said
+    assert [host.returncode for host in hosts] == [69, 69], said
     for words in said:
         assert "2 of 3 did not join within 5 s" in words
         assert words.count("did not join") == 1, "one message"
@@ -143,13 +143,14 @@ def test_a_host_that_does_not_come_in_time_is_named_on_every_host(run: Run, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", in_every_push({"rank-0": 0, "rank-1": 1}, "rank-1"))
-def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "code"), in_every_push({"rank-0": (0, 2), "rank-1": (1, 69)}, "rank-1"))
+def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int, code: int) -> None:
+    """Rank 0 knows its own name if it is right; to others it may be unknown because rank 0 has not started."""
     words = ("--nodes", "2", "--node-rank", str(rank), "--master-addr", "nohost.invalid")
     host = run(*words, "distributed.init_timeout_s=5", "trainer.max_updates=3")
     began = time.monotonic()
     said = host.communicate(timeout=START_S)[1]
-    assert host.returncode == 2, said
+    assert host.returncode == code, said
     assert "the master's name nohost.invalid does not resolve" in said
     assert "fix       master_addr=" in said
     assert time.monotonic() - began < GONE_S
