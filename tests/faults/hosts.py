@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from conftest import REPOSITORY, Finished, final_hashes
 from processes import needs_namespaces, wait_for
@@ -49,14 +49,11 @@ class Host:
             process.wait(timeout=10)
 
 
-Hosts = TypeVar("Hosts", bound=Host)
-
-
 @contextmanager
-def two_hosts(make: Callable[[int], Hosts], addresses: tuple[str, str]) -> Iterator[list[Hosts]]:
+def two_hosts(make: Callable[[int], Host], addresses: tuple[str, str]) -> Iterator[list[Any]]:
     """Hosts 0 and 1, with networks of their own and a cable between them that is theirs alone."""
     needs_namespaces("lay a cable between two hosts (iproute2)", "--net", *CARD, "eth1")
-    two: list[Hosts] = []
+    two: list[Host] = []
     try:
         for index in range(2):
             two.append(make(index))

@@ -94,8 +94,7 @@ def _job_end(
     moment = end - _clock_offset() if end < 10**11 else 0.0
     if moment > started:  # One in the past was inherited from another job.
         return [Deadline(moment, "SLURM_JOB_END_TIME")]
-    said = ask(job)
-    if said:
+    if said := ask(job):
         left = seconds_left(said)
         return [] if left is None else [Deadline(time.monotonic() + left, f"squeue: {said} left to job {job}")]
     return [] if minutes is None else [Deadline(started + 60 * minutes, f"slurm.timeout_min={minutes}")]

@@ -6,7 +6,6 @@ torch's store looks up the name of whoever connects, in the one thread that serv
 the address, or does not answer, each connection costs that thread seconds, and a few strangers keep all ranks waiting.
 """
 
-import contextlib
 import ctypes
 import hashlib
 import hmac
@@ -89,8 +88,7 @@ def choose_interface(address: str) -> None:
 
     Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
     """
-    interface = interface_towards(address)
-    if interface is not None:
+    if (interface := interface_towards(address)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
 
@@ -107,9 +105,9 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 def listening_descriptors(port: int | None = None) -> set[int]:
     """Returns the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
     found = set()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _listens(int(name), port):
                     found.add(int(name))
     return found
@@ -131,14 +129,13 @@ def shut(descriptors: Collection[int]) -> int:
     program = struct.pack("HL", 1, ctypes.addressof(instructions))
     count = 0
     for descriptor in descriptors:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
             copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
             count += 1
     return count
 
 
 SWITCH = Path("/etc/nsswitch.conf")
-DEFAULT = "files dns"
 
 
 @contextmanager
@@ -154,7 +151,7 @@ def without_dns() -> Iterator[None]:
 def _setting(switch: str) -> str:
     """Returns where hosts are looked up, by the text of nsswitch.conf."""
     found = re.search(r"^\s*hosts:([^#\n]+)", switch, re.MULTILINE)
-    return found[1].strip() if found else DEFAULT
+    return found[1].strip() if found else "files dns"
 
 
 def _look_up_in(sources: str) -> None:
@@ -194,7 +191,7 @@ class ControlChannel:
             return value
         self._wait([key])
         value = self._verified(key, self._store.get(key))
-        with contextlib.suppress(dist.DistError):  # Rank 0 may be gone: what it said may have been its last word.
+        with suppress(dist.DistError):  # Rank 0 may be gone: what it said may have been its last word.
             if self._store.add(f"{key}/read", 1) == self._world_size - 1:
                 self._delete(key, f"{key}/read")
         return value

@@ -54,7 +54,6 @@ def test_a_job_that_never_comes_to_its_end_is_ended_and_one_that_has_goes() -> N
     assert spec["activeDeadlineSeconds"] > 3600 > DistributedConfig().init_timeout_s
     assert spec["ttlSecondsAfterFinished"] >= 3600, "time to read the logs"
     assert toleration["key"] in CONTAINER["resources"]["limits"]
-    assert queued()["spec"]["suspend"], "Kueue starts it"
 
 
 def test_the_pods_find_each_other_by_the_service() -> None:
@@ -144,10 +143,3 @@ def test_two_pods_wait_in_vain_train_stop_at_an_eviction_and_go_on(pods: list[Po
     assert codes == [ExitCode.DONE] * 2, said
     assert list_checkpoints(run.checkpoints)[-1].updates == saved + 3
     assert f"after update {saved}" in said[0]
-
-
-def test_a_pod_without_nodes_is_refused_before_anything_is_written(noether, tmp_path: Path) -> None:
-    told = noether("train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=cars", JOB_COMPLETION_INDEX="1")
-    assert told.code == 2
-    assert "completions: N" in told.err
-    assert not list(tmp_path.iterdir())

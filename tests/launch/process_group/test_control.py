@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from noether.common.errors import RanksLate
 from noether.launch.process_group.group import back_ends, nccl_defaults
-from noether.launch.process_group.stores import DEFAULT, ControlChannel, ForgedMessage, _setting
+from noether.launch.process_group.stores import ControlChannel, ForgedMessage, _setting
 
 WORLD = 5
 
@@ -107,7 +107,7 @@ SWITCHES = {
     "debian": (f"passwd: files\nhosts: {DEBIAN}\n", DEBIAN),
     "comment": ("hosts:\tfiles dns # ours\n", "files dns"),
     "indented": ("#hosts: db\n  hosts:  dns\n", "dns"),
-    "no such file": ("", DEFAULT),
+    "no such file": ("", "files dns"),
 }
 
 

@@ -145,7 +145,6 @@ def test_a_host_that_does_not_come_in_time_is_named_on_every_host(run: Run, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "code"), in_every_push({"rank-0": (0, 2), "rank-1": (1, 69)}, "rank-1"))
 def test_a_master_whose_name_does_not_resolve_is_said_in_time(run: Run, rank: int, code: int) -> None:
-    """Rank 0 knows its own name if it is right; to others it may be unknown because rank 0 has not started."""
     words = ("--nodes", "2", "--node-rank", str(rank), "--master-addr", "nohost.invalid")
     host = run(*words, "distributed.init_timeout_s=5", "trainer.max_updates=3")
     began = time.monotonic()
