@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -121,8 +121,24 @@ def living_descendants(root: int, spare: Collection[ProcessId] = ()) -> list[Pro
     return [entry for entry in descendants(process_table(), root) if not entry.zombie and entry.identity not in spare]
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Each asks a run to stop with everything saved."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""Each asks a run to stop with everything saved; SIGHUP comes when a terminal is closed."""
+
+ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
+"""Come to every process of a step, or of a terminal, that ends."""
+
+
+@contextmanager
+def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """Handles the stop signals until left; gives the handlers before. SIGHUP stays ignored where nohup ignores it."""
+    own = [one for one in STOP_SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in own}
+    try:
+        yield before
+    finally:
+        for number, previous in before.items():
+            if previous is not None:  # Set by what is not Python, which alone can set it again.
+                signal.signal(number, previous)
 
 SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C closer together are one: a terminal, a shell and a container may each pass it on."""
@@ -154,18 +170,16 @@ def leaving_as_told() -> Iterator[None]:
 
 
 def leave_with_what_was_made() -> None:
-    """Makes SIGTERM end this process by SystemExit, so that it removes what it made; SIGHUP does the same.
-
-    Not where SIGHUP is ignored, as under nohup.
-    """
-    signal.signal(signal.SIGTERM, _leave)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    """Makes SIGTERM and SIGHUP end this process by SystemExit, so that it removes what it made."""
+    for number in ENDS_OF_OTHERS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # As SIGHUP is under nohup.
+            signal.signal(number, _leave)
 
 
 def ignore_the_end_of_others() -> None:
-    """Ignores SIGTERM, which srun sends to all tasks when one has ended: this process ends by itself, with its code."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Ignores SIGTERM, which srun sends to all tasks when one has ended, and SIGHUP: this process ends by itself."""
+    for number in ENDS_OF_OTHERS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

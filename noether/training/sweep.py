@@ -18,7 +18,7 @@ from noether.checkpoints.resume import find_target
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError, signal_code
 from noether.common.numbers import counted
-from noether.common.processes import STOP_SIGNALS
+from noether.common.processes import stops_handled
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, run_names, varied
 from noether.launch.plan import plan_run, render_plan
@@ -166,10 +166,6 @@ def _train(run: SweptRun, hp: str | None) -> int:
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
-    try:
+    with stops_handled(forward):
         code = process.wait()
-        return code if code >= 0 else signal_code(-code)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    return code if code >= 0 else signal_code(-code)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from noether.runs.lease import read_attempts
 from noether.runs.records import read_metrics
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
+NOETHER = (sys.executable, "-m", "noether")
 COMMON = ("trainer.evaluation_batch_size=1", "trainer.evaluate_every=20 updates", "resume=auto")
 
 
@@ -28,9 +29,9 @@ def words(output: Path, name: str, *overrides: str) -> list[str]:
 
 @pytest.fixture
 def begin(environ, tmp_path, start_process) -> Callable[..., subprocess.Popen[str]]:
-    def run(*overrides: str, **variables: str) -> subprocess.Popen[str]:
+    def run(*overrides: str, before: Sequence[str] = NOETHER, **variables: str) -> subprocess.Popen[str]:
         own = {**environ, "PYTHONPATH": f"{REPOSITORY}:{OWN}", **variables}
-        command = [sys.executable, "-m", "noether", "train", *words(tmp_path, "run", *overrides)]
+        command = [*before, "train", *words(tmp_path, "run", *overrides)]
         return start_process(command, env=own, cwd=OWN, stderr=subprocess.STDOUT)
 
     return run
@@ -109,6 +110,30 @@ def test_a_time_limit_stops_the_run_early_enough_and_says_who_set_it(begin, fini
     folder = RunFolder(tmp_path / "run")
     assert read_attempts(folder)[-1].outcome == "the time limit"
     assert list_checkpoints(folder.checkpoints)[-1].damage() is None
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+HANGUPS = {
+    "one rank": (NOETHER, "devices=1", 75),
+    "two ranks": (NOETHER, "devices=2", 75),
+    "nohup": (("nohup", *NOETHER), "devices=2", None),
+    "nohup torchrun": (("nohup", *TORCHRUN, str(REPOSITORY / "entrypoint.py")), "devices=null", 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="nohup: SIGHUP is ignored")
+@pytest.mark.parametrize(("before", "devices", "code"), HANGUPS.values(), ids=HANGUPS)
+def test_a_closed_terminal_is_a_stop_unless_nohup_ignores_it(before, devices, code, begin, tmp_path) -> None:
+    """torchrun hands SIGHUP on, under nohup too, and makes 1 of every exit code."""
+    process = begin(devices, "trainer.max_updates=60", before=before, PAUSE_S="0.1")
+    folder = RunFolder(tmp_path / "run")
+    wait_for_row(process, folder, "training", 1)
+    process.send_signal(signal.SIGHUP)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == (code or 0), out
+    assert [row.outcome for row in read_attempts(folder)] == ["SIGHUP" if code else "done"]
+    assert folder.stopped.exists() == bool(code)
 
 
 BAD = """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from noether.common.errors import InterruptedStartError
-from noether.common.processes import SECOND_INTERRUPT_S, STOP_SIGNALS
+from noether.common.processes import SECOND_INTERRUPT_S, stops_handled
 from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 
@@ -50,12 +50,8 @@ class AgreedStop:
         them, a signal raises InterruptedStartError where it finds the main thread.
         """
         self._meets = meets
-        previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
-        try:
+        with stops_handled(self._handle):
             yield self
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def join(self, group: Group) -> None:
         """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from noether.common.errors import ExitCode, signal_code
-from noether.common.processes import SECOND_INTERRUPT_S, STOP_SIGNALS, ignore_the_end_of_others, is_stopped
+from noether.common.processes import ENDS_OF_OTHERS, SECOND_INTERRUPT_S, is_stopped, stops_handled
 from noether.common.whole_file import write_whole
 from noether.launch.processes.context import (
     BOUNDARY,
@@ -242,8 +242,8 @@ def watch_workers(
 class SignalInbox:
     """Notes number and time of each stop signal while entered; `reader` becomes readable and wakes a waiting loop.
 
-    A process that was asked to stop ignores SIGTERM from then on: srun sends it to all tasks once one has ended, and
-    it would end this one, which is leaving, with another code than its own.
+    A process that was asked to stop ignores SIGTERM and SIGHUP from then on: srun sends the first to all tasks once one
+    has ended, and it would end this one, which is leaving, with another code than its own.
     """
 
     def __enter__(self) -> "SignalInbox":
@@ -252,9 +252,9 @@ class SignalInbox:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        is_main = threading.current_thread() is threading.main_thread()
+        self._handled: Any = stops_handled(self._note) if is_main else nullcontext({})
+        self._before: dict[int, Any] = self._handled.__enter__()
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -270,11 +270,9 @@ class SignalInbox:
         return [self._queue.popleft() for _ in range(len(self._queue))]
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            if number == signal.SIGTERM and self._is_leaving:
-                ignore_the_end_of_others()
-            elif handler is not None:
-                signal.signal(number, handler)
+        if self._is_leaving:
+            self._before.update(dict.fromkeys(ENDS_OF_OTHERS, signal.SIG_IGN))
+        self._handled.__exit__(*error)
         os.close(self.reader)
         os.close(self._writer)
 

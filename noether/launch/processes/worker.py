@@ -143,9 +143,9 @@ def worker_main(
     # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the parent process only.
     with contextlib.suppress(OSError):
         os.setsid()
-    for number in (*STOP_SIGNALS, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP_SIGNALS, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     log_folder = context.run_info.log_folder
     if own_log and context.worker.rank > 0:
         write_to_log(log_folder / f"rank-{context.worker.rank}.log")

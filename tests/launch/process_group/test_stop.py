@@ -10,10 +10,11 @@ import pytest
 from learned import one_rank
 
 from noether.common.errors import InterruptedStartError
+from noether.common.processes import STOP_SIGNALS
 from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.process_group.group import joined_group
-from noether.launch.process_group.stop import SECOND_INTERRUPT_S, STOP_SIGNALS, AgreedStop, StopAgreed
+from noether.launch.process_group.stop import SECOND_INTERRUPT_S, AgreedStop, StopAgreed
 from noether.launch.processes.context import WorkerContext
 from noether.launch.processes.run import run_placement
 
