@@ -140,6 +140,7 @@ def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[
             if previous is not None:  # Set by what is not Python, which alone can set it again.
                 signal.signal(number, previous)
 
+
 SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C closer together are one: a terminal, a shell and a container may each pass it on."""
 
