@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-RAISED = ("RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError", "EndedByAnother")
+RAISED = (
+    "RequestError",
+    "SettingError",
+    "DamagedCheckpoint",
+    "DiskRefusal",
+    "JoinError",
+    "EndedByAnother",
+    "MidRunError",
+)
 PACKAGE = Path(__file__).parents[1] / "noether"
 
 HEAD = """\

@@ -86,6 +86,12 @@ class JoinError(RequestError):
     exit_code = ExitCode.LATE
 
 
+class MidRunError(RequestError):
+    """What ends a run that was under way; the same request may succeed later, or on another machine."""
+
+    exit_code = ExitCode.FAILED
+
+
 class EndedByAnother(RequestError):
     """This rank ends because rank 0 has ended or refused the run, and is not what the run failed of."""
 
@@ -101,14 +107,14 @@ class RanksLate(Exception):
 
 
 class InterruptedStartError(KeyboardInterrupt):
-    """A signal came before this process trained anything; the exit code is 128 plus its number.
+    """A signal came before this process trained anything, or can; the exit code is 128 plus its number.
 
     No Exception: nothing that tries a user's model or waits for a peer takes it for theirs.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, kept: str = "nothing was trained") -> None:
         self.exit_code = signal_code(number)
-        super().__init__(f"was interrupted by {signal.Signals(number).name}; nothing was trained")
+        super().__init__(f"was interrupted by {signal.Signals(number).name}; {kept}")
 
 
 def path_refusal(error: BaseException) -> RequestError | None:

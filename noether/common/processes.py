@@ -132,7 +132,7 @@ ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
 def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
     """Handles the stop signals until left; gives the handlers before. SIGHUP stays ignored where nohup ignores it."""
     own = [one for one in STOP_SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in own}
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in own}
     try:
         yield before
     finally:

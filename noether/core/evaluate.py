@@ -22,6 +22,7 @@ from noether.core.problem import Problem
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Evaluated, Predictions, SampleMetrics, Task, by_channel
 from noether.launch.process_group.group import Group
+from noether.launch.process_group.torch_internals import Patience
 from noether.runs.report.tables import Label
 
 SplitMetrics = dict[str, np.ndarray]
@@ -72,12 +73,15 @@ class Evaluator:
         boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
         rows: list[dict[str, np.ndarray]] = []
         pin = group.device.type == "cuda"
+        patience = Patience(self.config.distributed.init_timeout_s, group.parent.while_waiting)
         chunks = "trainer.evaluation_chunk_size=16384      (so many points at a time)"
         with (
             evaluation_mode(model),
             smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
         ):
-            for batch in evaluation_batches(dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin):
+            for batch in evaluation_batches(
+                dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin, patience=patience
+            ):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
                 found = (metrics or self.problem.task.metrics)(self._predict(model, batch), batch)

@@ -11,6 +11,7 @@ from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import RankOrder
 from noether.core.tasks.base import Task
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
+from noether.launch.process_group.torch_internals import Patience
 from noether.runs.tracking.tracker import UNCOUNTED, Trackers
 from noether.training.build import Run, selection_metric
 from noether.training.callbacks import Callback
@@ -77,6 +78,9 @@ class Loop:
             reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
             if reason or built.is_over():
                 break
+        else:
+            # Every update is made in its boundary; a stop while a batch did not come is not.
+            reason = reason or (0 if built.is_over() else self._boundary(updater, checkpoint=True))
         updater.close()
         if self.profile is not None:
             clock.switch(Part.LOGGING)
@@ -178,12 +182,16 @@ def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     stream = training_batches(
         problem.splits.train, problem.train_indices, order, problem.draw,
         num_workers=config.num_workers, pin_memory=pin_memory,
+        patience=Patience(config.distributed.init_timeout_s, group.parent.while_waiting),
     )  # fmt: skip
     while True:
         batches = []
         for _ in range(run.batch.accumulation_steps):
             clock.switch(Part.DATA)
-            batch = next(stream, None)
+            try:
+                batch = next(stream, None)
+            except StopAgreed:  # The boundary before is where the run stops.
+                batch = None
             if batch is None:
                 return
             clock.switch(Part.COPY)

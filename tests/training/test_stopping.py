@@ -136,6 +136,41 @@ def test_a_closed_terminal_is_a_stop_unless_nohup_ignores_it(before, devices, co
     assert folder.stopped.exists() == bool(code)
 
 
+HANGS = """
+import time
+from slow_lines import Lines
+from torch.utils.data import get_worker_info
+
+
+class Hangs(Lines):
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += get_worker_info() is not None
+        if self.read > 24:
+            time.sleep(600)
+        return super().__getitem__(index)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path) -> None:
+    """One rank saves; of two, the other waits in the update, so that what was saved before is what is kept."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    words = ["dataset.kind=hangs.Hangs", "dataset.count=64", "num_workers=1", f"devices={devices}"]
+    process = begin(*words, PYTHONPATH=f"{REPOSITORY}:{OWN}:{tmp_path}")
+    folder = RunFolder(tmp_path / "run")
+    wait_for_row(process, folder, "training", 1)
+    time.sleep(3)
+    process.send_signal(signal.SIGTERM)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.CHECKPOINTED, out
+    saved = list_checkpoints(folder.checkpoints)
+    assert (saved[-1].updates > 0) if devices == 1 else "a batch that did not come" in out
+    assert [row.outcome for row in read_attempts(folder)] == ["SIGTERM"]
+
+
 BAD = """
 import torch
 from slow_lines import Lines

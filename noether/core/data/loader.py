@@ -5,6 +5,7 @@ import random
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.queues import Queue
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from noether.common.errors import RequestError
 from noether.common.processes import STOP_SIGNALS
 from noether.core.data.order import RankOrder, SampleKey
 from noether.core.data.points import PointSampler, Sample, pad_samples
+from noether.launch.process_group.torch_internals import FOR_EVER, LOOK_S, Patience, awaited, send_error
 from noether.launch.processes.death_signal import die_with_parent
 
 # Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import
@@ -42,6 +44,7 @@ def training_batches(
     *,
     num_workers: int = 0,
     pin_memory: bool = False,
+    patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
     """Yields this rank's micro-batches in order.
 
@@ -50,6 +53,7 @@ def training_batches(
         order, draw: which samples make up each micro-batch, and which of their points.
         num_workers: reading processes; 0 reads in this one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
+        patience: with reading processes that give no batch.
     """
 
     def read(keys: list[SampleKey]) -> Batch:
@@ -62,7 +66,7 @@ def training_batches(
         stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
         return {**stacked, "index": torch.tensor(own)}
 
-    return iter(_loader(read, order, num_workers, pin_memory))
+    return _loader(read, order, num_workers, pin_memory, patience)
 
 
 def evaluation_batches(
@@ -73,6 +77,7 @@ def evaluation_batches(
     *,
     num_workers: int = 0,
     pin_memory: bool = False,
+    patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
     """Yields the given samples, each exactly once, with all their points; the rest as for `training_batches`."""
 
@@ -82,7 +87,7 @@ def evaluation_batches(
         return {**stacked, "index": torch.tensor(own)}
 
     batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
-    return iter(_loader(read, batches, num_workers, pin_memory))
+    return _loader(read, batches, num_workers, pin_memory, patience)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,9 @@ class _Batches:
         return self.read(entries)
 
 
-def _loader(read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool) -> Iterable[Batch]:
+def _loader(
+    read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool, patience: Patience
+) -> Iterator[Batch]:
     if not num_workers and not pin_memory:
         # As a DataLoader would, without what it does around each batch.
         return map(read, batches)
@@ -105,13 +112,14 @@ def _loader(read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_me
         batch_size=None,
         num_workers=num_workers,
         pin_memory=pin_memory,
+        timeout=LOOK_S if num_workers else 0,
         worker_init_fn=_start_loader_worker,
         multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
         # run makes its iterators at other times.
         generator=torch.Generator(),
     )
-    return loader
+    return awaited(iter(loader), patience)
 
 
 def seed_everything(seed: int, *stream: int) -> None:
@@ -130,6 +138,7 @@ def _start_loader_worker(worker: int) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
+    Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:

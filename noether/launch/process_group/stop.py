@@ -15,6 +15,10 @@ TIME_LIMIT = 1000
 """Where a signal's number stands otherwise: the deadline is near."""
 
 
+VAIN_WAIT_S = 15.0
+"""How long a rank of several that is to stop waits for a batch: half of what Slurm and Kubernetes leave it."""
+
+
 class StopAgreed(Exception):
     """All ranks stop for `reason`, in the middle of something that can be done again."""
 
@@ -56,6 +60,20 @@ class AgreedStop:
     def join(self, group: Group) -> None:
         """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""
         self._meets, self._group = False, group
+        group.parent.while_waiting = self._leave_a_vain_wait
+
+    def _leave_a_vain_wait(self) -> None:
+        """Obeys a stop in the middle of a wait for a batch, which may never come.
+
+        One rank stops there, at the update before. Of several, the others wait for this one inside the update, so that
+        none of them can save: StopAgreed, or InterruptedStartError once the batch has had a while to come.
+        """
+        assert self._group is not None
+        if self._signal and self._group.world_size == 1:
+            raise StopAgreed(self._signal)
+        if self._signal and time.monotonic() - self._first >= VAIN_WAIT_S:
+            kept = "it waited for a batch that did not come; what was saved before is kept"
+            raise InterruptedStartError(self._signal, kept)
 
     def leave_before(self, deadline: Deadline | None) -> None:
         """Asks for a stop as a deadline comes near. One rank that has a deadline is enough."""

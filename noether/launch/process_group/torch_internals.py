@@ -6,18 +6,23 @@ against being compiled and to ask it how to reduce. That takes 2.2 s of a core a
 nothing else needs a guard. Where torch has changed, its own methods stay, and the compiler is imported.
 """
 
+import math
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from inspect import isgeneratorfunction, unwrap
 from itertools import repeat
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import ExceptionWrapper
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
@@ -27,6 +32,10 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode
 except ImportError:
     TorchDispatchMode = object  # type: ignore[assignment, misc]
+
+from noether.common.errors import MidRunError
+
+T = TypeVar("T")
 
 
 class WithoutCompiler(Optimizer):
@@ -150,3 +159,70 @@ def limit_collectives(seconds: float) -> None:
     set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)
     if set_timeout is not None:
         set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
+
+
+LOOK_S = 1
+"""The time-out of a DataLoader whose batches are `awaited`."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds a batch of loader workers is waited for, and what is called each second, which may raise."""
+
+    limit_s: float = math.inf
+    meanwhile: Callable[[], None] = lambda: None
+
+
+FOR_EVER = Patience()
+
+
+def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
+    """Yields what a DataLoader does. One whose time-out has passed has lost nothing, and can be asked again.
+
+    MidRunError: nothing came in time, though no worker has ended.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader timed out"):
+                raise
+            try:
+                patience.meanwhile()
+                if time.monotonic() - began >= patience.limit_s:
+                    raise _no_batch(patience.limit_s) from None
+            except BaseException:
+                _end_workers(batches)
+                raise
+            continue
+        yield batch
+        began = time.monotonic()
+
+
+def _no_batch(limit_s: float) -> MidRunError:
+    return MidRunError(
+        "no-batch",
+        "the loader workers give no batch",
+        seen=f"none within {limit_s:g} s (distributed.init_timeout_s), and no worker has ended",
+        expected="a batch in that time",
+        fix="num_workers=0      (shows where reading hangs; if it is slow, distributed.init_timeout_s=1800)",
+    )
+
+
+def _end_workers(batches: Any) -> None:
+    """Ends workers that hang, for which a DataLoader waits five seconds each."""
+    raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Torch's handler, at the end of each.
+    for worker in getattr(batches, "_workers", ()):
+        worker.kill()
+        worker.join()
+    signal.signal(signal.SIGCHLD, raises)
+
+
+def send_error(queue: Any, error: Exception, item: Any) -> None:
+    """Sends why a loader worker cannot send a batch. Python would drop it, and the batch be waited for in vain."""
+    if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
+        why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
+        queue.put((item[0], why))

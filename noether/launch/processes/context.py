@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -92,6 +92,9 @@ WAIT_STEP_S = 0.0005
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
+def _nothing() -> None: ...
+
+
 class ParentLink:
     """A worker's line to its parent process; one made without arguments leads nowhere."""
 
@@ -99,6 +102,8 @@ class ParentLink:
         self._messages = messages
         self._counters = counters if counters is not None else new_counters()
         self._asked_to_stop = False
+        self.while_waiting: Callable[[], None] = _nothing
+        """Called each second while this rank waits for a batch of its own; it may raise."""
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:

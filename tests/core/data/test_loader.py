@@ -1,18 +1,27 @@
 """What is read does not depend on who reads it."""
 
+import multiprocessing
+import os
 import random
+import signal
+import time
+import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from learned import one_rank
 
 from noether.common.errors import RequestError
 from noether.core.data.loader import evaluation_batches, stack_samples, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder, SampleKey, share_evaluation, split_validation
 from noether.core.data.points import GEOMETRY, PointSampler, mean_of_points, point_keys
 from noether.launch.batches import plan_batches
+from noether.launch.process_group.stop import AgreedStop, StopAgreed
+from noether.launch.process_group.torch_internals import Patience
 from tests.refusal import refusal
 
 
@@ -114,6 +123,37 @@ def test_what_a_data_set_draws_in_a_loader_worker_follows_from_seed_epoch_and_sa
     assert torch.equal(torch.cat([noise(1, 2, rank, 0) for rank in range(2)], dim=1), whole), "on two ranks"
     assert not torch.equal(noise(2, 4, 0, 0), whole)
     assert len(whole.unique()) == whole.numel(), "another in every epoch"
+
+
+class Hanging(Samples):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(0 if index < 2 else 60)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("code", ["no-batch", ""], ids=["in time", "when told to stop"])
+def test_a_wait_for_a_batch_that_never_comes_ends(code: str) -> None:
+    stop, group = AgreedStop(), one_rank()
+    with stop.listening():
+        stop.join(group)
+        patience = Patience(1.5 if code else 60, group.parent.while_waiting)
+        batches = evaluation_batches(Hanging(), range(4), 2, DRAW, num_workers=1, patience=patience)
+        assert next(batches)["index"].tolist() == [0, 1]
+        if not code:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(RequestError if code else StopAgreed) as caught:
+            next(batches)
+    assert getattr(caught.value, "code", "") == code
+
+
+def test_why_a_batch_cannot_be_sent_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own queue drops it with a line on stderr, and the batch is waited for in vain."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(folder))
+    with pytest.raises(OSError, match="AF_UNIX path too long") as caught:
+        list(evaluation_batches(Samples(), range(4), 2, DRAW, num_workers=1, patience=Patience(20)))
+    traceback.clear_frames(caught.tb)  # Loader workers end with what refers to them.
 
 
 def test_samples_that_do_not_stack_name_the_key() -> None:
