@@ -11,6 +11,7 @@ from noether.common.errors import ExitCode, shown, signal_code
 from noether.common.plain_file import open_plain
 from noether.config.distributed import DistributedConfig
 from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport, listed, named_ranks
+from noether.launch.processes.out_of_memory import no_memory_left
 from noether.launch.processes.worker import failing_code
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
@@ -72,20 +73,23 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 
 
 def death_report(
-    context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float
+    context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float, no_memory: bool = False
 ) -> WorkerReport:
     """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
 
     `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
-    are the signals that this parent process passed on.
+    are the signals that this parent process passed on. `no_memory`: the kernel has ended processes for want of it.
     """
     code = failing_code(exitcode)
-    if exitcode < 0:
+    if no_memory:
+        error = no_memory_left()
+        code, message = signal_code(signal.SIGKILL), f"is gone: {shown(str(error), error.code)}"
+    elif exitcode < 0:
         code = signal_code(-exitcode)
         name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
         message = f"was killed by {name}"
         if -exitcode == signal.SIGKILL:
-            message += " (often the out-of-memory killer)"
+            message += " (the kernel has counted none that ran out of memory)"
         elif -exitcode in forwarded:
             message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
     else:

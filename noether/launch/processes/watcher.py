@@ -45,11 +45,14 @@ from noether.launch.processes.failure import (
 )
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.link import reports_from, say
+from noether.launch.processes.out_of_memory import killed_for_memory
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 
 # How long a rank may take to say where it is; a stopped one does not.
 STACK_S = 0.5
+# How a rank ends that the kernel has killed for want of memory, or whose fork server it has.
+BY_THE_KERNEL = (-signal.SIGKILL, 255)
 # How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
 KILL_S = 4.0
 # How long processes that a finished worker left running may take to end.
@@ -68,6 +71,7 @@ class LocalRanks:
         self.arrived: set[int] = set()
         self.stop_wanted = 0
         self.listener_seen = 0
+        self._killed_before = killed_for_memory()
 
     def sources(self) -> list[Any]:
         """Returns what becomes readable when one of them reports or ends."""
@@ -86,7 +90,8 @@ class LocalRanks:
                 self.alive.discard(rank)
                 exitcode = _exit_code(worker)
                 if rank not in self.reports:
-                    report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen)
+                    no_memory = exitcode in BY_THE_KERNEL and killed_for_memory() > self._killed_before
+                    report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen, no_memory)
                     self.reports[rank] = replace(report, position=read_position(worker.counters))
         return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
 

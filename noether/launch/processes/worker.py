@@ -43,6 +43,7 @@ from noether.launch.processes.context import (
     read_position,
 )
 from noether.launch.processes.death_signal import die_with_parent
+from noether.launch.processes.out_of_memory import killed_for_memory, no_memory_left
 
 # From <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -173,7 +174,7 @@ def worker_main(
 
 def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
     """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
-    started, refused = time.time(), refused_processes()
+    started, refused, killed = time.time(), refused_processes(), killed_for_memory()
     if context.worker.device.kind == "cpu":
         keep_freed_memory()
     try:
@@ -182,8 +183,12 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
         # Libraries say so in words of their own, if at all; the kernel counts.
-        unforeseen = isinstance(error, Exception) and not isinstance(error, NoetherError)
-        cause = too_few_processes(most_processes()) if unforeseen and refused_processes() > refused else error
+        cause: BaseException = error
+        if isinstance(error, Exception) and not isinstance(error, NoetherError):
+            if refused_processes() > refused:
+                cause = too_few_processes(most_processes())
+            elif killed_for_memory() > killed and not consequence_of(error)[0]:  # Of a peer, its parent process tells.
+                cause = no_memory_left()
         return failure_report(cause, context.worker.rank, context.host)
     message = f"{target} returned {exit_code} after {time.time() - started:.1f} s"
     return _report(context.worker.rank, context.host, "finished", message, "", exit_code)

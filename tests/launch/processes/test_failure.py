@@ -67,7 +67,7 @@ def test_first_failure_and_exit_code(reports: list[WorkerReport], first: int | N
 @pytest.mark.parametrize(
     ("exitcode", "forwarded", "words", "code"),
     [
-        pytest.param(-9, [], "was killed by SIGKILL (often the out-of-memory killer)", 137, id="SIGKILL"),
+        pytest.param(-9, [], "was killed by SIGKILL (the kernel has counted none", 137, id="SIGKILL"),
         pytest.param(-15, [], "was killed by SIGTERM", 143, id="SIGTERM from elsewhere"),
         pytest.param(-15, [15], "was ended by SIGTERM, passed on", 143, id="SIGTERM passed on"),
         pytest.param(75, [], "left early, with exit code 75", 1, id="os._exit(75) saved nothing"),

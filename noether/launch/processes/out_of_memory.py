@@ -1,0 +1,77 @@
+"""Tells whether the kernel has ended a process for want of memory, what the limit was, and which number to set."""
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from noether.common.cpus import number_in, own_groups
+from noether.common.errors import MidRunError
+from noether.common.numbers import size_text
+
+# Each is the file of cgroup v2, then that of v1.
+COUNTS, LIMITS, PEAKS = (
+    ("memory.events", "memory.oom_control"),
+    ("memory.max", "memory.limit_in_bytes"),
+    ("memory.peak", "memory.max_usage_in_bytes"),
+)
+NO_LIMIT = 1 << 60
+"""Version 1 has a number still larger where there is no limit."""
+
+
+def killed_for_memory(root: Path = Path("/")) -> int:
+    """Returns how many processes the kernel has ended so until now: in this process's cgroups, or of the machine.
+
+    The machine's own count is for a group that this process does not see; what matters is whether it rises.
+    """
+    files = {group / name for group in own_groups("memory", root) for name in COUNTS}
+    return sum(_field(file, "oom_kill") or 0 for file in (*files, root / "proc/vmstat"))
+
+
+def _field(file: Path, name: str) -> int | None:
+    with suppress(OSError, ValueError):
+        fields = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
+        return int(fields[name].split()[0]) if name in fields else None
+    return None
+
+
+def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> MidRunError:
+    """Returns how a run ends that has lost a process so: the limit that was met, and the line that raises it."""
+    found = ((number_in(group / name), group / name) for group in own_groups("memory", root) for name in LIMITS)
+    limit, file = min(((most, path) for most, path in found if most and most < NO_LIMIT), default=(0, Path()))
+    total = _field(root / "proc/meminfo", "MemTotal:")
+    seen = f"no limit but the memory of this machine, {size_text(1024 * (total or 0))}"
+    fix = "num_workers=0, or a smaller trainer.max_batch_size      (or a machine with more memory)"
+    if limit:
+        peak = next((used for name in PEAKS if (used := number_in(file.with_name(name)))), None)
+        seen = f"a limit of {size_text(limit)} ({file})" + (f", of which {size_text(peak)} were used" if peak else "")
+        more = math.ceil(1.5 * limit / 2**30)
+        by_slurm, by_pod = f"slurm.mem_gb={more}      (sbatch --mem={more}G)", f"resources.limits.memory: {more}Gi"
+        in_pod, in_job = "KUBERNETES_SERVICE_HOST" in environ, "SLURM_JOB_ID" in environ
+        fix = (
+            by_slurm if in_job else by_pod if in_pod else f"docker run --memory={more}g …      (or systemd's MemoryMax)"
+        )
+        fix += "\nor less of it: num_workers=0, or a smaller trainer.max_batch_size"
+    if line := _kernel_line(root):
+        seen += f"\n{line}"
+    return MidRunError(
+        "out-of-memory",
+        "the kernel has ended a process, as no memory was left",
+        seen=seen,
+        expected="memory for the ranks of this host and their loader workers",
+        fix=fix,
+    )
+
+
+def _kernel_line(root: Path) -> str:
+    """Returns what the kernel's log says of the last process that it has ended so; "" where it may not be read."""
+    lines = [""]
+    with suppress(OSError):  # The last read finds nothing new, and does not wait.
+        log = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while record := os.read(log, 8192).decode(errors="replace"):
+                lines += [record.partition(";")[2].partition("\n")[0]] if "Killed process" in record else []
+        finally:
+            os.close(log)
+    return lines[-1][:200]
