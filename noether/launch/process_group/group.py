@@ -134,7 +134,6 @@ def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str
     wanted = {
         ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
         ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING",): "1",
         ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"): str(log_folder / "nccl-trace-rank-"),
     }
     unset = [names for names in wanted if not any(name in environ for name in names)]

@@ -3,20 +3,23 @@
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from noether.common.errors import ExitCode, shown, signal_code
+from noether.common.numbers import first_of
 from noether.common.plain_file import open_plain
 from noether.config.distributed import DistributedConfig
 from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport, listed, named_ranks
 from noether.launch.processes.out_of_memory import no_memory_left
-from noether.launch.processes.worker import failing_code
+from noether.launch.processes.worker import failing_code, timed_out_after
 
 # A silent death is seen up to this long after the ranks it broke have reported their broken connections.
 SILENT_LAG_S = 1.0
 ABORTED = signal_code(signal.SIGABRT)
+# How the files of NCCL's flight recorder begin; the rank's number follows.
+RECORDER = "nccl-trace-rank-"
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
@@ -37,7 +40,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
             return report
     causes = [report for report in failures if not is_echo(report)]
     # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
-    causes += [report for report in failures if report.kind == "died" and not report.position.collective]
+    causes += [one for one in failures if one.kind == "died" and not (one.position.collective or one.follows)]
     if causes:
         return causes[0]
     early = [r for r in reports if not is_failure(r) and r.time <= failures[0].time + SILENT_LAG_S]
@@ -99,7 +102,13 @@ def death_report(
     return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
 
 
-def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info: RunInfo, world_size: int = 2) -> str:
+def describe_failure(
+    failure: WorkerReport,
+    others: Mapping[int, str],
+    run_info: RunInfo,
+    world_size: int = 2,
+    recordings: Sequence[Path] = (),
+) -> str:
     """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {failure.who}{verb} {failure.message}"]
@@ -114,6 +123,9 @@ def describe_failure(failure: WorkerReport, others: Mapping[int, str], run_info:
         lines.append(f"  when      {failure.position}")
     if others:
         lines.append(f"  others    {_grouped(others)}")
+    if recordings:
+        names = first_of([path.name for path in recordings], 8)
+        lines.append(f"  recorded  {names}: torchfrtrace --prefix {RECORDER} {recordings[0].parent}")
     lines += [f"  logs      {run_info.log_folder}"] if run_info.logs_stay else []
     return "\n".join(lines)
 
@@ -153,10 +165,29 @@ def _grouped(phrases: Mapping[int, str]) -> str:
     return "; ".join(f"{named_ranks(ranks, most=8)}: {phrase}" for phrase, ranks in groups.items())
 
 
+def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> WorkerReport:
+    """Return the report of a rank that NCCL's watchdog has aborted as that of one that waited for others in vain.
+
+    Its log says so; of rank 0, which has none, the flight recorder's file of this start, which a time-out alone makes.
+    """
+    if report.kind != "died" or report.exit_code != ABORTED:
+        return report
+    waited_s = timed_out_after("\n".join(_log_end(log_folder / f"rank-{report.rank}.log", 200)))
+    if waited_s is None and not recorded(log_folder, [report.rank], since):
+        return report
+    return replace(report, follows="timed-out", waited_s=waited_s or 0.0)
+
+
+def recorded(log_folder: Path, ranks: Iterable[int], since: float) -> list[Path]:
+    """Return the files that NCCL's flight recorder has written of ranks, in this start."""
+    paths = [log_folder / f"{RECORDER}{rank}" for rank in sorted(ranks)]
+    return [path for path in paths if path.is_file() and path.stat().st_mtime >= since]
+
+
 def _log_end(path: Path, lines: int = 20) -> list[str]:
     try:
         with open_plain(path) as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 8192))
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 400 * lines))
             return log.read().decode("utf-8", "replace").splitlines()[-lines:]
     except OSError:
         return []
@@ -192,14 +223,19 @@ def name_missing(
     waited = sorted(waited, key=lambda report: report.position.entered)
     first = waited[-1]
     there = first.position
+    queued = not there.collective  # A GPU was given it, and its host went on.
     missing = [
         entry
         for _, entry in sorted(doing.items())
-        if entry.kind == "stopped" or not entry.position.collective or entry.position.entered < there.entered
+        if entry.kind == "stopped"
+        or entry.position.entered < there.entered
+        or not (entry.position.collective or queued)
     ]
     if not missing:
         return None
     culprit, *others = missing
+    if queued:
+        there = replace(there, update=culprit.position.update)
     also = f", nor did rank {listed(entry.rank for entry in others)}" if others else ""
     lines = [
         f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",

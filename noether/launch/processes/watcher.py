@@ -40,7 +40,9 @@ from noether.launch.processes.failure import (
     is_failure,
     is_timeout,
     name_missing,
+    recorded,
     run_exit_code,
+    watchdog_ended,
     where_in_stack,
 )
 from noether.launch.processes.hub import Hub, Spoke
@@ -71,7 +73,7 @@ class LocalRanks:
         self.arrived: set[int] = set()
         self.stop_wanted = 0
         self.listener_seen = 0
-        self._killed_before = killed_for_memory()
+        self._killed_before, self.began = killed_for_memory(), time.time()
 
     def sources(self) -> list[Any]:
         """Returns what becomes readable when one of them reports or ends."""
@@ -92,7 +94,8 @@ class LocalRanks:
                 if rank not in self.reports:
                     no_memory = exitcode in BY_THE_KERNEL and killed_for_memory() > self._killed_before
                     report = death_report(worker.context, worker.pid, exitcode, self.forwarded, seen, no_memory)
-                    self.reports[rank] = replace(report, position=read_position(worker.counters))
+                    report = replace(report, position=read_position(worker.counters))
+                    self.reports[rank] = watchdog_ended(report, worker.context.run_info.log_folder, self.began)
         return [self.reports[rank] for rank in sorted(self.reports.keys() - known)]
 
     def _take_words(self, worker: RunningWorker) -> None:
@@ -194,6 +197,8 @@ def _exit_code(worker: RunningWorker) -> int:
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
+# How long NCCL's flight recorders may take to write, of which torch's own watchdog waits for each.
+RECORDING_S = 15.0
 # How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
 DECISION_S = 5.0
@@ -347,7 +352,7 @@ class _Watch:
         self._log_folder = ranks.context.run_info.log_folder
         self._agreement = StopAgreement(ranks)
         self._doing: dict[int, WorkerReport] = {}
-        self._has_settled = self.interrupted = False
+        self._has_settled = self.interrupted = self._records = False
 
     @property
     def _reports(self) -> dict[int, WorkerReport]:
@@ -362,14 +367,23 @@ class _Watch:
             if self._link.failure is not None:
                 return
             if deadline is None and self._has_failed():
-                deadline = time.monotonic() + grace_s
+                deadline = time.monotonic() + (RECORDING_S if self._misses_recordings() else grace_s)
                 if isinstance(self._link, Hub):
                     self._link.ask({"do": "where"}, reports_from, self._link.peers)
-            elif deadline is not None and time.monotonic() >= deadline:
-                return
+            elif deadline is not None:
+                has_all = self._records and not self._misses_recordings()
+                if has_all or time.monotonic() >= deadline:
+                    return
             remote = set(self._link.remote_ranks) if isinstance(self._link, Hub) else None
             if deadline is not None and not self._ranks.alive and remote is not None and remote <= set(self._reports):
                 return
+
+    def _misses_recordings(self) -> bool:
+        """Whether a rank has timed out on a GPU, and flight recorders of ranks here have still to write."""
+        aborted = [one.rank for one in self._ranks.reports.values() if one.kind == "died" and is_timeout(one)]
+        since, ranks = self._ranks.began, self._ranks.workers
+        self._records = bool(aborted and recorded(self._run_logs, aborted, since))
+        return self._records and len(recorded(self._run_logs, ranks, since)) < len(ranks)
 
     def _has_failed(self) -> bool:
         return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
@@ -459,7 +473,8 @@ class _Watch:
         doing |= {rank: as_phrase(report) for rank, report in self._reports.items()}
         doing.pop(failure.rank, None)
         info, world_size = self._ranks.context.run_info, self._ranks.context.world_size
-        return describe_failure(failure, doing, replace(info, log_folder=self._run_logs), world_size)
+        recordings = recorded(self._run_logs, range(world_size), self._ranks.began)
+        return describe_failure(failure, doing, replace(info, log_folder=self._run_logs), world_size, recordings)
 
     @property
     def _run_logs(self) -> Path:

@@ -96,10 +96,19 @@ def consequence_of(error: BaseException) -> tuple[Consequence, float]:
         return "timed-out", error.limit_s
     if not isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
         return "", 0.0  # Of a user's own class.
-    if _TIMED_OUT.search(str(error)):
-        found = _WAITED.search(str(error))
-        return "timed-out", int(found[1] or found[2]) / 1000 if found else 0.0
+    waited_s = timed_out_after(str(error))
+    if waited_s is not None:
+        return "timed-out", waited_s
     return ("lost-peer" if _PEER_GONE.search(str(error)) else ""), 0.0
+
+
+def timed_out_after(text: str) -> float | None:
+    """Returns how many seconds a collective waited that timed out, as these words say (0: they do not say), or None."""
+    began = _TIMED_OUT.search(text)
+    if began is None:
+        return None
+    found = _WAITED.search(text, began.start())
+    return int(found[1] or found[2]) / 1000 if found else 0.0
 
 
 SPIN_COUNT = "10000"

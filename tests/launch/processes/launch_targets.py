@@ -67,6 +67,36 @@ def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
     return 0
 
 
+# As torch writes it, cut short.
+WATCHDOG = """[rank{rank}]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective \
+operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=5000) ran for 5081 \
+milliseconds before timing out.
+terminate called after throwing an instance of 'c10::DistBackendError'
+"""
+
+
+def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
+    """One rank hangs in update 3; the other has queued its collective, and gone on, when its watchdog aborts it."""
+    hanging, folder = plan
+    for update in (1, 2, 3):
+        context.parent.begin_update(update)
+        if (context.worker.rank, update) == (hanging, 3):
+            (folder / "hangs").touch()
+            while not (folder / "asked").exists():  # The watchdog asks all ranks' recorders to write.
+                time.sleep(0.01)
+            time.sleep(0.5)
+            (context.run_info.log_folder / f"nccl-trace-rank-{hanging}").touch()
+            time.sleep(60)
+        with context.parent.waiting("all_reduce of the gradients"):
+            pass
+    while not (folder / "hangs").exists():
+        time.sleep(0.01)
+    os.write(2, WATCHDOG.format(rank=context.worker.rank).encode())
+    (context.run_info.log_folder / f"nccl-trace-rank-{context.worker.rank}").touch()
+    (folder / "asked").touch()
+    os.abort()
+
+
 def leave_early(context: WorkerContext, code: int) -> int:
     """Rank 1 leaves while rank 0 has work to do."""
     if context.worker.rank == 1:

@@ -117,6 +117,16 @@ def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str,
     assert json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())["exit_code"] == code
 
 
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_rank_that_hangs_on_a_gpu_is_named_not_the_one_that_its_watchdog_aborts(hanging: int, tmp_path: Path) -> None:
+    code, words = run("hang_on_gpu", (hanging, tmp_path), tmp_path)
+    assert code == 1
+    assert words.startswith(f"noether: rank {hanging} on testbox did not come to a collective of update 3\n")
+    assert f"  waited    rank {1 - hanging}{', for 5 s' if hanging == 0 else ''}" in words
+    assert "in hang_on_gpu (launch_targets.py:" in words
+    assert "  recorded  nccl-trace-rank-0, nccl-trace-rank-1: torchfrtrace --prefix nccl-trace-rank- " in words
+
+
 def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
     started = time.monotonic()
     ended, words = run("leave_early", 75, tmp_path)
