@@ -103,10 +103,11 @@ def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: f
 
 
 def read_until(process: "subprocess.Popen[str]", words: str) -> str:
-    """Reads what a process says on stderr; returns the line that has these words."""
-    assert process.stderr is not None
+    """Reads what a process says on stderr, wherever it leads; returns the line that has these words."""
+    stream = process.stderr or process.stdout
+    assert stream is not None
     said = []
-    for line in process.stderr:
+    for line in stream:
         said.append(line)
         if words in line:
             return line

@@ -341,6 +341,23 @@ def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: st
     append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
 
 
+def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
+    """Adds that an attempt was asked to stop, in an update. Raises OSError as above."""
+    append_row(folder.attempts, {"number": number, "asked": why, "asked_at": round(time.time()), "in_update": update})
+
+
+def killed_while_stopping(folder: RunFolder, number: int) -> str:
+    """Returns what is known of an attempt that was asked to stop and is gone without having saved; "" of any other."""
+    known: Row = {}
+    for row in read_rows(folder.attempts):
+        known |= row if row.get("number") == number else {}
+    if "asked" not in known or "outcome" in known:
+        return ""
+    asked = f"{known['asked']}, {_clock(known['asked_at']) if is_count(known.get('asked_at')) else '?'}"
+    in_update = f"killed in update {known.get('in_update')}: nothing of that could be saved"
+    return f"attempt {number} was asked to stop ({asked}) and {in_update}"
+
+
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
     """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
     attempts: dict[int, Row] = {}

@@ -21,7 +21,7 @@ from noether.common.shown import shown_name
 from noether.common.whole_file import refusals_told
 from noether.launch.detect.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.runs.folder import REPLACED, RunFolder, existing_run, is_run
-from noether.runs.lease import Attempt, job_of_task, read_attempt
+from noether.runs.lease import Attempt, job_of_task, killed_while_stopping, read_attempt
 from noether.runs.metrics import described_in
 from noether.runs.records import (
     RECENT_ROWS,
@@ -185,6 +185,8 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
         return LOST, f"it ran as pid {attempt.pid} on {attempt.host}"
     if attempt is None and folder.cancelled.is_file():
         return STOPPED, "cancelled before it started"
+    if attempt and (killed := killed_while_stopping(folder, attempt.number)):
+        return FAILED, killed
     return LOST, "it ended without a word" if attempt else "nothing has started it"
 
 

@@ -24,7 +24,15 @@ from noether.launch.process_group.deadline import Deadline, find_deadline
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
 from noether.runs.folder import RunFolder
-from noether.runs.lease import FencedError, Lease, attempts_so_far, record_outcome, record_stop, take_lease
+from noether.runs.lease import (
+    FencedError,
+    Lease,
+    attempts_so_far,
+    killed_while_stopping,
+    record_outcome,
+    record_stop,
+    take_lease,
+)
 from noether.runs.overview import is_own_attempt, place_aside, set_aside
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
@@ -156,6 +164,8 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
 def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: Console) -> Deadline | None:
     """Says where the run is, and what has changed; returns when it must have ended."""
     console.say(f"run    {target.folder.path}")
+    if killed := killed_while_stopping(target.folder, target.attempts):
+        console.say(f"before {killed}")
     for change in target.changes:
         console.say(f"changed since the checkpoint: {change}")
     deadline = find_deadline(config.trainer.timeout_min, config.slurm.timeout_min, os.environ, started=start.moment)

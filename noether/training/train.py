@@ -20,7 +20,7 @@ from noether.launch.process_group.group import Group, joined_group
 from noether.launch.process_group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
 from noether.runs.continue_line import continue_line
-from noether.runs.lease import record_meeting, record_outcome, record_stop
+from noether.runs.lease import record_asked, record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, build_run, check_selection, differences_of_resume, go_on_from
@@ -135,6 +135,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
     if group.is_first:
+        stop.tell(lambda number: _tell_of_stop(run, describe_stop(number)))
         about = run.describe()
         console.say(run.summary(about))
         if not is_complete:
@@ -153,6 +154,13 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
             report_run(folder, console, lease)
     stop.finish()
     return _leave(reason, run)
+
+
+def _tell_of_stop(run: OpenRun, name: str) -> None:
+    """Says at once that the run will stop, and notes it: an update may take longer than the process is left to live."""
+    update = run.state.progress.updates + 1
+    run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
+    run.note(lambda: record_asked(run.folder, run.lease.own.number, name, update))
 
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:

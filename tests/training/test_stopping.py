@@ -1,6 +1,7 @@
 """A stop in the middle of what is long, before a limit, and at numbers that are not finite: all ranks, in words."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
-from processes import wait_for
+from processes import read_until, wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.common.errors import ExitCode
@@ -169,6 +170,26 @@ def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path
     saved = list_checkpoints(folder.checkpoints)
     assert (saved[-1].updates > 0) if devices == 1 else "a batch that did not come" in out
     assert [row.outcome for row in read_attempts(folder)] == ["SIGTERM"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_next_start(
+    devices, begin, finish, noether, tmp_path
+) -> None:
+    """The first update outlives the time that a scheduler leaves between SIGTERM and SIGKILL."""
+    process = begin(f"devices={devices}", PAUSE_S="30")
+    read_until(process, "length 60 updates")
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    read_until(process, "SIGTERM: the run stops and saves as soon as what is under way is done (update 1)")
+    assert time.monotonic() - sent < 5
+    process.kill()
+    process.wait(timeout=30)
+    killed = r"attempt 1 was asked to stop \(SIGTERM, 20.*\) and killed in update 1: nothing of that could be saved"
+    assert re.search(killed, noether("status", "--output-path", str(tmp_path), "--json").out)
+    assert re.search(f"before {killed}", finish("run", f"devices={devices}", "trainer.max_updates=2"))
 
 
 BAD = """

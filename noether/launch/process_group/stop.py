@@ -1,13 +1,15 @@
 """A stop that all ranks make at the same boundary: of an update, or of a batch of an evaluation."""
 
+import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from noether.common.errors import InterruptedStartError
-from noether.common.processes import SECOND_INTERRUPT_S, stops_handled
+from noether.common.processes import SECOND_INTERRUPT_S, STOP_SIGNALS, stops_handled
 from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 
@@ -45,6 +47,7 @@ class AgreedStop:
         self._meets = False
         self._signal = 0
         self._first = 0.0
+        self._told: Callable[[int], None] | None = None
 
     @contextmanager
     def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
@@ -54,8 +57,30 @@ class AgreedStop:
         them, a signal raises InterruptedStartError where it finds the main thread.
         """
         self._meets = meets
-        with stops_handled(self._handle):
-            yield self
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        threading.Thread(target=self._tell_at_once, args=(reader,), daemon=True).start()
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            with stops_handled(self._handle):
+                yield self
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+
+    def tell(self, told: Callable[[int], None]) -> None:
+        """Has `told` called once with the signal's number, at once: the interpreter may call no handler for minutes."""
+        self._told = told
+        if self._signal:
+            told(self._signal)
+
+    def _tell_at_once(self, reader: int) -> None:
+        """In a thread: reads the numbers that the interpreter writes as signals come."""
+        with open(reader, "rb", buffering=0) as numbers:
+            while number := numbers.read(1):
+                if number[0] in STOP_SIGNALS and self._told is not None:
+                    self._told(number[0])
+                    return
 
     def join(self, group: Group) -> None:
         """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""
