@@ -178,9 +178,8 @@ def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_n
     devices, begin, finish, noether, tmp_path
 ) -> None:
     """The first update outlives the time that a scheduler leaves between SIGTERM and SIGKILL."""
-    process = begin(f"devices={devices}", PAUSE_S="30")
+    process = begin(f"devices={devices}", PAUSE_S="8")
     read_until(process, "length 60 updates")
-    time.sleep(2)
     process.send_signal(signal.SIGTERM)
     sent = time.monotonic()
     read_until(process, "SIGTERM: the run stops and saves as soon as what is under way is done (update 1)")
