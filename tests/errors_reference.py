@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAISED = (
-    "RequestError",
-    "SettingError",
-    "DamagedCheckpoint",
-    "DiskRefusal",
-    "JoinError",
-    "EndedByAnother",
-    "MidRunError",
-)
+    "RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError", "EndedByAnother", "MidRunError",
+)  # fmt: skip
 PACKAGE = Path(__file__).parents[1] / "noether"
 
 HEAD = """\

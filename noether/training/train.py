@@ -159,8 +159,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 def _tell_of_stop(run: OpenRun, name: str) -> None:
     """Says at once that the run will stop, and notes it: an update may take longer than the process is left to live."""
     update = run.state.progress.updates + 1
-    run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
     run.note(lambda: record_asked(run.folder, run.lease.own.number, name, update))
+    run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
 
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:

@@ -193,23 +193,19 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
             try:
                 patience.meanwhile()
                 if time.monotonic() - began >= patience.limit_s:
-                    raise _no_batch(patience.limit_s) from None
+                    raise MidRunError(
+                        "no-batch",
+                        "the loader workers give no batch",
+                        seen=f"none within {patience.limit_s:g} s (distributed.init_timeout_s); no worker has ended",
+                        expected="a batch in that time",
+                        fix="num_workers=0      (shows where reading hangs; or distributed.init_timeout_s=1800)",
+                    ) from None
             except BaseException:
                 _end_workers(batches)
                 raise
             continue
         yield batch
         began = time.monotonic()
-
-
-def _no_batch(limit_s: float) -> MidRunError:
-    return MidRunError(
-        "no-batch",
-        "the loader workers give no batch",
-        seen=f"none within {limit_s:g} s (distributed.init_timeout_s), and no worker has ended",
-        expected="a batch in that time",
-        fix="num_workers=0      (shows where reading hangs; if it is slow, distributed.init_timeout_s=1800)",
-    )
 
 
 def _end_workers(batches: Any) -> None:

@@ -56,7 +56,7 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
     if line := _kernel_line(root):
         seen += f"\n{line}"
     return MidRunError(
-        "out-of-memory",
+        "killed-for-memory",
         "the kernel has ended a process, as no memory was left",
         seen=seen,
         expected="memory for the ranks of this host and their loader workers",

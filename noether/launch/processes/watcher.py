@@ -197,8 +197,8 @@ def _exit_code(worker: RunningWorker) -> int:
 
 # How long the others may take to say what they saw once one rank has failed.
 GRACE_S = 2.0
-# How long NCCL's flight recorders may take to write, of which torch's own watchdog waits for each.
-RECORDING_S = 15.0
+# How much longer NCCL's flight recorders may take to write; torch's watchdog has waited a minute for them already.
+RECORDING_S = 10.0
 # How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
 DECISION_S = 5.0
@@ -352,7 +352,7 @@ class _Watch:
         self._log_folder = ranks.context.run_info.log_folder
         self._agreement = StopAgreement(ranks)
         self._doing: dict[int, WorkerReport] = {}
-        self._has_settled = self.interrupted = self._records = False
+        self._has_settled = self.interrupted = False
 
     @property
     def _reports(self) -> dict[int, WorkerReport]:
@@ -370,20 +370,17 @@ class _Watch:
                 deadline = time.monotonic() + (RECORDING_S if self._misses_recordings() else grace_s)
                 if isinstance(self._link, Hub):
                     self._link.ask({"do": "where"}, reports_from, self._link.peers)
-            elif deadline is not None:
-                has_all = self._records and not self._misses_recordings()
-                if has_all or time.monotonic() >= deadline:
-                    return
+            elif deadline is not None and time.monotonic() >= deadline:
+                return
             remote = set(self._link.remote_ranks) if isinstance(self._link, Hub) else None
             if deadline is not None and not self._ranks.alive and remote is not None and remote <= set(self._reports):
                 return
 
     def _misses_recordings(self) -> bool:
         """Whether a rank has timed out on a GPU, and flight recorders of ranks here have still to write."""
-        aborted = [one.rank for one in self._ranks.reports.values() if one.kind == "died" and is_timeout(one)]
-        since, ranks = self._ranks.began, self._ranks.workers
-        self._records = bool(aborted and recorded(self._run_logs, aborted, since))
-        return self._records and len(recorded(self._run_logs, ranks, since)) < len(ranks)
+        aborted = any(one.kind == "died" and is_timeout(one) for one in self._ranks.reports.values())
+        there = len(recorded(self._run_logs, self._ranks.workers, self._ranks.began))
+        return aborted and 0 < there < len(self._ranks.workers)
 
     def _has_failed(self) -> bool:
         return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
