@@ -27,7 +27,7 @@ def is_plain(path: Path) -> bool:
     """Whether a path is a plain file, and no link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
+    except (OSError, ValueError):  # No path holds "\0".
         return False
 
 

@@ -14,7 +14,7 @@ from noether.runs.records import read_record
 POLL_S = 0.5
 STATE_POLL_S = 5.0
 MOST_AT_ONCE = 2**26
-_NAME = re.compile(r"rank-([0-9]{1,9})\.log")
+_NAME, _OUTPUT = re.compile(r"rank-([0-9]{1,9})\.log"), re.compile(r"[0-9]+(_[0-9]+)?\.out")
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
@@ -69,9 +69,18 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
             )
         path = folder.logs / f"rank-{rank}.log"
         return [path] if is_plain(path) else []
-    output = read_record(folder.job).get("output")
-    files = [Path(output)] if isinstance(output, str) else []
-    return [path for path in [*files, folder.logs / "rank-0.log"] if is_plain(path)][:1]
+    return [path for path in [*_job_output(folder), folder.logs / "rank-0.log"] if is_plain(path)][:1]
+
+
+def _job_output(folder: RunFolder) -> list[Path]:
+    """Returns the file of the job's output, where it is called as `submit` calls it, and of whoever wrote job.json.
+
+    That record may be a stranger's: it could name any file that its reader may read.
+    """
+    record = read_record(folder.job)
+    output, job = (Path(str(record.get(name))) for name in ("output", "job"))
+    is_own = _OUTPUT.fullmatch(output.name) and output.stem == str(job) and is_plain(output)
+    return [output] if is_own and output.lstat().st_uid == folder.job.lstat().st_uid else []
 
 
 def rank_logs(folder: RunFolder) -> dict[int, Path]:

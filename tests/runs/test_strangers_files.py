@@ -84,6 +84,31 @@ def test_a_published_port_is_no_pipe(tmp_path: Path) -> None:
     assert published.read() is None
 
 
+NAMED = {
+    "the job's": ("jobs/12.out", "12", 0, True),
+    "of an array": ("jobs/12_3.out", "12_3", 0, True),
+    "of another job": ("jobs/13.out", "12", 0, False),
+    "no output": ("secret", "secret", 0, False),
+    "a device's": ("/proc/kmsg", "12", 0, False),
+    "no path": ("\0/12.out", "12", 0, False),
+    "another user's": ("jobs/12.out", "12", 65534, False),
+}
+
+
+@pytest.mark.parametrize(("output", "job", "owner", "is_shown"), NAMED.values(), ids=NAMED)
+def test_a_record_of_a_job_shows_no_file_but_that_job_s_output(output, job, owner, is_shown, tmp_path: Path) -> None:
+    folder, named = RunFolder(tmp_path / "run"), tmp_path / output
+    write_whole(folder.logs / "rank-0.log", "said")
+    if output != "/proc/kmsg":
+        with suppress(ValueError):
+            write_whole(named, "precious")
+    write_json(folder.job, {"job": job, "output": str(named)})
+    if owner and os.geteuid():
+        pytest.skip("only root can give a file away")
+    os.chown(folder.job, owner or -1, -1)
+    assert log_files(folder, None) == [named if is_shown else folder.logs / "rank-0.log"]
+
+
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a record": ("result.json", lambda path: write_json(path, {})),
     "a row": ("attempts.jsonl", lambda path: append_row(path, {"a": 1})),
