@@ -74,6 +74,13 @@ def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
     return _open(path, flags | os.O_CREAT | os.O_APPEND)
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder where there is none, in one that is there. Raises as `refuse_strangers_link`, before it does."""
+    refuse_strangers_link(path.parent)
+    path.mkdir(exist_ok=True)
+    refuse_strangers_link(path)
+
+
 def refuse_strangers_link(folder: Path) -> None:
     """Raises NotPlainFile where another user put a link in a folder's place; one's own is followed, as to a disk."""
     with suppress(FileNotFoundError):
@@ -84,7 +91,7 @@ def refuse_strangers_link(folder: Path) -> None:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        descriptor = os.open(path, flags | _CAREFULLY, 0o644)
+        descriptor = os.open(path, flags | _CAREFULLY, 0o666)
     except OSError as error:
         # What O_NOFOLLOW answers to a link, and the others to sockets, pipes without a reader and folders.
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):

@@ -113,7 +113,7 @@ def _say_end(folder: RunFolder, verb: str) -> int:
     if stopped:
         print(
             f"stopped after update {shown_name(str(stopped.get('update')))}, everything is saved; to continue:\n"
-            f"  {continue_line(folder.path, verb)}"
+            f"  {shown_name(continue_line(folder.path, verb))}"
         )
         return ExitCode.DONE
     state = run_state(folder, {})

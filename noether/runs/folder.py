@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.errors import RequestError
+from noether.common.plain_file import make_folder, refuse_strangers_link
 from noether.common.suggest import nearest
 from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 
@@ -71,7 +72,9 @@ class RunFolder:
     def create(self) -> None:
         """Makes the folder and proves that it can be written, or raises DiskRefusal."""
         with refusals_told(self.path):
-            self.logs.mkdir(parents=True, exist_ok=True)
+            refuse_strangers_link(self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.logs)
         self.check_writable()
 
     def check_writable(self, elsewhere: str = ELSEWHERE) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from noether.common.plain_file import make_folder
 from noether.launch.process_group.group import Group
 
 
@@ -173,7 +174,7 @@ class UpdateProfile:
         if self._updates < 3:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             traced.export_chrome_trace(str(self._folder / f"trace-rank-{self._rank}.json.gz"))
             if self._on_gpu:
                 torch.cuda.memory._dump_snapshot(str(self._folder / f"memory-rank-{self._rank}.pickle"))

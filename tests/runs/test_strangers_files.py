@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +14,8 @@ from conftest import REPOSITORY
 
 from noether.common.console import Console
 from noether.common.errors import RequestError
-from noether.common.plain_file import NotPlainFile, create_plain, open_to_append
-from noether.common.whole_file import UNFENCED, AppendingFile, write_json, write_whole
+from noether.common.plain_file import NotPlainFile, create_plain, make_folder, open_to_append
+from noether.common.whole_file import UNFENCED, AppendingFile, DiskRefusal, write_json, write_whole
 from noether.config.compose import read_dumped
 from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity
@@ -22,9 +24,11 @@ from noether.launch.processes.worker import write_to_log
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.logs import log_files
+from noether.runs.metrics import Metrics
 from noether.runs.overview import run_state
 from noether.runs.records import append_row, read_metrics, read_record
 from noether.runs.report.run import read_run
+from noether.runs.tracking.tensorboard import TensorBoardFile
 from noether.watch.watched_run import WatchedRun
 
 RUN = REPOSITORY / "tests" / "physics" / "predict" / "small_runs" / "upt"
@@ -152,31 +156,40 @@ def test_a_lease_replaces_a_link_in_its_own_folder(tmp_path: Path) -> None:
     assert lease.folder.report.read_text() == "page"
 
 
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "test.json": lambda link: write_json(link / "test.json", {}),
+    "rows": lambda link: AppendingFile(link / "rows").append(b"{}\n"),
+    "logs": lambda link: RunFolder(link).create(),
+    "inner": lambda link: make_folder(link / "inner"),
+    f"events.out.tfevents.9.{socket.gethostname()}": lambda link: TensorBoardFile(link, 0, Metrics()),
+}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
 @pytest.mark.parametrize("owner", [0, 65534], ids=["own", "a stranger's"])
-def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner: int, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    (run / "evaluation").symlink_to(tmp_path / "elsewhere")
-    os.lchown(run / "evaluation", owner, owner)
-    with suppress(NotPlainFile):
-        write_json(run / "evaluation" / "test.json", {})
-    with suppress(NotPlainFile):
-        AppendingFile(run / "evaluation" / "rows").append(b"{}\n")
-    found = {path.name for path in (tmp_path / "elsewhere").iterdir()}
-    assert found == (set() if owner else {"test.json", "rows"})
+@pytest.mark.parametrize(("made", "make"), MAKERS.items(), ids=MAKERS)
+def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner, made, make, tmp_path: Path, monkeypatch) -> None:
+    """A new run in a folder of a group is a link to somewhere else; or a folder of a run is."""
+    monkeypatch.setattr(time, "time", lambda: 9.0)
+    link, elsewhere = tmp_path / "link", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    os.lchown(link, owner, owner)
+    with suppress(NotPlainFile, DiskRefusal):
+        make(link)
+    assert [path.name for path in elsewhere.iterdir()] == ([] if owner else [made])
 
 
 @pytest.mark.timeout(100)
 def test_the_commands_end_at_a_folder_of_pipes(noether, tmp_path: Path) -> None:
     """One such folder blocked `noether status` of everybody."""
-    for name in ("sound", "strange"):
+    for name in ("sound", strange := "\x1b[31mstrange"):
         shutil.copytree(RUN, tmp_path / "runs" / name)
     for name in (*FILES[1:], *MORE, "checkpoints/update-000000002/meta.json"):
-        put("a pipe", tmp_path / "runs" / "strange" / name)
+        put("a pipe", tmp_path / "runs" / strange / name)
     told = noether("status", "--output-path", str(tmp_path / "runs"), "--json", timeout=30)
-    assert [Path(run["run"]).name for run in json.loads(told.out)["runs"]] == ["sound", "strange"]
+    assert [Path(run["run"]).name for run in json.loads(told.out)["runs"]] == [strange, "sound"]
     for command, code in {"report": 0, "checkpoints": 0, "evaluate": 2, "logs": 2, "cancel": 2}.items():
-        done = noether(command, str(tmp_path / "runs" / "strange"), timeout=30)
+        done = noether(command, str(tmp_path / "runs" / strange), timeout=30)
         assert (done.code, "Traceback" in done.err) == (code, False), (command, done.err)
+        assert "\x1b" not in done.out + done.err, command

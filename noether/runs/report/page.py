@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from noether import __version__
 from noether.common.errors import ExitCode
+from noether.common.shown import shown_name
 from noether.common.whole_file import UNFENCED, Publisher, refusals_told, write_whole
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.report.cases import cases_section
@@ -93,5 +94,5 @@ def report_here(run: str) -> int:
     folder = existing_run(run)
 
     with refusals_told(folder.path, elsewhere=folder.as_copy("report")):
-        print(write_report(folder))
+        print(shown_name(str(write_report(folder))))
     return ExitCode.DONE

@@ -10,6 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from noether.common.plain_file import make_folder
 from noether.common.whole_file import UNFENCED, AppendingFile, Publisher
 from noether.runs.metrics import Metrics
 from noether.runs.records import Row
@@ -29,7 +30,7 @@ class TensorBoardFile(Tracker):
 
     def __init__(self, folder: Path, start_update: int, described: Metrics, by: Publisher = UNFENCED) -> None:
         self._described, self._told = described, set[str]()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
         # TensorBoard reads the files of a folder in the order of their names.
         seconds = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in earlier)
