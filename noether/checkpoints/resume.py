@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from noether.checkpoints.format import (
     META,
     CheckpointFolder,
+    DamagedCheckpoint,
     Warn,
     list_checkpoints,
     newest_intact,
@@ -27,7 +28,16 @@ from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.config.sweep import override_value
 from noether.runs.continue_line import continue_line
-from noether.runs.folder import RunFolder, checkpoint_paths, existing_run, is_run, named_run, new_run_id, newest_run
+from noether.runs.folder import (
+    REPLACED,
+    RunFolder,
+    checkpoint_paths,
+    existing_run,
+    is_run,
+    named_run,
+    new_run_id,
+    newest_run,
+)
 from noether.runs.lease import Lease, attempts_so_far, read_attempt
 from noether.runs.records import read_metrics
 
@@ -301,6 +311,8 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     told = (row["kind"] for row in read_metrics(folder.metrics))
     begins = not list_checkpoints(folder.checkpoints) and "checkpoint" not in told
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
+    if checkpoint is None and (renamed := _begun_as(folder)):
+        warn(f"{renamed} was called {folder.run_id} when it last saved: resume={renamed} goes on with it")
     if checkpoint is None and begins and not may_begin:
         place = (f"output_path={override_value(str(folder.path.parent))}", f"run_id={override_value(folder.run_id)}")
         raise RequestError(
@@ -313,3 +325,16 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     if checkpoint is None and not begins:
         raise no_intact_checkpoint(folder.checkpoints)
     return ResumeTarget(folder, checkpoint, attempts)
+
+
+def _begun_as(folder: RunFolder) -> Path | None:
+    """Returns the run beside a folder that had its name when it last saved, and was renamed since; None: there is none.
+
+    One that was put aside for a run that starts over is none.
+    """
+    for place in folder.path.parent.glob("*/checkpoints"):
+        saved = list_checkpoints(place) if REPLACED not in place.parent.name else []
+        with suppress(DamagedCheckpoint):
+            if saved and place != folder.checkpoints and saved[-1].meta().get("run_id") == folder.run_id:
+                return place.parent
+    return None

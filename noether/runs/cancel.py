@@ -95,8 +95,18 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
 
 def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
     _within(lambda: have_ranks_met(folder, attempt.number) or not attempt.alive(), pause_s=0.1)
-    if attempt.alive():
-        os.kill(attempt.pid, signal.SIGTERM)
+    try:
+        if attempt.alive():
+            os.kill(attempt.pid, signal.SIGTERM)
+    except PermissionError:
+        owner = os.stat(f"/proc/{attempt.pid}").st_uid
+        raise RequestError(
+            "another-users-run",
+            f"{folder.path} is trained by another user, who alone can stop it",
+            seen=f"pid {attempt.pid} of user {owner}",
+            expected="a run that this user has started",
+            fix=f"sudo -u '#{owner}' noether cancel {folder.path.absolute()}      (or ask them)",
+        ) from None
     print(f"pid {attempt.pid} was told to save and stop", flush=True)
     if not _within(lambda: not attempt.alive(), pause_s=0.1):
         raise NoetherError(

@@ -77,6 +77,16 @@ class RunFolder:
             make_folder(self.logs)
         self.check_writable()
 
+    def look_afresh(self) -> None:
+        """Has a network file system ask its server which names are in the folder, and among its checkpoints.
+
+        What another host wrote is else seen minutes later: NFS asks again once this host has made a name in a folder.
+        """
+        for folder in (self.path, self.checkpoints):
+            with suppress(OSError):
+                refuse_strangers_link(folder)
+                tempfile.NamedTemporaryFile(dir=folder, prefix=".removed-").close()
+
     def check_writable(self, elsewhere: str = ELSEWHERE) -> None:
         """Proves that the folder, or the nearest above it that exists, can be written, or raises DiskRefusal."""
         with refusals_told(self.path, elsewhere=elsewhere):

@@ -23,10 +23,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from noether.common.errors import ExitCode, NoetherError, RequestError
-from noether.common.plain_file import NotPlainFile, refuse_strangers_link
+from noether.common.plain_file import NotPlainFile, make_folder, refuse_strangers_link
 from noether.common.processes import this_process, was_alive
 from noether.common.whole_file import Publisher, remove
 from noether.launch.detect.slurm.step import restart_count
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder
 from noether.runs.records import Row, append_row, is_count, parse_record, read_rows, write_record
 
@@ -34,7 +35,7 @@ _OWN_FOLDER = ".attempt-"
 
 
 class FencedError(NoetherError):
-    """A later attempt at the run has taken the folder over."""
+    """A later attempt at the run has taken the folder over, or it is no longer where it was."""
 
     exit_code = ExitCode.FAILED
 
@@ -86,15 +87,17 @@ _ATTEMPT = TypeAdapter(Attempt)
 
 @dataclass(frozen=True)
 class Lease(Publisher):
-    """One attempt's right to write to a run folder, and the way it does so."""
+    """One attempt's right to write to a run folder, and the way it does so; `place`: file system and inode of that."""
 
     folder: RunFolder
     own: Attempt
+    place: tuple[int, int]
 
     def check(self) -> None:
         """Returns where this attempt may still write. An attempt.json that was damaged or removed is written again.
 
-        FencedError: a later attempt has the folder. OSError: the disk does not answer, or it is gone; ask again.
+        FencedError: a later attempt has the folder, or it was moved or removed. OSError: the disk does not answer, or
+        it is gone; ask again.
         """
         holder = read_attempt(self.folder)
         if holder is None:
@@ -141,21 +144,44 @@ class Lease(Publisher):
         remove(doomed)
 
     def _check_there(self) -> None:
-        if not self.folder.path.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "the run's folder was moved or removed", str(self.folder.path))
+        """Returns where the folder has its name. FencedError: it was moved or removed. OSError: its disk is gone."""
+        path = self.folder.path.absolute()
+        there = next(place for place in (path, *path.parents) if place.exists())
+        about = there.stat()
+        if (about.st_dev, about.st_ino) == self.place:
+            return
+        if self._is_in(self.folder):
+            return  # Mounted again, or by a file system that numbers its folders anew.
+        if about.st_dev != self.place[0]:
+            raise FileNotFoundError(errno.ENOENT, "the disk of the run's folder is not there", str(path))
+        above, *below = path.relative_to(base := path.parent if there == path else there).parts
+        now: list[Path] = []
+        with suppress(OSError):
+            beside = (folder.joinpath(*below) for folder in base.iterdir())
+            same = [one for one in beside if os.path.isdir(one) and one.stat().st_ino == self.place[1]]
+            now = [one for one in same if self._is_in(RunFolder(one))]
+        raise FencedError(
+            "the run's folder was moved or removed; this attempt ends, and makes no other in its place\n"
+            f"  seen      {base / above} is {f'now {now[0]}' if now else 'gone, or another'}\n"
+            "  expected  the same folder from the start of a run to its end\n"
+            f"  fix       {'' if now else 'move it back, then '}{continue_line(now[0] if now else path)}"
+        )
+
+    def _is_in(self, folder: RunFolder) -> bool:
+        holder = read_attempt(folder)
+        return holder is not None and holder.id == self.own.id
 
     def _own_folder(self, beside: Path) -> Path:
         self._check_there()
-        refuse_strangers_link(beside)
-        own = beside / f"{_OWN_FOLDER}{self.own.id}"
-        own.mkdir(parents=True, exist_ok=True)
+        if beside != self.folder.path:
+            make_folder(beside)
+        make_folder(own := beside / f"{_OWN_FOLDER}{self.own.id}")
         return own
 
     def release(self, exit_code: int) -> None:
         """Writes how this attempt ended, where it still has the run; on a disk that takes nothing, nothing."""
         with suppress(OSError, FencedError):  # The exit code must come through in any case.
-            holder = read_attempt(self.folder)
-            if holder is not None and holder.id == self.own.id:
+            if self._is_in(self.folder):
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
         with suppress(OSError):
             for own in _own_folders(self.folder, f"{_OWN_FOLDER}{self.own.id}"):
@@ -193,6 +219,7 @@ def take_lease(
     claim = _Claim(folder.path / f"{_OWN_FOLDER}{name}")
     # Before it looks who has the run: whoever takes it from now on removes this folder, and the rename below fails.
     claim.own.mkdir(parents=True)
+    about = folder.path.stat()
     try:
         own = Attempt(
             number=1 + attempts_so_far(folder),
@@ -224,7 +251,7 @@ def take_lease(
             if earlier != claim.own:
                 earlier.rename(doomed)  # At one moment: what lies in it has no way out any more.
                 remove(doomed)
-    return Lease(folder, own)
+    return Lease(folder, own, (about.st_dev, about.st_ino))
 
 
 def _begun_meanwhile(folder: RunFolder) -> FencedError:
@@ -275,6 +302,7 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
 
 def attempts_so_far(folder: RunFolder) -> int:
     """Returns the number of the newest attempt at a run, by both records of it; 0 where there was none."""
+    folder.look_afresh()  # Else one of another host, long dead, is seen only after this start has decided.
     holder = read_attempt(folder)
     return max(newest_attempt(folder), holder.number if holder else 0)
 

@@ -119,7 +119,10 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     assert target.lease is not None
     folder, lease = target.folder, target.lease
     with refusals_told(folder.path):
-        folder.logs.mkdir(parents=True, exist_ok=True)  # Where the hosts share no file system, each has its own logs.
+        if group.is_first:
+            lease.check()
+        # Where the hosts share no file system, each has its own logs; that of rank 0 has made the folder.
+        folder.logs.mkdir(parents=request.target is None, exist_ok=True)
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     resuming, batch = target.checkpoint is not None, request.plan.batch
     built = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)

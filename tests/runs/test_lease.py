@@ -1,13 +1,20 @@
 """One writer of a run: the newest start; and how often it was started without getting further."""
 
+import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from conftest import TINY
+from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
 from noether.common.whole_file import write_whole
 from noether.runs import lease as lease_module
+from noether.runs import records
 from noether.runs.folder import RunFolder
 from noether.runs.lease import (
     FencedError,
@@ -201,18 +208,56 @@ def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder)
         older.check()
 
 
-def test_a_folder_that_was_moved_under_its_run_is_not_made_again(folder, tmp_path) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
+GONE = {
+    "moved": (lambda run: run.rename(run.with_name("moved")), "runs/run is now .*runs/moved\n.*\n.*resume=.*/moved$"),
+    "moved-with-the-folder-above": (lambda run: run.parent.rename(run.parents[1] / "old"), "runs is now .*old/run\n"),
+    "removed": (shutil.rmtree, "is gone, or another\n.*\n.*move it back, then noether train resume="),
+    "another-in-its-place": (lambda run: run.rename(run.with_name("moved")).with_name("run").mkdir(), "now .*moved\n"),
+    "its-disk-away": (lambda run: run.rename(run.with_name("moved")), "its disk"),
+}
+
+
+@pytest.mark.parametrize(("leave", "told"), GONE.values(), ids=GONE)
+def test_a_folder_that_is_gone_under_its_run_is_not_made_again(leave, told, tmp_path) -> None:
+    run = RunFolder(tmp_path / "runs" / "run")
+    run.path.mkdir(parents=True)
     lease = take_lease(run, {})
+    if told == "its disk":
+        lease = replace(lease, place=(lease.place[0] + 1, lease.place[1]))
     file = MetricsFile(run.metrics, 0, lease)
-    run.path.rename(tmp_path / "moved")
-    for act in (act for name, act in writes(lease, run).items() if name != "drop"):
-        with pytest.raises(OSError, match="moved or removed"):
+    leave(run.path)
+    acts = [act for name, act in writes(lease, run).items() if name != "drop"]
+    for act in (*acts, lambda: file.log({"kind": "training", "update": 1})):
+        with pytest.raises(OSError if told == "its disk" else FencedError, match=told.removeprefix("its ")):
             act()
-    with pytest.raises(OSError, match="moved or removed"):
-        file.log({"kind": "training", "update": 1})
-    assert not run.path.exists()
-    (tmp_path / "moved").rename(run.path)
-    file.log({"kind": "training", "update": 2})
-    assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row was held back"
+    assert not run.path.exists() or not list(run.path.iterdir())
+    if told == "its disk":
+        (tmp_path / "runs" / "moved").rename(run.path)
+        file.log({"kind": "training", "update": 2})
+        assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row was held back"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_run_that_is_renamed_while_it_trains_ends_and_is_found_again(start, noether, tmp_path) -> None:
+    words = ["train", "--hp", str(TINY), f"output_path={tmp_path}", "resume=auto", "trainer.checkpoint_every=2 updates"]
+    running = start(*words, "run_id=old", "trainer.max_updates=3000", "tracker.tensorboard=true")
+    wait_for("a checkpoint", lambda: list(tmp_path.glob("old/checkpoints/update-*")), 60, process=running)
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert running.wait(timeout=30) == 1
+    assert not (tmp_path / "old").exists()
+    begun = noether(*words, "run_id=old", "trainer.max_updates=2", code=0).out
+    assert f"resume={tmp_path / 'new'} goes on with it" in " ".join(begun.split()), begun
+    assert "would go on from" in noether(*words, "run_id=new", "trainer.max_updates=3000", "--dry-run", code=0).out
+
+
+def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monkeypatch) -> None:
+    """On NFS a host may have what it has read of a folder for a minute, or until it makes a name there itself."""
+    views: dict[str, dict[Path, bytes]] = {"n1": {}, "n2": {}}
+    read, make, probe = records.read_plain, Path.mkdir, tempfile.NamedTemporaryFile
+    monkeypatch.setattr(records, "read_plain", lambda path, *most: views[host].setdefault(path, read(path, *most)))
+    monkeypatch.setattr(Path, "mkdir", lambda path, *how, **more: (views[host].clear(), make(path, *how, **more)))
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **how: (views[host].clear(), probe(**how))[1])
+    for number, host in enumerate(("n1", "n2", "n1", "n2"), start=1):
+        decided = attempts_so_far(folder)
+        assert take_lease(folder, {}, after=decided).own.number == number, "each was killed"

@@ -141,7 +141,8 @@ class LocalRanks:
                     worker = asked.pop(ready)  # type: ignore[call-overload]
                     stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
                     with suppress(OSError):
-                        write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
+                        if log_folder.is_dir():  # Else the run was moved.
+                            write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
     def end_all(self, *, clean: bool) -> list[int]:

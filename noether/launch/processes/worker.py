@@ -311,4 +311,5 @@ def error_file(log_folder: Path, rank: int | str) -> Path:
 def write_error_file(report: WorkerReport, log_folder: Path) -> None:
     """Write a report beside the logs, whole or not at all; a full disk must not hide the failure itself."""
     with contextlib.suppress(OSError):
-        write_json(error_file(log_folder, report.rank), asdict(report))
+        if log_folder.is_dir():  # Else the run was moved, and a folder in its place would pass for it.
+            write_json(error_file(log_folder, report.rank), asdict(report))
