@@ -258,6 +258,7 @@ def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monke
     monkeypatch.setattr(records, "read_plain", lambda path, *most: views[host].setdefault(path, read(path, *most)))
     monkeypatch.setattr(Path, "mkdir", lambda path, *how, **more: (views[host].clear(), make(path, *how, **more)))
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **how: (views[host].clear(), probe(**how))[1])
-    for number, host in enumerate(("n1", "n2", "n1", "n2"), start=1):
+    for number in range(1, 5):
+        host = f"n{1 + (number - 1) % 2}"
         decided = attempts_so_far(folder)
         assert take_lease(folder, {}, after=decided).own.number == number, "each was killed"
