@@ -37,12 +37,8 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
         if not file.is_unchanged():
             raise OSError("it has changed since it was verified")
     except (OSError, SafetensorError) as error:
-        raise RequestError(
-            "weights-unreadable",
-            f"{path} cannot be read as weights",
-            seen=str(error)[:200],
-            expected="a safetensors file",
-        ) from None
+        raise RequestError("weights-unreadable", f"{path} cannot be read as weights", seen=str(error)[:200],
+                           expected="a safetensors file") from None  # fmt: skip
     own = model_tensors(model)
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     reshaped = [name for name in own if name in source and name not in taken]
@@ -52,13 +48,9 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
         "of the source, not used": [name for name in source if name not in own],
     }
     if not taken:
-        raise RequestError(
-            "weights-fit-nothing",
-            f"no tensor of {path} fits the model",
-            seen=", ".join(list(source)[:4]),
-            expected=", ".join(list(own)[:4]),
-            fix="initial_weights=null      (or the model of that run)",
-        )
+        raise RequestError("weights-fit-nothing", f"no tensor of {path} fits the model",
+                           seen=", ".join(list(source)[:4]), expected=", ".join(list(own)[:4]),
+                           fix="initial_weights=null      (or the model of that run)")  # fmt: skip
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
@@ -78,13 +70,10 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
         if not matched:
             parts = sorted({name.partition(".")[0] for name in names})
             near = nearest(pattern.partition(".")[0].rstrip("*"), parts) or parts[0]
-            raise RequestError(
-                "freeze-matches-nothing",
-                f"trainer.freeze names no parameter: {pattern}",
-                seen=f"trainer.freeze=[{','.join(patterns)}]",
-                expected=f"patterns of names that begin with {', '.join(parts)}",
-                fix=f"'trainer.freeze=[{near}.*]'",
-            )
+            raise RequestError("freeze-matches-nothing", f"trainer.freeze names no parameter: {pattern}",
+                               seen=f"trainer.freeze=[{','.join(patterns)}]",
+                               expected=f"patterns of names that begin with {', '.join(parts)}",
+                               fix=f"'trainer.freeze=[{near}.*]'")  # fmt: skip
         frozen.update(matched)
     for name, parameter in model.named_parameters():
         if name in frozen:

@@ -29,13 +29,9 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
     """
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
     if not found:
-        raise RequestError(
-            "no-checkpoint-yet",
-            f"{folder.path} has no checkpoint yet",
-            seen=f"nothing in {folder.checkpoints}",
-            expected="a run that has written a checkpoint",
-            fix=f"noether logs {folder.path}      (shows how far it has come)",
-        )
+        raise RequestError("no-checkpoint-yet", f"{folder.path} has no checkpoint yet",
+                           seen=f"nothing in {folder.checkpoints}", expected="a run that has written a checkpoint",
+                           fix=f"noether logs {folder.path}      (shows how far it has come)")  # fmt: skip
     name = one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
         passed_over: list[str] = []

@@ -153,13 +153,10 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
     """
     file, named = WEIGHTS[weights], weights_name(weights)
     if weights not in checkpoint.weights:
-        raise RequestError(
-            "no-such-weights",
-            f"checkpoint {checkpoint.path.name} has no {named}",
-            seen=f"no {file} in {checkpoint.path}",
-            expected="a run that has had EMA weights from its start",
-            fix="trainer.ema_decay=null",
-        )
+        raise RequestError("no-such-weights", f"checkpoint {checkpoint.path.name} has no {named}",
+                           seen=f"no {file} in {checkpoint.path}",
+                           expected="a run that has had EMA weights from its start",
+                           fix="trainer.ema_decay=null")  # fmt: skip
     with checkpoint.loading(file) as path:
         tensors = load_file(path)
     try:
@@ -173,13 +170,10 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         fix = f"{continue_line(run)}      (config.yaml was edited: the model of {checkpoint.path / META})"
         if not kind.__module__.startswith("noether."):
             fix = f"{kind.__qualname__} of {kind.__module__} as it was then      (or run_id=ANOTHER_NAME: another run)"
-        raise RequestError(
-            "checkpoint-of-another-model",
-            f"checkpoint {checkpoint.path.name} was written by another model",
-            seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
-            expected="the model of the run that is resumed",
-            fix=fix,
-        ) from None
+        raise RequestError("checkpoint-of-another-model",
+                           f"checkpoint {checkpoint.path.name} was written by another model",
+                           seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
+                           expected="the model of the run that is resumed", fix=fix) from None  # fmt: skip
 
 
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:

@@ -92,12 +92,9 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     """
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:
-        raise RequestError(
-            "prune-flags-alone",
-            "--keep and --yes need --prune",
-            seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
-            fix=f"noether checkpoints {run} --prune --keep {keep or 1}",
-        )
+        raise RequestError("prune-flags-alone", "--keep and --yes need --prune",
+                           seen=f"checkpoints {run} " + (f"--keep {keep}" if keep is not None else "--yes"),
+                           fix=f"noether checkpoints {run} --prune --keep {keep or 1}")  # fmt: skip
     asked = None if keep is None else number_of("keep", keep, int, 1, 10**9, "--keep 1")
     rows = describe_checkpoints(folder, verify=verify or prune)
     doomed: list[CheckpointRow] = []

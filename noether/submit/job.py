@@ -108,11 +108,8 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     targets = [_target(config, run_id) for config, run_id in zip(configs, ids, strict=True)]
     runs = [JobRun(target.folder.path, tuple(own)) for target, own in zip(targets, varied(expanded), strict=True)]
     if len({run.folder.parent for run in runs}) > 1:
-        raise RequestError(
-            "array-folders-differ",
-            "the runs of one job array write to different folders",
-            seen="a sweep over output_path",
-        )
+        raise RequestError("array-folders-differ", "the runs of one job array write to different folders",
+                           seen="a sweep over output_path")  # fmt: skip
     # A file of gigabytes is read once, however many runs begin with it.
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):

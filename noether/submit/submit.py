@@ -37,13 +37,9 @@ def submit_here(
         return _print_script(job)
     if not has_slurm():
         words = ["noether", "submit", *(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
-        raise RequestError(
-            "no-slurm",
-            "there is no Slurm here",
-            seen="no sbatch on the PATH",
-            expected="the login node of a cluster, or --print to write the script to standard output",
-            fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)",
-        )
+        raise RequestError("no-slurm", "there is no Slurm here", seen="no sbatch on the PATH",
+                           expected="the login node of a cluster, or --print to write the script to standard output",
+                           fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
     _refuse_missing_image(job)
     _refuse_queued(job)
     _make_folder(job)
@@ -83,13 +79,10 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
     if not image or job.slurm.container:
         return job
     if not is_apptainer(image):
-        raise RequestError(
-            "image-not-on-nodes",
-            "the compute nodes cannot open this image",
-            seen=f"APPTAINER_CONTAINER={image}",
-            expected="a .sif file on a file system that the nodes share",
-            fix="slurm.container=noether.sif",
-        )
+        raise RequestError("image-not-on-nodes", "the compute nodes cannot open this image",
+                           seen=f"APPTAINER_CONTAINER={image}",
+                           expected="a .sif file on a file system that the nodes share",
+                           fix="slurm.container=noether.sif")  # fmt: skip
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
 
 
@@ -97,26 +90,20 @@ def _make_folder(job: TrainingJob) -> None:
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(
-            "job-folder-not-created",
-            f"the folder {job.folder} for the job's output cannot be created",
-            seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
-            expected="a folder that is writable, also from the nodes",
-            fix="slurm.folder=FOLDER",
-        ) from None
+        raise RequestError("job-folder-not-created", f"the folder {job.folder} for the job's output cannot be created",
+                           seen=f"slurm.folder={job.slurm.folder}: {error.strerror}",
+                           expected="a folder that is writable, also from the nodes",
+                           fix="slurm.folder=FOLDER") from None  # fmt: skip
 
 
 def _refuse_missing_image(job: TrainingJob) -> None:
     image = job.slurm.container
     # Not checked for a printed script, which may be for another machine that has the image.
     if image and is_apptainer(image) and not Path(image).is_file():
-        raise RequestError(
-            "no-such-image",
-            f"no such image: {image}",
-            seen=f"slurm.container={image}, no such file from {Path.cwd()}",
-            expected="a .sif file on a file system that the nodes share",
-            fix="slurm.container=/path/to/noether.sif",
-        )
+        raise RequestError("no-such-image", f"no such image: {image}",
+                           seen=f"slurm.container={image}, no such file from {Path.cwd()}",
+                           expected="a .sif file on a file system that the nodes share",
+                           fix="slurm.container=/path/to/noether.sif")  # fmt: skip
 
 
 def _refuse_queued(job: TrainingJob) -> None:
@@ -124,10 +111,6 @@ def _refuse_queued(job: TrainingJob) -> None:
     for run in job.runs:
         known = job_in_queue(RunFolder(run.folder), queued)
         if known:
-            raise RequestError(
-                "run-already-queued",
-                f"the run {run.folder} is already in the queue",
-                seen=f"job {known.job_id}, {known.state}",
-                expected="one job per run",
-                fix=f"noether cancel {run.folder}      (or another run_id)",
-            )
+            raise RequestError("run-already-queued", f"the run {run.folder} is already in the queue",
+                               seen=f"job {known.job_id}, {known.state}", expected="one job per run",
+                               fix=f"noether cancel {run.folder}      (or another run_id)")  # fmt: skip

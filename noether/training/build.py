@@ -280,13 +280,9 @@ def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
     if name not in summary:
         near = nearest(name, summary)
         sign = "" if run.described[near or ""].better else asked.removesuffix(name)  # The user's minus, if any.
-        raise RequestError(
-            "no-such-metric",
-            f"no metric {name} to select checkpoints by",
-            seen=f"trainer.select_by={asked}",
-            expected=f"one of {', '.join(sorted(summary))}",
-            fix=f"trainer.select_by={sign}{near}" if near else "trainer.select_by=loss",
-        )
+        raise RequestError("no-such-metric", f"no metric {name} to select checkpoints by",
+                           seen=f"trainer.select_by={asked}", expected=f"one of {', '.join(sorted(summary))}",
+                           fix=f"trainer.select_by={sign}{near}" if near else "trainer.select_by=loss")  # fmt: skip
     return summary[name]
 
 
@@ -298,21 +294,14 @@ def check_selection(run: Run) -> None:
     """
     trainer, validation = run.config.trainer, run.problem.validation_indices
     if trainer.stop_after is not None and not validation:
-        raise RequestError(
-            "stop-without-validation",
-            "trainer.stop_after needs a validation split",
-            seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
-            expected="a dataset.validation_fraction that holds out at least one sample",
-            fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)",
-        )
+        raise RequestError("stop-without-validation", "trainer.stop_after needs a validation split",
+                           seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
+                           expected="a dataset.validation_fraction that holds out at least one sample",
+                           fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)")  # fmt: skip
     if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
-        raise RequestError(
-            "select-by-direction",
-            "a minus says that higher is better, and of this metric lower is",
-            seen=f"trainer.select_by={trainer.select_by}",
-            expected=run.selected_by.in_words,
-            fix=f"trainer.select_by={run.selected_by.name}",
-        )
+        raise RequestError("select-by-direction", "a minus says that higher is better, and of this metric lower is",
+                           seen=f"trainer.select_by={trainer.select_by}", expected=run.selected_by.in_words,
+                           fix=f"trainer.select_by={run.selected_by.name}")  # fmt: skip
     if trainer.select_by == "loss" or not validation:
         return
     sample_metrics = run.evaluator().sample_metrics(

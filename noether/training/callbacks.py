@@ -63,10 +63,5 @@ def _load(path: str) -> Callback:
 
 
 def _unusable(path: str, seen: str, expected: str) -> RequestError:
-    return RequestError(
-        "callback-unusable",
-        f"no run can call {path}",
-        seen=seen,
-        expected=expected,
-        fix="trainer.callbacks=[]      (or change that class)",
-    )
+    return RequestError("callback-unusable", f"no run can call {path}", seen=seen, expected=expected,
+                        fix="trainer.callbacks=[]      (or change that class)")  # fmt: skip

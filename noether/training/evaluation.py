@@ -162,13 +162,9 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         precision = choose_precision(config.trainer, group.device)
         problem = build_problem(config, request.data, group.device, precision)
         if request.vtk and not problem.task.fields:
-            raise RequestError(
-                "paraview-needs-fields",
-                "only fields at points are written for ParaView",
-                seen=f"--vtk, task.kind={config.task.kind}",
-                expected="a run that predicts fields at points",
-                fix="leave out --vtk",
-            )
+            raise RequestError("paraview-needs-fields", "only fields at points are written for ParaView",
+                               seen=f"--vtk, task.kind={config.task.kind}",
+                               expected="a run that predicts fields at points", fix="leave out --vtk")  # fmt: skip
         load_task_state(problem.task, checkpoint)
         load_weights(problem.model, checkpoint, weights)
         batch_size = checkpoint.meta()["micro_batch_size"]

@@ -273,13 +273,8 @@ def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimiz
 
 
 def _unusable(config: CustomOptimizerConfig, seen: str, expected: str) -> RequestError:
-    return RequestError(
-        "optimizer-unusable",
-        f"no run can use {config.kind}",
-        seen=seen,
-        expected=expected,
-        fix="optimizer=adamw      (or change that class)",
-    )
+    return RequestError("optimizer-unusable", f"no run can use {config.kind}", seen=seen, expected=expected,
+                        fix="optimizer=adamw      (or change that class)")  # fmt: skip
 
 
 Schedule = Callable[[int], float]

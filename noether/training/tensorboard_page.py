@@ -46,13 +46,9 @@ def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
         for run in inside:
             events = RunFolder(run).tensorboard
             if not any(events.glob("events.out.tfevents.*")):
-                raise RequestError(
-                    "no-event-files",
-                    f"{run} has no event files",
-                    seen=f"nothing in {events}",
-                    expected="a run with tracker.tensorboard=true, which is the default",
-                    fix=f"noether report {run}",
-                )
+                raise RequestError("no-event-files", f"{run} has no event files", seen=f"nothing in {events}",
+                                   expected="a run with tracker.tensorboard=true, which is the default",
+                                   fix=f"noether report {run}")  # fmt: skip
             whole = run.absolute()
             found[whole.name if whole.name not in found else str(whole).lstrip("/")] = events.absolute()
     return found

@@ -207,13 +207,9 @@ class Connector(AddressLookup):
         if met.restarts != own.restarts and (met.launcher, met.job) == (own.launcher, own.job):
             code, summary = "another-restart", "this rank has met another restart of its run"
             fix = "end what is left of the other restart, and start again"
-        return RequestError(
-            code,
-            summary,
-            seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
-            expected=f"the run of this rank: {own}",
-            fix=fix,
-        )
+        return RequestError(code, summary,
+                            seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
+                            expected=f"the run of this rank: {own}", fix=fix)  # fmt: skip
 
 
 def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:

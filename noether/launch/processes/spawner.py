@@ -111,13 +111,9 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
     wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
     if wanted in START_METHODS:
         return START_METHODS[START_METHODS.index(wanted) :]
-    raise RequestError(
-        "unknown-start-method",
-        f"NOETHER_START_METHOD={wanted} is not a way to start workers",
-        seen=f"NOETHER_START_METHOD={wanted}",
-        expected=" or ".join(START_METHODS),
-        fix="unset NOETHER_START_METHOD",
-    )
+    raise RequestError("unknown-start-method", f"NOETHER_START_METHOD={wanted} is not a way to start workers",
+                       seen=f"NOETHER_START_METHOD={wanted}", expected=" or ".join(START_METHODS),
+                       fix="unset NOETHER_START_METHOD")  # fmt: skip
 
 
 def warm_up() -> None:
