@@ -38,12 +38,10 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
         best = selected_checkpoint(folder.checkpoints, passed_over.append, whole=whole)
         if passed_over:
             raise DamagedCheckpoint(
-                "best-checkpoint-damaged",
-                f"the best checkpoint of {folder.path} is not there as it was written",
-                seen="\n".join(passed_over),
-                expected="the checkpoint that the run was evaluated with",
+                "best-checkpoint-damaged", f"the best checkpoint of {folder.path} is not there as it was written",
+                seen="\n".join(passed_over), expected="the checkpoint that the run was evaluated with",
                 fix=fix.replace("{}", best.path.name),
-            )
+            )  # fmt: skip
         return best
     chosen = {"latest": list(found.values())[-1], **found}[name]
     chosen.check(fix.replace("{}", "best"), whole=whole)
@@ -69,12 +67,10 @@ def named_weights(where: str) -> StampedFile:
     if (path / "model.safetensors").is_file():
         return _checked(path / "model.safetensors")
     raise RequestError(
-        "no-weights-there",
-        f"initial_weights={where} holds no weights",
+        "no-weights-there", f"initial_weights={where} holds no weights",
         seen="no such file or folder" if not path.exists() else "a folder without checkpoints or model.safetensors",
-        expected="a run's folder, a checkpoint, an export, or a .safetensors file",
-        fix="leave initial_weights out",
-    )
+        expected="a run's folder, a checkpoint, an export, or a .safetensors file", fix="leave initial_weights out",
+    )  # fmt: skip
 
 
 def _checked(path: Path) -> StampedFile:

@@ -107,12 +107,10 @@ def on_own_settings(
     if other := _another_folder(folder, typed):
         begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
         raise RequestError(
-            "resumed-by-another-name",
-            f"resume={typed['resume']} goes on in the folder of {folder.run_id}",
-            seen=other,
+            "resumed-by-another-name", f"resume={typed['resume']} goes on in the folder of {folder.run_id}", seen=other,
             expected=f"no {other.partition('=')[0]}, or that of {folder.path}",
             fix=f"leave {other} out\n{begins} {other}      (a run of its own, from its best weights)",
-        )
+        )  # fmt: skip
     words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Where it lies, whatever settings say.
     if hp is not None:
         return words, hp
@@ -122,12 +120,10 @@ def on_own_settings(
         layer, own = own_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
     except RequestError as error:
         raise RequestError(
-            "own-settings-unreadable",
-            f"the settings of {folder.path} cannot be read",
-            seen=error.summary,
+            "own-settings-unreadable", f"the settings of {folder.path} cannot be read", seen=error.summary,
             expected=f"{folder.config} as the run wrote it",
             fix=f"--hp FILE {resume_word(folder.path)}      (the settings that the run was started with)",
-        ) from None
+        ) from None  # fmt: skip
     if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
         fix = f"{again}      (after reading that file)"
         approved_code(folder, own, layer.file or folder.config, trust=False, fix=fix, trains=True, submits=submits)

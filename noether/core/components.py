@@ -79,12 +79,11 @@ class Component:
             if name not in own:
                 near = nearest(name, own)
                 raise RequestError(
-                    "component-option-unknown",
-                    f"{section}.kind={kind} has no option {name!r}",
+                    "component-option-unknown", f"{section}.kind={kind} has no option {name!r}",
                     seen=f"{section}.{name}={options[name]}",
                     expected=f"one of {', '.join(own)}" if own else "no options",
                     fix=f"{section}.{near}={options[name]}" if near else f"leave out {section}.{name}",
-                )
+                )  # fmt: skip
         missing = [name for name, required in own.items() if required and name not in options]
         if missing:
             raise RequestError("component-option-missing", f"{section}.kind={kind} needs {', '.join(missing)}",

@@ -25,12 +25,11 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RequestError(
-            "nothing-to-train",
-            "the model has no parameters to train",
+            "nothing-to-train", "the model has no parameters to train",
             seen=f"{sum(1 for _ in model.parameters())} parameters, all frozen" if list(model.parameters()) else "none",
             expected="a model with at least one parameter that requires a gradient",
             fix="model.kind=my_package.MyModel      (another model)",
-        )
+        )  # fmt: skip
     sample = problem.splits.train[problem.train_indices[0]]
     drawn = {**problem.draw.for_training(sample, SampleKey(0, 0)), "index": torch.tensor(0)}
     batch = to_device(stack_samples([drawn]), device, precision.weights)
@@ -75,12 +74,10 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
         loss = task.loss(predictions, prepared)
     except NotImplementedError:
         raise RequestError(
-            "task-without-loss",
-            f"{kind} defines no loss",
-            seen=f"a task without `loss`, in {type(task).__module__}",
+            "task-without-loss", f"{kind} defines no loss", seen=f"a task without `loss`, in {type(task).__module__}",
             expected="def loss(self, predictions, batch): the mean loss over the batch's samples, a scalar tensor",
             fix=f"add `loss` to {kind}",
-        ) from None
+        ) from None  # fmt: skip
     except Exception:  # The first update shows it, in training mode and with its traceback.
         return
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
@@ -89,12 +86,11 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
                            fix=f"return losses.mean() in {kind}.loss")  # fmt: skip
     if not loss.requires_grad:
         raise RequestError(
-            "loss-without-gradient",
-            f"the loss of {kind} does not depend on the weights",
+            "loss-without-gradient", f"the loss of {kind} does not depend on the weights",
             seen="a tensor without a gradient: no prediction is in it, or .detach(), .item() or torch.no_grad()",
             expected="a loss that is computed from the predictions by operations of torch",
             fix=f"leave .detach() and .item() out of {kind}.loss, and use the predictions",
-        )
+        )  # fmt: skip
 
 
 def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
@@ -102,12 +98,11 @@ def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
     metrics: Any = task.metrics(predictions, batch)
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
         raise RequestError(
-            "metrics-without-loss",
-            f"the metrics of {kind} have no loss",
+            "metrics-without-loss", f"the metrics of {kind} have no loss",
             seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
             expected="a dictionary of each sample's metrics, by which checkpoints are compared: `loss` among them",
             fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
-        )
+        )  # fmt: skip
     samples = len(next(iter(batch.values())))
     for name, values in metrics.items():
         if not isinstance(values, torch.Tensor) or tuple(values.shape) != (samples,):
@@ -132,20 +127,16 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
         takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
         return RequestError(
-            "model-takes-a-tensor",
-            "the model takes a tensor, and was given the batch, a dictionary of tensors",
+            "model-takes-a-tensor", "the model takes a tensor, and was given the batch, a dictionary of tensors",
             seen=str(error).splitlines()[0][:200],
             expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
             fix=f"model.input={takes} {_output_line(problem.task, batch)}",
-        )
+        )  # fmt: skip
     if isinstance(error, ValueError) and hasattr(problem.model, "needs"):
         return RequestError(
-            "model-cannot-take-samples",
-            f"{type(problem.model).__name__} cannot take these samples",
-            seen=names,
-            expected=str(error),
-            fix="give the samples what is missing, or model=upt, which reads positions alone",
-        )
+            "model-cannot-take-samples", f"{type(problem.model).__name__} cannot take these samples", seen=names,
+            expected=str(error), fix="give the samples what is missing, or model=upt, which reads positions alone",
+        )  # fmt: skip
     return None
 
 

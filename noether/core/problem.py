@@ -109,12 +109,10 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
         other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
     ]
     raise RequestError(
-        "samples-lack-inputs",
-        f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
-        seen=", ".join(sample),
-        expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
+        "samples-lack-inputs", f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
+        seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
         fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
-    )
+    )  # fmt: skip
 
 
 def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:

@@ -104,14 +104,12 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
     )
     if not is_accepted("dataset", accepted):
         raise RequestError(
-            "resume-other-data",
-            f"the data are not what {run} was trained on",
-            seen=f"{seen} (training and test)",
+            "resume-other-data", f"the data are not what {run} was trained on", seen=f"{seen} (training and test)",
             expected=expected,
             fix="dataset_root=FOLDER      (where the data of before lie)\n"
             f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (goes on with these; resume=null "
             "run_id=ANOTHER_NAME starts a run of its own)",
-        )
+        )  # fmt: skip
     return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]
 
 
@@ -242,12 +240,10 @@ def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable
     def verified_here() -> CheckpointFolder:
         if not checkpoint.path.is_dir():
             raise RequestError(
-                "resume-checkpoint-not-here",
-                "the checkpoint from which rank 0 resumes is not on this host",
-                seen=f"no {checkpoint.path} on {host}",
-                expected="the run's folder at the same path on every host",
+                "resume-checkpoint-not-here", "the checkpoint from which rank 0 resumes is not on this host",
+                seen=f"no {checkpoint.path} on {host}", expected="the run's folder at the same path on every host",
                 fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
-            )
+            )  # fmt: skip
         checkpoint.check()  # On rank 0's host nothing is read again; a copy on another host may be damaged.
         return checkpoint
 
@@ -266,12 +262,11 @@ def _already_past(run: Run) -> RequestError:
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
     asked = f"trainer.{name}={getattr(trainer, name)}"
     return RequestError(
-        "past-requested-length",
-        "the run is already past the requested length",
+        "past-requested-length", "the run is already past the requested length",
         seen=f"{asked}, which is {counted(length.total_updates, 'update')}, with {updates} done",
         expected="a length counted from the run's first update",
         fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
-    )
+    )  # fmt: skip
 
 
 def selection_metric(run: Run, summary: Mapping[str, float]) -> float:

@@ -322,12 +322,10 @@ def _own_schedule(config: CustomScheduleConfig, peak: float, updates: int) -> Sc
             break
     if seen:
         raise RequestError(
-            "schedule-unusable",
-            f"{config.kind} returns no schedule",
-            seen=seen,
+            "schedule-unusable", f"{config.kind} returns no schedule", seen=seen,
             expected="a function from an update (the first is 0) to its learning rate, a number of at least 0",
             fix="schedule=cosine      (or change that function)",
-        )
+        )  # fmt: skip
     return lambda update: float(curve(update))
 
 

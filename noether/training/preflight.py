@@ -62,12 +62,11 @@ def _check_torch(placement: Placement) -> None:
     if built.get("cuda") or built.get("hip"):
         return
     raise RequestError(
-        "torch-without-cuda",
-        "there are GPUs here, and torch is built for the CPU alone",
+        "torch-without-cuda", "there are GPUs here, and torch is built for the CPU alone",
         seen=f"torch {built.get('__version__')}; {placement.reasons.get('workers', 'GPUs')}",
         expected="a torch built with CUDA",
         fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
-    )
+    )  # fmt: skip
 
 
 def refuse_without_compiler(
@@ -89,12 +88,11 @@ def refuse_without_compiler(
             f"which a CPU needs: build an image FROM this one with {package})"
         )
     raise RequestError(
-        "no-compiler",
-        f"trainer.compile=true needs a {language} compiler",
+        "no-compiler", f"trainer.compile=true needs a {language} compiler",
         seen=f"{variable}={asked}, which does not exist" if asked else f"none of {', '.join(known)} on the PATH",
         expected=f"a {language} compiler: torch.compile writes {language} for device {device_kind} and compiles it",
         fix=fix,
-    )
+    )  # fmt: skip
 
 
 def _check_own_components(config: RunConfig) -> None:

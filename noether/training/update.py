@@ -234,11 +234,10 @@ class Updater:
         unused = [name for name, value in trained if value.grad is None]
         return RequestError(
             "parameters-without-gradient",
-            "several ranks that accumulate gradients cannot share parameters that get none",
-            seen=first_of(unused, 3),
+            "several ranks that accumulate gradients cannot share parameters that get none", seen=first_of(unused, 3),
             expected="a gradient of each parameter that is trained",
             fix=f"'trainer.freeze=[{','.join(unused)}]'      (or trainer.max_batch_size=null)",
-        )
+        )  # fmt: skip
 
     def _wait_begins(self) -> None:
         if self._reducing:

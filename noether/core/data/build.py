@@ -147,12 +147,10 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
         for method, about in (("__len__", "the number of samples"), ("__getitem__", "a sample by its number")):
             if getattr(type(built), method, None) is None:
                 raise RequestError(
-                    "dataset-method-missing",
-                    f"{dataset.kind} has no {method}",
-                    seen=f"{type(built)!r}",
+                    "dataset-method-missing", f"{dataset.kind} has no {method}", seen=f"{type(built)!r}",
                     expected="a data set with __len__ and __getitem__: len(data) samples, and each by its number",
                     fix=f"def {method}(self{', index' * (method == '__getitem__')}) in {dataset.kind}: {about}",
-                )
+                )  # fmt: skip
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
             raise RequestError("empty-split", f"the {name} split of {dataset.kind} is empty", seen="0 samples",

@@ -104,12 +104,11 @@ def checked_samples(
         sample = shorten(dataset[index])
         if faults := checks.faults(sample):
             raise RequestError(
-                "sample-unusable",
-                f"sample {sample_label(dataset, index)} of the training split cannot be trained on",
+                "sample-unusable", f"sample {sample_label(dataset, index)} of the training split cannot be trained on",
                 seen="\n".join(faults[:5]),
                 expected="finite numbers, with the names, types and components of the first sample",
                 fix="noether data describe      (lists every such sample); then fix the samples, or leave them out",
-            )
+            )  # fmt: skip
         yield sample
 
 

@@ -136,12 +136,10 @@ def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map)
             entries = json.loads(file.read(start - 8))
     except OSError as error:
         raise RequestError(
-            "packed-data-not-opened",
-            f"{path} cannot be opened",
-            seen=error.strerror or str(error),
+            "packed-data-not-opened", f"{path} cannot be opened", seen=error.strerror or str(error),
             expected="a readable data file",
             fix=f"ls -l {quote(str(path.parent))}      (is the path right, and may this user read it?)",
-        ) from None
+        ) from None  # fmt: skip
     except SafetensorError as error:
         raise _refusal(path, f"{path.stat().st_size} bytes: {error}", "a whole safetensors file") from None
     metadata = entries.pop("__metadata__", None) or {}
@@ -193,24 +191,21 @@ def check_digest(path: Path) -> None:
         recorded = recorded_digest(path)
     except (OSError, ValueError) as error:
         raise RequestError(
-            "packed-data-unverified",
-            f"nothing tells whether {path} is as it was written",
+            "packed-data-unverified", f"nothing tells whether {path} is as it was written",
             seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
             expected=f"{name} beside it, which is written with it",
             fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (takes the file as it is)",
-        ) from None
+        ) from None  # fmt: skip
     try:
         found = digest_of(path)
     except OSError as error:
         found = error.strerror or str(error)
     if found != recorded:
         raise RequestError(
-            "packed-data-damaged",
-            f"{path} is damaged",
-            seen=f"SHA-256 {found}",
+            "packed-data-damaged", f"{path} is damaged", seen=f"SHA-256 {found}",
             expected=f"{recorded}, as it was written",
             fix=f"rm {quote(str(path))} {quote(str(digest_path(path)))}      (and have it made or copied again)",
-        )
+        )  # fmt: skip
 
 
 def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:

@@ -41,13 +41,9 @@ def cache_root() -> Path:
     try:
         return variable if variable.is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:  # a container's user without an entry in /etc/passwd
-        raise RequestError(
-            "no-data-folder",
-            "there is no folder for the data that noether generates",
-            seen=str(error),
-            expected="a home folder, or XDG_CACHE_HOME",
-            fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to",
-        ) from None
+        raise RequestError("no-data-folder", "there is no folder for the data that noether generates", seen=str(error),
+                           expected="a home folder, or XDG_CACHE_HOME",
+                           fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to") from None  # fmt: skip
 
 
 @contextmanager

@@ -103,13 +103,12 @@ def recompute_blocks(model: nn.Module) -> int:
     blocks = [module for module in model.modules() if isinstance(module, Recomputable)]
     if not blocks:
         raise RequestError(
-            "nothing-to-recompute",
-            "the model has no blocks whose activations could be recomputed",
+            "nothing-to-recompute", "the model has no blocks whose activations could be recomputed",
             seen=f"trainer.recompute=true, model {type(model).__name__}",
             expected="upt, ab_upt, transformer or transolver, or blocks that are noether.core.models.build."
             "Recomputable with methods marked `recomputed`",
             fix="trainer.recompute=false",
-        )
+        )  # fmt: skip
     for block in blocks:
         block.recomputes = True
     return len(blocks)

@@ -156,12 +156,10 @@ def check_state(task: Task, before: Mapping[str, Any]) -> None:
         lost, seen = True, f"state(): {error}"
     if lost and seen:
         raise RequestError(
-            "task-state-unusable",
-            f"no checkpoint can keep what {kind}.fit has found",
-            seen=seen,
+            "task-state-unusable", f"no checkpoint can keep what {kind}.fit has found", seen=seen,
             expected="a dictionary of numbers, texts and lists from `state`, which `load_state` takes back",
             fix=f'def state(self): return {{"mean": self.mean.tolist()}} and def load_state(self, state) in {kind}',
-        )
+        )  # fmt: skip
 
 
 def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
@@ -175,19 +173,15 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
 
     if not isinstance(predictions, Mapping):
         raise wrong(
-            "predictions-not-a-dictionary",
-            "the model returns no dict",
-            type(predictions).__name__,
+            "predictions-not-a-dictionary", "the model returns no dict", type(predictions).__name__,
             f"a dict with {', '.join(shapes)}",
-        )
+        )  # fmt: skip
     for name, expected in shapes.items():
         if name not in predictions:
             raise wrong(
-                "prediction-missing",
-                f"the model predicts no {name}",
-                ", ".join(predictions) or "nothing",
+                "prediction-missing", f"the model predicts no {name}", ", ".join(predictions) or "nothing",
                 f"{name} {expected}",
-            )
+            )  # fmt: skip
         if (seen := tuple(predictions[name].shape)) != expected:
             raise wrong("prediction-shape", f"the model's {name} has the wrong shape", str(seen), str(expected))
 

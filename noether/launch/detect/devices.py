@@ -60,13 +60,12 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
         return
     inside = f", in a {facts.container} container" if facts.container else ""
     raise RequestError(
-        "granted-gpus-do-not-answer",
-        "GPUs were granted to this process, but none answers",
+        "granted-gpus-do-not-answer", "GPUs were granted to this process, but none answers",
         seen=(absence if granted in absence else f"{granted}; {absence}") + inside,
         expected="the NVIDIA driver" + (" in the container" if facts.container else "") + ", or accelerator=cpu",
         fix=f"{how_to_have_gpus(environ, facts)}\n"
         "accelerator=cpu      (or CUDA_VISIBLE_DEVICES= before the command: to use the CPU anyway)",
-    )
+    )  # fmt: skip
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]
@@ -177,10 +176,9 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     if "" in kinds:
         wrong = next(entry for entry in entries if not _entry_kind(entry))
         raise refuse(
-            "mask-entry-invalid",
-            f"the device mask names {wrong!r}",
+            "mask-entry-invalid", f"the device mask names {wrong!r}",
             "indices, GPU-… UUIDs or a MIG-… id, separated by commas",
-        )
+        )  # fmt: skip
     if len(kinds) > 1:
         raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:

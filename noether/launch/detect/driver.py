@@ -57,12 +57,11 @@ class Driver:
         """Return what is wrong and what to do; None where nothing is."""
         if self.trouble == "mismatch":
             return RequestError(
-                "driver-mismatch",
-                "the NVIDIA driver that is loaded is of another version than its library",
+                "driver-mismatch", "the NVIDIA driver that is loaded is of another version than its library",
                 seen=self.error,
                 expected="one version of both: most likely the driver was updated, and the old one is still loaded",
                 fix="restart this machine      (in a container: the library of the host, by --gpus all or --nv)",
-            )
+            )  # fmt: skip
         if self.trouble == "hangs":
             return RequestError(
                 "driver-hangs", "the NVIDIA driver does not answer", seen=self.error,

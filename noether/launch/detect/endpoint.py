@@ -32,12 +32,11 @@ def unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
 def not_permitted(address: str, port: int, host: str, error: PermissionError) -> RequestError:
     """Returns how a run is refused on a host whose own system forbids the connection to rank 0's host."""
     return RequestError(
-        "connection-not-permitted",
-        f"the system of {host} does not permit connections to {address} port {port}",
+        "connection-not-permitted", f"the system of {host} does not permit connections to {address} port {port}",
         seen=f"{error.strerror or error}, at once",
         expected="no rule of a firewall, a route or a sandbox of this host against it",
         fix="master_addr=ADDRESS      (in a network between the hosts; or ask who runs this host)",
-    )
+    )  # fmt: skip
 
 
 def find_address(host: str) -> str:
@@ -134,12 +133,11 @@ def refuse_loopback(address: str, source: str, nodes: int) -> None:
     """
     if nodes > 1 and is_loopback(address):
         raise RequestError(
-            "master-is-loopback",
-            f"{source}={address} means each of the {nodes} nodes itself",
+            "master-is-loopback", f"{source}={address} means each of the {nodes} nodes itself",
             seen=f"{source}={address}, {nodes} nodes",
             expected="the host of rank 0, under a name or an address that every node knows",
             fix=f"{source}=HOST      (or leave it out where the launcher knows rank 0's host)",
-        )
+        )  # fmt: skip
 
 
 def port_of(

@@ -64,12 +64,11 @@ def check_processes(ranks: int, most: int | None) -> None:
 def too_few_processes(most: int | None) -> RequestError:
     """Returns how a run is refused that has too few processes and threads, or was refused one."""
     return RequestError(
-        "too-few-processes",
-        "there are too few processes and threads for the ranks of this host",
+        "too-few-processes", "there are too few processes and threads for the ranks of this host",
         seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
         expected="about 8 for each rank, and those of num_workers",
         fix="docker run --pids-limit=-1 …      (podman too; in a service of systemd, TasksMax=infinity)",
-    )
+    )  # fmt: skip
 
 
 def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:
@@ -118,13 +117,12 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
         return
     roomy = max(1, -(-2 * need // 2**30))
     raise RequestError(
-        "shared-memory-too-small",
-        "/dev/shm is too small for loader workers",
+        "shared-memory-too-small", "/dev/shm is too small for loader workers",
         seen=f"{size // MEBIBYTE} MiB of shared memory, {counted(readers, 'loader worker')} on this "
         f"machine (num_workers={num_workers})",
         expected=f"at least {need // MEBIBYTE} MiB: workers pass batches through it, and crash if it is full",
         fix=f"docker run --shm-size={roomy}g …      (or --ipc=host; or num_workers=0, to read without workers)",
-    )
+    )  # fmt: skip
 
 
 def shared_memory_size(folder: Path = FOLDER) -> int | None:

@@ -215,13 +215,12 @@ def refuse_unknown(request: LaunchRequest, here: LaunchContext) -> None:
     master = here.environ.get("MASTER_ADDR") or next(iter(signs.hosts), "HOST")
     number = "K" if signs.number is None else signs.number
     raise RequestError(
-        "launcher-not-known",
-        "variables of this process show several processes or nodes, and it would train alone",
+        "launcher-not-known", "variables of this process show several processes or nodes, and it would train alone",
         seen=as_pairs(signs.seen) + (f"; hosts {first_of(signs.hosts, 4)}" if signs.hosts else ""),
         expected="the variables of a launcher that noether knows, or these settings on each node",
         fix=f"noether train --nodes {signs.count or 'N'} --node-rank {number} --master-addr {master}      (each node "
         "with its own number;\nor nodes=1, and this process trains alone)",
-    )
+    )  # fmt: skip
 
 
 INDEX = "JOB_COMPLETION_INDEX"

@@ -75,12 +75,11 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise RequestError(
-            "mpi-variables-missing",
-            f"{family} started this process, but some of its variables are missing",
+            "mpi-variables-missing", f"{family} started this process, but some of its variables are missing",
             seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
             expected=", ".join(names),
             fix="pass every OMPI_*, PMI_*, MPI_* and PMIX_* variable (or the launcher's own) into the container",
-        )
+        )  # fmt: skip
     rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
     nodes = whole_number(environ, row.nodes, 1) if environ.get(row.nodes) else None
     if not row.local_size:  # Spread evenly, unless somebody asked for something else.

@@ -113,9 +113,8 @@ def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: Proc
     if started == 1:
         return
     raise RequestError(
-        "one-process-only",
-        f"noether {verb} runs in one process, but {started} were started",
+        "one-process-only", f"noether {verb} runs in one process, but {started} were started",
         seen=f"{placement.reasons['launcher']}; {placement.reasons['world_size']}",
         expected="one process, on one device",
         fix=ONE_PROCESS.get(placement.launcher, "noether {verb} …      (without the launcher)").format(verb=verb),
-    )
+    )  # fmt: skip

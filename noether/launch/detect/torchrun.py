@@ -101,12 +101,11 @@ def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
     wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
     if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
         raise RequestError(
-            "rank-variables-contradict",
-            "the rank variables contradict each other",
+            "rank-variables-contradict", "the rank variables contradict each other",
             seen=f"{seen}, {local_count} on this node",
             expected="RANK below WORLD_SIZE, LOCAL_RANK below LOCAL_WORLD_SIZE",
             fix="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE      (or start with torchrun)",
-        )
+        )  # fmt: skip
     if node_rank is None:
         node_rank = rank if pods else 0 if told_nodes is not None else rank // local_count
     return RankedTask(
@@ -135,10 +134,9 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
         raise RequestError(
             "no-device-for-rank",
             f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
-            seen=f"{task.seen}, {inventory.evidence}",
-            expected="LOCAL_RANK, or one visible device",
+            seen=f"{task.seen}, {inventory.evidence}", expected="LOCAL_RANK, or one visible device",
             fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
-        )
+        )  # fmt: skip
     binding = bind_devices(task, inventory, request.devices)
     each = len(binding.workers)
     # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
@@ -146,12 +144,11 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
     fits = task.world in (task.count, task.count * each) and (not wanted[:1].isdigit() or wanted == str(each))
     if task.is_pod and not fits:
         raise RequestError(
-            "pytorchjob-workers",
-            f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
+            "pytorchjob-workers", f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
             seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
             expected="as many processes as devices in each pod",
             fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if whole(wanted) else ""),
-        )
+        )  # fmt: skip
     return binding
 
 

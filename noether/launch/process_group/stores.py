@@ -78,9 +78,8 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
             "launcher-store-silent",
             f"the ranks have not met in the store of {endpoint.served_by} within {limit_s:g} s",
             seen=f"at {endpoint.host} port {endpoint.port}: {_first_line(error)}",
-            expected="rank 0, started together with this rank",
-            fix="see what the host of rank 0 says",
-        ) from None
+            expected="rank 0, started together with this rank", fix="see what the host of rank 0 says",
+        ) from None  # fmt: skip
 
 
 def choose_interface(address: str) -> None:

@@ -163,12 +163,11 @@ class Connector(AddressLookup):
             raise self._stranger(met)
         if met != own or not is_proof(answer.message.get("proof"), run_info.key, "server", *nonces):
             raise RequestError(
-                "run-keys-differ",
-                "the ranks of this run do not have the same key",
+                "run-keys-differ", "the ranks of this run do not have the same key",
                 seen=f"what listens at {self._endpoint.host} claims to be of this run, but cannot prove it",
                 expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
-            )
+            )  # fmt: skip
         connection.send({"proof": proof(run_info.key, "client", *reversed(nonces))})
         welcome = connection.receive(LOOK_S)
         if "double" in welcome:
@@ -183,21 +182,18 @@ class Connector(AddressLookup):
             fix = "master_addr=ADDRESS      (or start that host: a pod has no name before)"
             return JoinError(**unresolved(host, self._host, seen, fix).parts)
         return JoinError(
-            "rank-0-not-met",
-            f"{self._who} has not met rank 0 within {limit:g} s",
-            seen=f"at {host} port {port}: {self._why}",
-            expected="rank 0, started together with this rank",
+            "rank-0-not-met", f"{self._who} has not met rank 0 within {limit:g} s",
+            seen=f"at {host} port {port}: {self._why}", expected="rank 0, started together with this rank",
             fix="see what the host of rank 0 says; a firewall between hosts must let the port through",
-        )
+        )  # fmt: skip
 
     def _foreign(self, host: str, port: int) -> RequestError:
         return RequestError(
-            "port-of-another-program",
-            f"port {port} is taken by another program on {host}, where rank 0 was expected",
+            "port-of-another-program", f"port {port} is taken by another program on {host}, where rank 0 was expected",
             seen=f"{self._endpoint.asked_by or 'port'}={port}; {self._why}",
             expected="a port that is free on the host of rank 0",
             fix=f"{self._endpoint.another_port}      (on every host)",
-        )
+        )  # fmt: skip
 
     def _stranger(self, met: RunIdentity) -> RequestError:
         """Returns how a parent process is refused that has reached the listener of another run."""
@@ -215,12 +211,11 @@ class Connector(AddressLookup):
 def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
     """Returns how a process is refused whose rank is another's, which came before."""
     return RequestError(
-        "rank-twice",
-        f"two processes are rank {rank} of one run",
+        "rank-twice", f"two processes are rank {rank} of one run",
         seen=f"pid {os.getpid()} on {host}, and another that came before",
         expected=f"each of the ranks 0 to {run.world_size - 1} once",
         fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
-    )
+    )  # fmt: skip
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:

@@ -99,12 +99,11 @@ class Hub(Link):
             named = ", ".join(f"rank {stray.ranks[0]} on {stray.host}" for stray in strays)
             refused = f"; refused, as of another run: {named}" if named else ""
             self.not_met = JoinError(
-                "ranks-late",
-                f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
+                "ranks-late", f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
                 seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
                 expected="all of them",
                 fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
-            )
+            )  # fmt: skip
         elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:
             self._has_said_who_is_missing = True
             who, whom = f"rank {min(self.own_ranks)} on {self.host}", f"rank {listed(missing)} of {self.world_size}"

@@ -240,12 +240,10 @@ def settings_differ(
         return ", ".join(pairs) + more
 
     return RequestError(
-        "hosts-differ",
-        f"{host} has other settings or versions than rank 0",
-        seen=f"{named(other)} on {host}",
+        "hosts-differ", f"{host} has other settings or versions than rank 0", seen=f"{named(other)} on {host}",
         expected=f"{named(first)}, as where rank 0 is",
         fix=f"the same {'image or environment' if by_version else 'settings'} on every host{two_runs}",
-    )
+    )  # fmt: skip
 
 
 def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -> RequestError | None:
@@ -256,18 +254,15 @@ def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -
         return RequestError(
             "world-sizes-differ",
             f"the run was started with {own.world_size} ranks where rank 0 is, and with {other.world_size} on {host}",
-            seen=seen,
-            expected=expected,
+            seen=seen, expected=expected,
             fix=f"start {own.world_size} ranks in all, with the same command on every host{two_runs}",
-        )
+        )  # fmt: skip
     if own.device_kind != other.device_kind:
         return RequestError(
-            "device-kinds-differ",
-            f"rank 0 computes on {own.device_kind}, and {host} on {other.device_kind}",
-            seen=seen,
-            expected=expected,
+            "device-kinds-differ", f"rank 0 computes on {own.device_kind}, and {host} on {other.device_kind}",
+            seen=seen, expected=expected,
             fix="noether doctor      (on the host without a GPU; or accelerator=cpu on every host)",
-        )
+        )  # fmt: skip
     return None
 
 

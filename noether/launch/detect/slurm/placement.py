@@ -230,12 +230,11 @@ def component_devices(
     without = tuple(node for node, count in zip(task.nodes, counts, strict=True) if count == 0)
     if request.accelerator == "auto" and 0 < len(without) < len(counts):
         raise RequestError(
-            "some-nodes-without-gpus",
-            "some nodes of this step have GPUs, but others have none",
+            "some-nodes-without-gpus", "some nodes of this step have GPUs, but others have none",
             seen=f"no GPUs on {first_of(without, 4)}, SLURM_GPUS…_HET_GROUP_… for the others",
             expected="one kind of device on every node of a run",
             fix="srun --het-group=1 noether train …      (the component with GPUs; or accelerator=cpu)",
-        )
+        )  # fmt: skip
     if not one_a_node or len({component.get(node) for node in task.nodes}) == 1:
         return None
     if kind != "cuda" or request.devices is not None:

@@ -193,13 +193,12 @@ def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
     if seen is None or seen.step == "extern":  # An ssh login to a node of the job, which is not a task of a step.
         return
     raise RequestError(
-        "step-variables-removed",
-        "this process runs in a Slurm step, but its SLURM_* variables were removed",
+        "step-variables-removed", "this process runs in a Slurm step, but its SLURM_* variables were removed",
         seen=f"no SLURM_JOB_ID, but {seen.evidence}",
         expected="the variables that srun sets: without them every task would train alone, on any device it finds",
         fix="drop --cleanenv (apptainer), --export=NONE, env -i or sudo from the line that starts noether"
         "\n(or nodes=1, to train on this node only, as one process)",
-    )
+    )  # fmt: skip
 
 
 def _refuse_other_step(environ: Mapping[str, str], job_id: str, seen: StepSeen) -> None:
