@@ -17,12 +17,7 @@ from noether.submit.script import is_apptainer, render_script
 
 
 def submit_here(
-    overrides: Sequence[str],
-    hp: str | None,
-    *,
-    multirun: bool = False,
-    to_print: bool = False,
-    dry_run: bool = False,
+    overrides: Sequence[str], hp: str | None, *, multirun: bool = False, to_print: bool = False, dry_run: bool = False
 ) -> int:
     """Checks a job and submits the script that `--print` shows.
 

@@ -148,10 +148,7 @@ def mean_pace(folder: RunFolder) -> dict[str, float | None]:
     """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
-    return {
-        "samples_per_second": mean_rate(rows),
-        "device_use": float(np.mean(uses)) if uses else None,
-    }
+    return {"samples_per_second": mean_rate(rows), "device_use": float(np.mean(uses)) if uses else None}
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
