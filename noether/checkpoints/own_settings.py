@@ -204,15 +204,11 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}" + BEST)
     layer, config = own_settings(folder, chosen)
     code = approved_code(folder, config, layer.file or folder.config, wanted.trust, trains=False)
-    _say_changes(folder, chosen, config)
-    weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
-    return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
-
-
-def _say_changes(folder: RunFolder, checkpoint: CheckpointFolder, config: RunConfig) -> None:
-    for change in compare_configs(checkpoint.meta()["config"], config):
+    for change in compare_configs(chosen.meta()["config"], config):
         if change.rule is not ResumeRule.FREE:
             say_of_settings(f"{folder.config} is not what the checkpoint was trained with: {change}")
+    weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
+    return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
 
 
 def _for_one_device(config: RunConfig) -> RunConfig:

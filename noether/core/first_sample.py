@@ -40,8 +40,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             with precision.autocast():
                 predictions = model(prepared)
     except Exception as error:
-        refusal = _understood(error, problem, batch)
-        if refusal is not None:
+        if refusal := _understood(error, problem, batch):
             raise refusal from None
         return
     if not isinstance(predictions, Mapping):

@@ -81,8 +81,7 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
 
 def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
     """Returns which points of a sample a run uses; shuffled: they are in random order already."""
-    pad = task.reads_masks and getattr(model, "reads_masks", False)
-    settings = config.dataset
+    settings, pad = config.dataset, task.reads_masks and getattr(model, "reads_masks", False)
     return PointSampler(
         config.seed,
         getattr(model, "points_per_update", {}) if settings.points_per_update is None else settings.points_per_update,
@@ -138,8 +137,7 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     for split in (splits.test, splits.train):
         task.examine(split[0], about_data(split))
     if train:
-        sample = splits.train[train[0]]
-        check_needs(config.model.kind, task, sample)
+        check_needs(config.model.kind, task, splits.train[train[0]])
     data = data_identity(splits)
     seed_everything(config.seed)  # after whatever reads samples, which may draw
     model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)

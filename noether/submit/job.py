@@ -216,8 +216,7 @@ def describe_plan(job: TrainingJob) -> list[str]:
         f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}",
         f"batch  {job.plan.batch.describe(placement.world_size)}",
     ]
-    for run in job.runs:
-        lines.append(f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}")
+    lines += [f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}" for run in job.runs]
     lines += [f"warning: {warning}" for warning in placement.warnings]
     return lines
 

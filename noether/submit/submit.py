@@ -104,8 +104,7 @@ def _refuse_missing_image(job: TrainingJob) -> None:
 def _refuse_queued(job: TrainingJob) -> None:
     queued = queued_jobs()
     for run in job.runs:
-        known = job_in_queue(RunFolder(run.folder), queued)
-        if known:
+        if known := job_in_queue(RunFolder(run.folder), queued):
             raise RequestError("run-already-queued", f"the run {run.folder} is already in the queue",
                                seen=f"job {known.job_id}, {known.state}", expected="one job per run",
                                fix=f"noether cancel {run.folder}      (or another run_id)")  # fmt: skip

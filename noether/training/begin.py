@@ -108,9 +108,8 @@ def _tell_other_hosts(
     endpoint, limit_s = placement.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in placement.workers)
     if endpoint.served_by:
-        from noether.launch.process_group.stores import (
-            exchange_listener,  # With torch, which a launcher's store speaks.
-        )
+        # With torch, which a launcher's store speaks.
+        from noether.launch.process_group.stores import exchange_listener
 
         port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
         endpoint = listener_endpoint(placement, port)

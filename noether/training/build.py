@@ -137,10 +137,8 @@ class Run:
 
     def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
         """Returns what evaluates weights of this run; `at_boundary` is called before each batch."""
-        micro = self.batch.micro
-        return Evaluator(
-            self.config, self.problem, self.group, self.precision, usual_batch_size=micro, at_boundary=at_boundary
-        )
+        parts, micro = (self.config, self.problem, self.group, self.precision), self.batch.micro
+        return Evaluator(*parts, usual_batch_size=micro, at_boundary=at_boundary)
 
     def is_over(self) -> bool:
         """Whether every update is made and evaluated, or trainer.stop_after or a callback has ended the run."""
@@ -299,9 +297,8 @@ def check_selection(run: Run) -> None:
                            fix=f"trainer.select_by={run.selected_by.name}")  # fmt: skip
     if trainer.select_by == "loss" or not validation:
         return
-    sample_metrics = run.evaluator().sample_metrics(
-        run.state.model, run.problem.splits.train, validation[: run.group.world_size]
-    )
+    few = validation[: run.group.world_size]
+    sample_metrics = run.evaluator().sample_metrics(run.state.model, run.problem.splits.train, few)
     refusal: RequestError | None = None
     if run.group.is_first:
         try:
@@ -309,8 +306,6 @@ def check_selection(run: Run) -> None:
         except RequestError as error:
             refusal = error
     if (refusal := run.group.from_first(refusal)) is not None:
-        raise (
-            refusal
-            if run.group.is_first
-            else EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {refusal.summary}")
-        )
+        if not run.group.is_first:
+            refusal = EndedByAnother("ended-by-rank-0", f"rank 0 refused the run: {refusal.summary}")
+        raise refusal

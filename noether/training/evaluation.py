@@ -210,9 +210,8 @@ class Validation:
                 continue
             is_due = weights == state.selected_weights and time.monotonic() >= self._next_case
             if problem.task.fields and is_due:
-                self._keep_median(
-                    evaluator, model, sample_metrics, {"weights": weights, "updates": state.progress.updates}
-                )
+                about: dict[str, str | int] = {"weights": weights, "updates": state.progress.updates}
+                self._keep_median(evaluator, model, sample_metrics, about)
                 self._next_case = time.monotonic() + CASE_PAUSE_S
             metrics[weights] = problem.task.summarise(sample_metrics)
             if weights == state.selected_weights:

@@ -37,17 +37,16 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     the user's own is no optimiser, or one that a run cannot use or resume.
     """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in model.parameters())
     if isinstance(config, CustomOptimizerConfig):
         return build_own(config, groups)
     if isinstance(config, AdamWConfig):
-        return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=_fused(model))
+        return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     if isinstance(config, MuonConfig):
-        return MuonForMatrices(groups, config, fused=_fused(model))
-    return LightSGD(
-        groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=_fused(model)
-    )
+        return MuonForMatrices(groups, config, fused=fused)
+    return LightSGD(groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
@@ -57,11 +56,6 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool =
     others = [parameter for parameter in trainable if not (decay_all or parameter.ndim >= 2)]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
-
-
-def _fused(model: nn.Module) -> bool:
-    parameters = list(model.parameters())
-    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
 
 
 class Lion(WithoutCompiler):
@@ -79,8 +73,7 @@ class Lion(WithoutCompiler):
     def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
+            if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
                 self._step_group(parameters, group["lr"], group["betas"], group["weight_decay"])
 
     def _step_group(self, parameters: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float) -> None:

@@ -100,13 +100,8 @@ def _check_own_components(config: RunConfig) -> None:
 
     Components that come with noether are checked by the schema already.
     """
-    data, model, task, optimizer, schedule = (
-        config.dataset,
-        config.model,
-        config.task,
-        config.optimizer,
-        config.schedule,
-    )
+    data, model, task = config.dataset, config.model, config.task
+    optimizer, schedule = config.optimizer, config.schedule
     with code_granted(config.own_code()):
         if isinstance(data, CustomDatasetConfig):
             given = {"split": "train", "root": config.dataset_root}

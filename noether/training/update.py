@@ -301,11 +301,8 @@ class Updater:
         late = self.look is not None
         own = find_bad_numbers(self.state, self.precision, batches, self.group.rank, late=late)
         found = self.group.gather(own)
-        parameters = [
-            name
-            for name, parameter in self.state.model.named_parameters()
-            if parameter.grad is not None and not all_finite(parameter.grad)
-        ]
+        gradients = ((name, parameter.grad) for name, parameter in self.state.model.named_parameters())
+        parameters = [name for name, gradient in gradients if gradient is not None and not all_finite(gradient)]
         causes = [cause for rank in found for cause in rank]
         seen, shown = first_of(causes, 4, "; "), first_of(parameters, 3)
         advice = "lower optimizer.learning_rate, or fix the samples"

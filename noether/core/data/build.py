@@ -181,16 +181,8 @@ def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
     """Shows a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
-    progress = ProgressBar(
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(f"{things}, left"),
-        TimeRemainingColumn(),
-        console=console.terminal,
-        disable=not console.is_live,
-        transient=True,
-    )
+    parts = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things}, left"), TimeRemainingColumn())
+    progress = ProgressBar(*parts, console=console.terminal, disable=not console.is_live, transient=True)
     bar = progress.add_task(what, total=None)
     last = -1
 

@@ -2,22 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noether.common.errors import RequestError
-
-if TYPE_CHECKING:
-    from noether.core.data.loader import Dataset
-from typing import TYPE_CHECKING
-
 from noether.core.data.moments import Moments
-
-if TYPE_CHECKING:
-    from noether.core.data.loader import Dataset
-from hashlib import sha256
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noether.core.data.build import Splits

@@ -121,9 +121,8 @@ def asked_address(
     `fix` is shown if the two differ. RequestError: the two differ.
     """
     both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
-    return _only(
-        both, RequestError("two-masters", "two different masters are asked for", expected="one address", fix=fix)
-    )
+    refusal = RequestError("two-masters", "two different masters are asked for", expected="one address", fix=fix)
+    return _only(both, refusal)
 
 
 def refuse_loopback(address: str, source: str, nodes: int) -> None:
@@ -155,9 +154,8 @@ def port_of(
     """
     both = {"master_port": str(master_port or ""), "MASTER_PORT": environ.get("MASTER_PORT", "")}
     both = {name: "" if text == "0" else text for name, text in both.items()}
-    text, name = _only(
-        both, RequestError("two-ports", "two different ports are asked for", expected="one port", fix=fix)
-    )
+    refusal = RequestError("two-ports", "two different ports are asked for", expected="one port", fix=fix)
+    text, name = _only(both, refusal)
     if not text:
         port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
         return port, "", reason

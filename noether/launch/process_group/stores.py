@@ -35,14 +35,7 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
     EndedByAnother: rank 0 is gone.
     """
     try:
-        return dist.TCPStore(
-            point.address,
-            point.port,
-            is_master=listen_descriptor is not None,
-            wait_for_workers=False,  # The parent processes have counted the ranks.
-            timeout=timedelta(seconds=limit_s),
-            master_listen_fd=listen_descriptor,
-        )
+        return _store_at(point.address, point.port, limit_s, listen_descriptor)
     except RuntimeError as error:
         raise EndedByAnother(
             "rank-0-ended",
@@ -61,13 +54,7 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
     JoinError: the store does not answer, or rank 0 has not written its port in time.
     """
     try:
-        served = dist.TCPStore(
-            find_address(endpoint.host),
-            endpoint.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=limit_s),
-        )
+        served = _store_at(find_address(endpoint.host), endpoint.port, limit_s)
         store = dist.PrefixStore(f"noether/{restarts}", served)  # A launcher's store outlives a restart.
         if port:
             store.set("listener", str(port))
@@ -80,6 +67,14 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
             seen=f"at {endpoint.host} port {endpoint.port}: {_first_line(error)}",
             expected="rank 0, started together with this rank", fix="see what the host of rank 0 says",
         ) from None  # fmt: skip
+
+
+def _store_at(address: str, port: int, limit_s: float, listen_descriptor: int | None = None) -> dist.Store:
+    return dist.TCPStore(
+        address, port, is_master=listen_descriptor is not None, master_listen_fd=listen_descriptor,
+        wait_for_workers=False,  # The parent processes have counted the ranks.
+        timeout=timedelta(seconds=limit_s),
+    )  # fmt: skip
 
 
 def choose_interface(address: str) -> None:
@@ -199,8 +194,7 @@ class ControlChannel:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others, at once."""
         key = self._next("gather")
         if self._rank > 0:
-            own = f"{key}/{self._rank}"
-            self._put(own, value)
+            self._put(f"{key}/{self._rank}", value)
             return []
         keys = [f"{key}/{rank}" for rank in range(1, self._world_size)]
         self._wait(keys)
