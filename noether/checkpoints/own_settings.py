@@ -208,14 +208,10 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
         if change.rule is not ResumeRule.FREE:
             say_of_settings(f"{folder.config} is not what the checkpoint was trained with: {change}")
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
-    return ChosenModel(folder, _for_one_device(config), code, chosen, weights)
-
-
-def _for_one_device(config: RunConfig) -> RunConfig:
-    """The configuration for one device of this machine, which need not be the one that trained."""
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
-    here = {"accelerator": "auto", "devices": "1", "trainer": trainer}
-    return config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
+    here = {"accelerator": "auto", "devices": "1", "trainer": trainer}  # This machine need not be the one that trained.
+    config = config.model_copy(update=here | dict.fromkeys(("master_port", "nodes", "node_rank", "master_addr")))
+    return ChosenModel(folder, config, code, chosen, weights)
 
 
 def run_here(config: RunConfig, target: str, request: Any) -> int:

@@ -61,17 +61,12 @@ def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bo
     inside = checkpoint.path.iterdir() if checkpoint.path.is_dir() else [checkpoint.path]
     files = [path.lstat() for path in inside]
     return CheckpointRow(
-        name=checkpoint.path.name,
-        update=checkpoint.updates,
+        checkpoint.path.name, checkpoint.updates,
         epoch=checkpoint.updates / per_epoch if is_count(per_epoch) and per_epoch else None,
-        metric=number(meta, "metric"),
-        size=sum(file.st_size for file in files),
+        metric=number(meta, "metric"), size=sum(file.st_size for file in files),
         age_s=max(0.0, time.time() - max((file.st_mtime for file in files), default=0.0)),
-        best=best,
-        latest=latest,
-        verified=verify,
-        damage=checkpoint.damage() if verify else None,
-    )
+        best=best, latest=latest, verified=verify, damage=checkpoint.damage() if verify else None,
+    )  # fmt: skip
 
 
 def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:

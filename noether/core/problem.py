@@ -59,13 +59,9 @@ class _Samples:
         problem, task = self._problem, self._problem.task
         rows = {name: field.points for name, field in task.fields.items()}
         return checked_samples(
-            problem.splits.train,
-            problem.train_indices,
-            rows,
-            inputs=task.inputs,
-            used={*task.truths, *rows.values(), *task.case_inputs},
-            shorten=problem.draw.for_statistics,
-        )
+            problem.splits.train, problem.train_indices, rows, inputs=task.inputs,
+            used={*task.truths, *rows.values(), *task.case_inputs}, shorten=problem.draw.for_statistics,
+        )  # fmt: skip
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:

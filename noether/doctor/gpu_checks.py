@@ -93,18 +93,16 @@ def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
         links = [ask("nvmlDeviceGetNvLinkState", gpu, link) for link in range(LINKS)]
         found.append(
             GpuHealth(
-                index=index,
-                ecc=None if ecc is None else bool(ecc[0]),
-                uncorrected=ask("nvmlDeviceGetTotalEccErrors", gpu, UNCORRECTED, VOLATILE),
+                index, None if ecc is None else bool(ecc[0]),
+                ask("nvmlDeviceGetTotalEccErrors", gpu, UNCORRECTED, VOLATILE),
                 remap_pending=None if rows is None else bool(rows[2]),
                 remap_failed=None if rows is None else bool(rows[3]),
                 slowed_by=tuple(name for bit, name in SLOWED_BY.items() if (reasons or 0) & bit),
                 clock=ask("nvmlDeviceGetClockInfo", gpu, CLOCK_SM),
                 most_clock=ask("nvmlDeviceGetMaxClockInfo", gpu, CLOCK_SM),
-                links_up=links.count(1),
-                links_down=links.count(0),
+                links_up=links.count(1), links_down=links.count(0),
             )
-        )
+        )  # fmt: skip
     return tuple(found)
 
 

@@ -238,8 +238,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 def _gpu_health(seconds: float) -> tuple[GpuHealth, ...]:
     try:
-        found: tuple[GpuHealth, ...] = ask_nvml(read_health, seconds)
-        return found
+        return tuple(ask_nvml(read_health, seconds))
     except pynvml.NVMLError:
         return ()  # `check_driver` says why.
 

@@ -114,18 +114,10 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
         named_weights(weights)
-    name = runs[0].folder.name if len(runs) == 1 else base
-    (plan,) = plans.values()
-    return TrainingJob(
-        name=name,
-        output_path=runs[0].folder.parent,
-        hp=hp,
-        shared=shared,
-        runs=tuple(runs),
-        data=tuple(dict.fromkeys(config.dataset_root for config in configs if config.dataset_root)),
-        slurm=configs[0].slurm,
-        plan=plan,
-    )
+    (plan,), first = plans.values(), runs[0].folder
+    name, data = first.name if len(runs) == 1 else base, [config.dataset_root for config in configs]
+    given = tuple(dict.fromkeys(root for root in data if root))
+    return TrainingJob(name, first.parent, hp, shared, tuple(runs), given, configs[0].slurm, plan)
 
 
 def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:

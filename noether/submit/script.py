@@ -48,19 +48,11 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
     # In an array the job is one element: with the array's id, every element would be requeued.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     return _TEMPLATES.get_template("job.sh.jinja").render(
-        job=job,
-        job_id=job_id,
-        version=__version__,
-        options=options,
-        stripped=STRIPPED,
-        setup=job.slurm.slurm_setup,
-        srun=_srun(job, program),
+        job=job, job_id=job_id, version=__version__, options=options, stripped=STRIPPED, srun=_srun(job, program),
         element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
-        max_requeues=job.slurm.max_requeues,
-        stalled_limit=STALLED_LIMIT,
-        stop_signal=JOB_STOP_SIGNAL,
-        stop_code=signal_code(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"]),
-    )
+        setup=job.slurm.slurm_setup, max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT,
+        stop_signal=JOB_STOP_SIGNAL, stop_code=signal_code(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"]),
+    )  # fmt: skip
 
 
 def is_apptainer(image: str) -> bool:

@@ -250,21 +250,15 @@ def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, folder):
         warn(change)
     load_checkpoint(run.state, run.group, checkpoint, run.config.seed)
-    if run.state.progress.updates > run.length.total_updates:
-        raise _already_past(run)
-
-
-def _already_past(run: Run) -> RequestError:
-    """A length counts from the first update of the run, not from where it is resumed."""
-    trainer, length, updates = run.config.trainer, run.length, run.state.progress.updates
+    trainer, total, updates = run.config.trainer, run.length.total_updates, run.state.progress.updates
+    if updates <= total:
+        return
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
     asked = f"trainer.{name}={getattr(trainer, name)}"
-    return RequestError(
-        "past-requested-length", "the run is already past the requested length",
-        seen=f"{asked}, which is {counted(length.total_updates, 'update')}, with {updates} done",
-        expected="a length counted from the run's first update",
-        fix=f"trainer.max_updates={updates + length.total_updates}      (for {length.total_updates} more)",
-    )  # fmt: skip
+    raise RequestError("past-requested-length", "the run is already past the requested length",
+                       seen=f"{asked}, which is {counted(total, 'update')}, with {updates} done",
+                       expected="a length counted from the run's first update",  # not from where it is resumed
+                       fix=f"trainer.max_updates={updates + total}      (for {total} more)")  # fmt: skip
 
 
 def selection_metric(run: Run, summary: Mapping[str, float]) -> float:

@@ -58,8 +58,7 @@ def _load(path: str) -> Callback:
         except TypeError:
             seen = f"def {name}{inspect.signature(getattr(kind, name))}"
             raise _unusable(path, seen, f"def {name}({', '.join(arguments)})") from None
-    callback: Callback = kind()
-    return callback
+    return kind()
 
 
 def _unusable(path: str, seen: str, expected: str) -> RequestError:

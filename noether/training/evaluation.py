@@ -56,11 +56,7 @@ class RunEvaluation:
     by: Publisher = UNFENCED
 
     def result(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """Evaluates a split with a model's weights. Every rank calls it.
-
-        Returns:
-            On rank 0 the content of result.json; on the others an empty dict.
-        """
+        """Returns the content of result.json, of a split and a model's weights; {} above rank 0. All ranks call it."""
         group, problem = self.evaluator.group, self.evaluator.problem
         task, (dataset, indices) = problem.task, self._samples(split)
         errors: list[dict[str, np.ndarray]] = []
@@ -249,10 +245,8 @@ class Validation:
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
     """Evaluates the test split with the selected weights, and writes the result and the report.
 
-    `time_use` is what the seconds of this start were made of.
-
-    Returns:
-        0, or why all ranks stopped before it was through; the next start of the run does it again.
+    `time_use` is what the seconds of this start were made of. Returns 0, or why all ranks stopped before it was
+    through; the next start of the run does it again.
     """
     started, group = time.perf_counter(), run.group
     try:
@@ -260,7 +254,12 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
         if group.is_first:
             time_use = _of_training(run, time_use)
             result |= {"time_use": time_use, "arithmetic": measure_arithmetic(run, time_use)}
-            _show_result(run, result)
+            for renderable in ("", *result_tables(result)):
+                run.console.say(renderable)
+            with refusals_told(run.folder.path):
+                write_record(run.folder.result, result, run.lease)
+            if run.config.tracker.report:
+                report_run(run.folder, run.console, run.lease)
             run.console.only_log(f"evaluated in {time.perf_counter() - started:.1f} s")
     except StopAgreed as stopped:
         return stopped.reason
@@ -296,17 +295,6 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
     return RunEvaluation(run.evaluator(stop.check), folder, about, by=run.lease).result(model, "test")
-
-
-def _show_result(run: OpenRun, result: dict[str, Any]) -> None:
-    console, folder = run.console, run.folder
-    console.say("")
-    for table in result_tables(result):
-        console.say(table)
-    with refusals_told(folder.path):
-        write_record(folder.result, result, run.lease)
-    if run.config.tracker.report:
-        report_run(folder, console, run.lease)
 
 
 def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) -> None:

@@ -285,8 +285,7 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength) -> Sc
         return _one_cycle(config, peak, length.count_updates(config.rise), last)
     warmup = length.count_updates(config.warmup) if config.warmup is not None else 0
     if isinstance(config, CosineConfig):
-        final = config.final_learning_rate
-        after = _cosine(peak, final, warmup, max(last, warmup + 1))
+        after = _cosine(peak, config.final_learning_rate, warmup, max(last, warmup + 1))
     elif isinstance(config, CustomScheduleConfig):
         after = _own_schedule(config, peak, length.total_updates)
     elif isinstance(config, StepConfig):

@@ -261,8 +261,7 @@ class Updater:
 
     def settle(self) -> None:
         """Raises NonFiniteError where the last update was not of finite numbers; called before anything is kept."""
-        bad = self.look.settle() if self.look is not None else None
-        if bad is not None:
+        if self.look is not None and (bad := self.look.settle()) is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
         # A step can overflow though its gradient was finite; no gradient comes after the last one to show it.
         weights = [name for name, value in self.state.model.named_parameters() if not all_finite(value)]
@@ -278,8 +277,7 @@ class Updater:
         """Returns None where the update may be made, else why it is skipped; raises where the run must stop."""
         progress = self.state.progress
         if self.look is not None:
-            bad = self.look.at(norm, batches)
-            if bad is not None:
+            if (bad := self.look.at(norm, batches)) is not None:
                 raise NonFiniteError(self._describe(progress.updates, bad))
             return None
         if isfinite(norm.item()):

@@ -21,12 +21,10 @@ REGISTRY = code_of("model")
 def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.Module:
     """Make the model that `model.kind` names, with freshly drawn weights (from torch's global generator).
 
-    Args:
-        kind: a name of `REGISTRY`, or the dotted path of a user's own model: an `nn.Module` class, or a
-            function that returns an `nn.Module`. Its `forward` takes a batch (dict of tensors) and returns
-            predictions (dict of tensors).
-        layout: what the task has the model predict and read; given to every model that has an argument `layout`.
-        options: the keyword arguments of the model, the other entries of the `model` section.
+    kind: a name of `REGISTRY`, or the dotted path of a user's own model: an `nn.Module` class, or a function that
+        returns one. Its `forward` takes a batch (dict of tensors) and returns predictions (dict of tensors).
+    layout: what the task has the model predict and read; given to every model that has an argument `layout`.
+    options: the keyword arguments of the model, the other entries of the `model` section.
 
     `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
     that it takes and returns, for a model that is not written for dictionaries.
@@ -55,10 +53,9 @@ def count_parameters(model: nn.Module) -> int:
 class TensorModel(nn.Module):
     """Calls a model with tensors of the batch, and returns its result under a name.
 
-    Args:
-        model: takes one tensor (B, …) for each of `inputs`, or the whole batch where there are none.
-        inputs: the keys of the batch that it takes, in its order.
-        output: the name that its result gets; "" where it returns a dictionary itself.
+    model: takes one tensor (B, …) for each of `inputs`, or the whole batch where there are none.
+    inputs: the keys of the batch that it takes, in its order.
+    output: the name that its result gets; "" where it returns a dictionary itself.
     """
 
     def __init__(self, model: nn.Module, inputs: tuple[str, ...], output: str) -> None:

@@ -9,26 +9,13 @@ class ConvNet(nn.Module):
     """Classes of images, in the shape that LeNet-5 gave such networks (LeCun et al., 1998).
 
     Two 3 × 3 convolutions, 2 × 2 max pooling, a hidden linear layer, with dropout before each linear layer. At the
-    defaults 1,199,882 parameters.
-
-    Args:
-        classes: number of classes.
-        channels: channels of the images.
-        side: their height and width in pixels, even and at least 6.
-        width: channels of the first convolution; the second has twice as many.
-        hidden: width of the hidden layer.
-        dropout: share of features dropped before the hidden layer, and twice that before the last.
+    defaults 1,199,882 parameters. `ConvNetConfig` says what its arguments are.
     """
 
     def __init__(
-        self,
-        classes: int = 10,
-        channels: int = 1,
-        side: int = 28,
-        width: int = 32,
-        hidden: int = 128,
+        self, classes: int = 10, channels: int = 1, side: int = 28, width: int = 32, hidden: int = 128,
         dropout: float = 0.25,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.first = nn.Conv2d(channels, width, 3)
         self.second = nn.Conv2d(width, 2 * width, 3)

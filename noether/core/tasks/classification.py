@@ -18,12 +18,7 @@ class ClassificationTask(Task):
     """One class of several.
 
     The model predicts `logits` (B, classes); the samples hold the true class as an integer scalar.
-
-    Args:
-        classes: number of classes.
-        label: key of the true class in the samples.
-        names: what the classes are called in tables; their numbers where it is not given.
-        label_smoothing: share of the target that is spread over all classes, in the training loss only.
+    `ClassificationTaskConfig` says what the arguments are.
     """
 
     report_parts = ("errors", "classes")

@@ -123,8 +123,9 @@ def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: s
     """Assign the only visible device to one of several tasks on this node."""
     if not task.bound:
         raise _mismatch(task, inventory, 1, setting)
-    # Here devices=4 is meant for the whole node, on which each of four tasks was given one device.
-    if setting is None or _requested(setting) != task.local_count:
+    # Here devices=4, or a list of four, is meant for the whole node, on which each of four tasks was given one device.
+    named = [entry.strip() for entry in (setting or "").split(",") if entry.strip()]
+    if (len(named) if "," in (setting or "") else whole("".join(named))) != task.local_count:
         choose_devices(inventory, setting)
     warning = (
         f"each of the {task.local_count} tasks on this node sees only one device: NCCL may be unable to use "
@@ -132,13 +133,6 @@ def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: s
     )
     reason = f"the one device that this task sees ({inventory.evidence})"
     return _one(task, inventory.devices[0], reason, [warning])
-
-
-def _requested(setting: str) -> int:
-    """Return how many devices a setting asks for, or 0 if it is neither a number nor a list."""
-    if "," in setting:
-        return len([entry for entry in setting.split(",") if entry.strip()])
-    return whole(setting.strip()) or 0
 
 
 def _one(task: LaunchedTask, device: Device, reason: str, warnings: list[str]) -> Binding:

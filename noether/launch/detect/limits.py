@@ -71,20 +71,12 @@ def too_few_processes(most: int | None) -> RequestError:
     )  # fmt: skip
 
 
-def descriptors_of_a_rank(world_size: int, device_kind: str) -> int:
-    """Returns how many descriptors rank 0, which needs the most, opens in a world of so many ranks.
-
-    Gloo connects every rank to every other; on GPUs NCCL connects neighbours only. Rank 0's store has a connection of
-    each rank.
-    """
-    mesh = world_size - 1 if device_kind == "cpu" else 0
-    return OWN_DESCRIPTORS + world_size + mesh
-
-
 def why_too_large(world_size: int, local_world_size: int, device_kind: str, limits: Limits) -> list[str]:
     """Returns a line for each limit of this host that is too low for a world of ranks; an empty list where it fits."""
     lines = []
-    needed = descriptors_of_a_rank(world_size, device_kind)
+    # Of rank 0, which needs the most: its store has a connection of each rank. Gloo connects every rank to every other;
+    # on GPUs NCCL connects neighbours only.
+    needed = OWN_DESCRIPTORS + world_size + (world_size - 1 if device_kind == "cpu" else 0)
     if limits.descriptors is not None and needed > limits.descriptors:
         lines.append(
             f"{world_size} ranks need about {needed} open files in one process, and the limit here is "

@@ -41,10 +41,6 @@ class Unanswered(Exception):
     """The other side did not answer, or what it said is not a JSON object."""
 
 
-class Late(Unanswered):
-    """The peer is there, and has not answered in time."""
-
-
 class Garbled(Unanswered):
     """The other side sends something other than JSON objects: at a port, it is another program."""
 
@@ -82,12 +78,7 @@ class JsonLines:
         return messages, alive
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Returns the next object.
-
-        Raises:
-            Unanswered: none came within `seconds`, or the peer is gone.
-            Garbled: the peer sends something else.
-        """
+        """Returns the next object. Unanswered: none within `seconds`, or the peer is gone. Garbled: it is no object."""
         deadline, alive = time.monotonic() + seconds, True
         while not self._waiting:
             if not alive:
@@ -96,7 +87,7 @@ class JsonLines:
                 raise Unanswered("the connection was closed")
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Late(f"no answer within {seconds:.0f} s")
+                raise Unanswered(f"no answer within {seconds:.0f} s")
             if wait([self.socket], left):
                 alive = self._take_what_has_come()
         return self._waiting.pop(0)
