@@ -244,8 +244,7 @@ def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Returns what a user's optimiser has changed in its groups since it was built, as Prodigy does."""
-    built = getattr(optimizer, "built_groups", None)
-    if built is None:
+    if (built := getattr(optimizer, "built_groups", None)) is None:
         return []
     pairs = zip(group_settings(optimizer), built, strict=True)
     return [{key: kept for key, kept in now.items() if key not in first or kept != first[key]} for now, first in pairs]

@@ -84,8 +84,7 @@ class Component:
                     expected=f"one of {', '.join(own)}" if own else "no options",
                     fix=f"{section}.{near}={options[name]}" if near else f"leave out {section}.{name}",
                 )  # fmt: skip
-        missing = [name for name, required in own.items() if required and name not in options]
-        if missing:
+        if missing := [name for name, required in own.items() if required and name not in options]:
             raise RequestError("component-option-missing", f"{section}.kind={kind} needs {', '.join(missing)}",
                                seen=f"options {', '.join(options) or 'none'}",
                                expected="a value for every option without a default",

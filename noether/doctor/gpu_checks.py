@@ -87,8 +87,7 @@ def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
                 found.append(GpuHealth(index, lost=True))
             continue
         ecc, rows = ask("nvmlDeviceGetEccMode", gpu), ask("nvmlDeviceGetRemappedRows", gpu)
-        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
-        if reasons is None:
+        if (reasons := ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)) is None:
             reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
         links = [ask("nvmlDeviceGetNvLinkState", gpu, link) for link in range(LINKS)]
         found.append(

@@ -154,8 +154,7 @@ class Participant:
         here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
         # What should be the same on every host.
         versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-        image = image_record()
-        if image is not None:  # Docker's own digest is not known inside; revision and lock are.
+        if (image := image_record()) is not None:  # Docker's own digest is not known inside; revision and lock are.
             built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             versions["image"] = image["digest"] or built
         return {

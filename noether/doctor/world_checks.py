@@ -88,8 +88,7 @@ def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, 
         "nccl": f"a sum over {counted(gpus, 'GPU')}",
     }
     for name in CHAIN:
-        broken = _broken(name, told, world_size)
-        if broken is not None:
+        if (broken := _broken(name, told, world_size)) is not None:
             later = list(CHAIN)[len(found) + 1 :]
             return [*found, broken, *(skipped(other, f"{name} failed") for other in later)]
         if name == "bandwidth":
@@ -106,8 +105,7 @@ def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Di
     # What follows from a failure elsewhere, a time-out or a lost peer, comes after the others.
     for rank in sorted((rank for rank in told if name not in rank), key=lambda rank: bool(rank["follows"])):
         by_error.setdefault(rank["error"], []).append(rank["rank"])
-    lost = sorted(set(range(world_size)) - {rank["rank"] for rank in told})
-    if lost:
+    if lost := sorted(set(range(world_size)) - {rank["rank"] for rank in told}):
         by_error["stopped answering"] = lost
     if not by_error:
         return None

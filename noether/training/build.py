@@ -60,8 +60,7 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
     `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write.
     """
     said = []
-    changed = [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]
-    if changed:
+    if changed := [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]:
         ranks = changed[0] == "world_size"
         before, here = meta[changed[0]], now[changed[0]]
         what = f"{before} ranks" if ranks else f"micro-batches of {before}"

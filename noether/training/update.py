@@ -264,8 +264,7 @@ class Updater:
         if self.look is not None and (bad := self.look.settle()) is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
         # A step can overflow though its gradient was finite; no gradient comes after the last one to show it.
-        weights = [name for name, value in self.state.model.named_parameters() if not all_finite(value)]
-        if weights:
+        if weights := [name for name, value in self.state.model.named_parameters() if not all_finite(value)]:
             raise NonFiniteError(
                 f"the weights are not finite after update {self.state.progress.updates}\n"
                 f"  seen      {first_of(weights, 3)}\n"

@@ -60,8 +60,7 @@ class PointSampler:
             # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
             drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self._counts(sample).items():
-            keys = point_keys(sample, prefix)
-            if keys:
+            if keys := point_keys(sample, prefix):
                 take = self._draw(rng, sample[keys[0]].shape[0], count)
                 drawn.update({name: take(sample[name]) for name in keys})
         return drawn
@@ -73,13 +72,11 @@ class PointSampler:
         in which points attend to points then attend to as many as they have learned with.
         """
         drawn = first_points(sample, self.evaluation)
-        shape = _shape_of(sample)
-        if shape is not None:
+        if (shape := _shape_of(sample)) is not None:
             drawn[GEOMETRY] = shape[self._fixed_rows(len(shape), self.geometry)]
         for prefix, count in self._counts(sample).items():
             every = point_keys(sample, prefix)
-            keys = [key for key in every if key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN]
-            if keys:
+            if keys := [key for key in every if key in self.inputs or key.removeprefix(f"{prefix}_") in KNOWN]:
                 rows = self._fixed_rows(len(sample[keys[0]]), count)
                 drawn.update({ANCHOR + key: sample[key][rows] for key in keys})
         return drawn
@@ -141,8 +138,7 @@ def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:
     """Returns the keys of a prefix's arrays that have one row per point."""
-    reference = sample.get(f"{prefix}_points")
-    if reference is None:
+    if (reference := sample.get(f"{prefix}_points")) is None:
         return []
     # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
     start, rows = f"{prefix}_", reference.shape[0]

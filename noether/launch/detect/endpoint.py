@@ -85,8 +85,7 @@ def _interface_with_v6(address: str) -> str | None:
 def check_interfaces(environ: Mapping[str, str]) -> None:
     """Refuse a network card that the user chose for gloo, and that this host does not have."""
     asked, here = environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
-    missing = [name for name in asked.split(",") if asked and name not in here]
-    if missing:
+    if missing := [name for name in asked.split(",") if asked and name not in here]:
         raise RequestError("no-such-interface", f"this host has no network card {shortened(missing[0])}",
                            seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}), expected=f"one of {', '.join(here)}",
                            fix="unset GLOO_SOCKET_IFNAME      (the card that leads to rank 0 is found)")  # fmt: skip

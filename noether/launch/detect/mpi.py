@@ -72,8 +72,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         return None
     family = row.name
     names = [name for name in (row.rank, row.size, row.local_rank, row.local_size or row.nodes) if name]
-    missing = [name for name in names if not environ.get(name)]
-    if missing:
+    if missing := [name for name in names if not environ.get(name)]:
         raise RequestError(
             "mpi-variables-missing", f"{family} started this process, but some of its variables are missing",
             seen=f"{names[0]}={environ[names[0]]}, " + ", ".join(f"no {name}" for name in missing),
@@ -111,8 +110,7 @@ def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
     if head and local:
         return MpiDaemon(int(local[2]), head[3] or "", "OMPI_MCA_orte_hnp_uri", int(head[1]))
     for name in sorted(name for name in environ if name.startswith("PMIX_SERVER_URI")):
-        match = _PRRTE_URI.match(environ[name])
-        if match:
+        if match := _PRRTE_URI.match(environ[name]):
             return MpiDaemon(int(match[3]), match[1], name, int(match[2]))
     return None
 
@@ -123,8 +121,7 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
     RequestError: the variables contradict each other or this node's devices, or nothing says where rank 0 is.
     """
     environ = here.environ
-    process = mpi_process(environ)
-    if process is None:
+    if (process := mpi_process(environ)) is None:
         return None
     binding = bind_devices(process, here.inventory, request.devices)
     if process.counted:

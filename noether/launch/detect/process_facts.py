@@ -97,8 +97,7 @@ def step_seen(facts: ProcessFacts) -> StepSeen | None:
     slurmstepd is listed as `slurmstepd: [JOB.STEP]`, also inside containers that share the host's process list.
     """
     for line in facts.ancestors:
-        match = _STEP_TITLE.match(line)
-        if match:
+        if match := _STEP_TITLE.match(line):
             return StepSeen(match[1], match[2], f"its ancestor process is {match[0]}")
     match = _STEP_CGROUP.search(facts.cgroup)
     return StepSeen(match[1], match[2], f"its cgroup is …{match[0].strip().rstrip('/')}") if match else None

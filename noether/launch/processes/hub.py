@@ -206,8 +206,7 @@ class Spoke(Link):
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
         """Notes which of the own ranks have joined, and tells the hub; the time for meeting it runs from the first."""
-        fresh = super().note_arrivals(ranks)
-        if fresh:
+        if fresh := super().note_arrivals(ranks):
             self.send({"arrived": sorted(fresh)})
         return fresh
 

@@ -39,8 +39,7 @@ def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | 
     """
     if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
         return None  # With a stripped environment, nodes=1 asks for this node only.
-    process = slurm_process(here.environ, here.facts)
-    if process is None:
+    if (process := slurm_process(here.environ, here.facts)) is None:
         return None
     if isinstance(process, OutsideStep):
         if request.nodes is not None and request.nodes > 1:

@@ -40,8 +40,7 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
         if text.count(",") >= MAX_NODES:  # Inside and outside of brackets, a comma stands before one more name.
             raise ValueError(f"names more than {MAX_NODES} nodes")
         while position < len(rest):
-            item = _ITEM.match(rest, position)
-            if item is None:
+            if (item := _ITEM.match(rest, position)) is None:
                 raise ValueError(f"cannot be read at {rest[position : position + 40]!r}")
             names += _names_of(item[1], MAX_NODES - len(names))
             position = item.end()
@@ -167,15 +166,13 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
         return _outside(environ, job_id, "a shell of salloc", evidence, on_node=False)
     if environ.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
         return _outside(environ, job_id, "an interactive step", f"SLURM_STEP_ID={INTERACTIVE_STEP}", on_node=True)
-    inherited = _inherited(environ)
-    if inherited:
+    if inherited := _inherited(environ):
         if seen is not None:
             raise RequestError("step-variables-contradict", "the variables of this Slurm step contradict each other",
                                seen=f"{inherited}, and {seen.evidence}",
                                expected="the variables that srun set for this step", fix=SRUN)  # fmt: skip
         return _outside(environ, job_id, "another job's step, or the environment of one", inherited, on_node=True)
-    shell = _typed_into(environ, facts)
-    if shell:
+    if shell := _typed_into(environ, facts):
         # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
         opened = _outside(environ, job_id, "a shell that srun --pty opened", shell, on_node=True)
         return replace(opened, srun="srun --overlap noether train …")
@@ -183,8 +180,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
 
 
 def _refuse_stripped(environ: Mapping[str, str], seen: StepSeen | None) -> None:
-    left = [name for name in STEP_VARIABLES if environ.get(name)]
-    if left:
+    if left := [name for name in STEP_VARIABLES if environ.get(name)]:
         raise RequestError("step-without-job-id",
                            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
                            seen=as_pairs({name: environ[name] for name in left}),
@@ -251,8 +247,7 @@ def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     """
     if "SLURM_PTY_PORT" not in environ:
         return ""
-    shell = interactive_shell(facts)
-    if shell:
+    if shell := interactive_shell(facts):
         return f"SLURM_PTY_PORT is set and {shell} is between slurmstepd and this process"
     if shell is None and facts.stdin_is_terminal:
         return "SLURM_PTY_PORT is set and standard input is a terminal"
@@ -274,8 +269,7 @@ def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str,
 
 def _read_task(environ: Mapping[str, str]) -> SrunTask:
     """Read a task's variables, and refuse them if they contradict each other."""
-    missing = [name for name in STEP_VARIABLES if not environ.get(name)]
-    if missing:
+    if missing := [name for name in STEP_VARIABLES if not environ.get(name)]:
         raise RequestError(
             "step-variables-missing", "some of the step's SLURM_* variables are missing",
             seen=", ".join(f"no {name}" if name in missing else f"{name}={environ[name]}" for name in STEP_VARIABLES),
