@@ -52,9 +52,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         _try_loss(task, of_one, prepared)
         with torch.no_grad():
             for times in (1, 2):  # What is right of one sample alone, or of several, fails in an evaluation.
-                repeated = (
-                    {key: value.repeat_interleave(times, 0) for key, value in of.items()} for of in (of_one, batch)
-                )
+                repeated = ({key: one.repeat_interleave(times, 0) for key, one in of.items()} for of in (of_one, batch))
                 _try_metrics(task, *repeated)
 
 

@@ -100,9 +100,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     absent = [key for key in needs(layout) if key not in have]
     if not absent:
         return
-    others = [
-        other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda layout: ["*"])(layout)) <= have
-    ]
+    others = [other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda _: ["*"])(layout)) <= have]
     raise RequestError(
         "samples-lack-inputs", f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
         seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",

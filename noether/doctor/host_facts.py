@@ -228,9 +228,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
     """
     found, depth = ("", ""), 0
     for line in filter(None, map(_LINE.match, mounts.splitlines())):
-        point, kind, source = (
-            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word) for word in line.groups()
-        )
+        point, kind, source = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in line.groups())
         if path.is_relative_to(point) and len(Path(point).parts) >= depth:
             found, depth = (kind, source), len(Path(point).parts)
     return found

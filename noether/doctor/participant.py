@@ -121,9 +121,7 @@ class Participant:
         elif is_hub and not self.has_settled():
             yield Diagnosis("names", "error", f"{host}: no answer in time", "a name server that answers")
         if meeting is None:  # The store of a launcher may have refused ranks.
-            yield from (
-                refused("port", told.refusal) for told in self.workers.reports.values() if told.kind == "refused"
-            )
+            yield from (refused("port", one.refusal) for one in self.workers.reports.values() if one.kind == "refused")
 
     def _told(self) -> list[dict[str, Any]]:
         """Return what each rank here has told of its steps, as `check_chain` takes it."""

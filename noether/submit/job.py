@@ -204,10 +204,8 @@ def describe_plan(job: TrainingJob) -> list[str]:
     ranks = counted(placement.world_size, "rank")
     device = placement.workers[0].device.kind
     limit = f"{slurm.timeout_min} min at most" if slurm.timeout_min else "the cluster's time limit"
-    lines = [
-        f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}",
-        f"batch  {job.plan.batch.describe(placement.world_size)}",
-    ]
+    batch = job.plan.batch.describe(placement.world_size)
+    lines = [f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}", f"batch  {batch}"]
     lines += [f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}" for run in job.runs]
     lines += [f"warning: {warning}" for warning in placement.warnings]
     return lines

@@ -98,24 +98,22 @@ def _place(config: RunConfig | None) -> tuple[Placement, bool]:
     return placement, is_known or is_one_of_several or placement.workers[0].rank == 0
 
 
-def _tell_other_hosts(
-    report: WorkerReport, placement: Placement, info: RunInfo, ports: RunPorts
-) -> WorkerReport | None:
+def _tell_other_hosts(report: WorkerReport, place: Placement, info: RunInfo, ports: RunPorts) -> WorkerReport | None:
     """Tells them of a refusal, and returns what the run is refused for."""
     listener = ports.listener
-    if listener is None and placement.workers[0].rank == 0:
+    if listener is None and place.workers[0].rank == 0:
         return None  # It has no port at which they could ask.
-    endpoint, limit_s = placement.endpoint, info.telling_s
-    ranks = tuple(worker.rank for worker in placement.workers)
+    endpoint, limit_s = place.endpoint, info.telling_s
+    ranks = tuple(worker.rank for worker in place.workers)
     if endpoint.served_by:
         # With torch, which a launcher's store speaks.
         from noether.launch.process_group.stores import exchange_listener
 
-        port = exchange_listener(endpoint, placement.restarts, listener.port if listener is not None else 0, limit_s)
-        endpoint = listener_endpoint(placement, port)
+        port = exchange_listener(endpoint, place.restarts, listener.port if listener is not None else 0, limit_s)
+        endpoint = listener_endpoint(place, port)
     if listener is not None:
         return listener.refuse_all(report, len(ranks))
-    connector = Connector(endpoint, placement.host, ranks, info)
+    connector = Connector(endpoint, place.host, ranks, info)
     connector.own_refusal, connector.deadline = report, time.monotonic() + limit_s
     connector.run()
     return connector.failure

@@ -124,18 +124,16 @@ class Muon(WithoutCompiler):
             for parameters in by_shape.values():
                 self._step_alike(parameters, group["lr"], group["momentum"], group["steps"], group["weight_decay"])
 
-    def _step_alike(
-        self, parameters: list[Tensor], lr: float, momentum: float, steps: int, weight_decay: float
-    ) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta = _momenta(self, parameters, "momentum_buffer")
+    def _step_alike(self, weights: list[Tensor], lr: float, momentum: float, steps: int, weight_decay: float) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        momenta = _momenta(self, weights, "momentum_buffer")
         foreach.lerp_(momenta, gradients, 1 - momentum)
         ahead = foreach.lerp(gradients, momenta, momentum)  # Nesterov's form
-        directions = orthogonal(torch.stack(ahead), steps).to(parameters[0].dtype)
+        directions = orthogonal(torch.stack(ahead), steps).to(weights[0].dtype)
         if weight_decay:
-            foreach.mul_(parameters, 1 - lr * weight_decay)
+            foreach.mul_(weights, 1 - lr * weight_decay)
         # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps have about 0.2 (arXiv 2502.16982).
-        foreach.add_(parameters, list(directions), alpha=-lr * 0.2 * max(parameters[0].shape) ** 0.5)
+        foreach.add_(weights, list(directions), alpha=-lr * 0.2 * max(weights[0].shape) ** 0.5)
 
 
 def orthogonal(matrices: Tensor, steps: int) -> Tensor:

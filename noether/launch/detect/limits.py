@@ -90,7 +90,6 @@ def why_too_large(world_size: int, local_world_size: int, device_kind: str, limi
     return lines
 
 
-FOLDER = Path("/dev/shm")
 MEBIBYTE = 2**20
 LEAST = 128 * MEBIBYTE
 """Twice what docker gives a container that asks for nothing (64 MiB)."""
@@ -117,7 +116,7 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
     )  # fmt: skip
 
 
-def shared_memory_size(folder: Path = FOLDER) -> int | None:
+def shared_memory_size(folder: Path = Path("/dev/shm")) -> int | None:
     """Return the size of /dev/shm in bytes, or None where there is none."""
     try:
         return shutil.disk_usage(folder).total
