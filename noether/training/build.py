@@ -249,15 +249,16 @@ def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, folder):
         warn(change)
     load_checkpoint(run.state, run.group, checkpoint, run.config.seed)
-    trainer, total, updates = run.config.trainer, run.length.total_updates, run.state.progress.updates
-    if updates <= total:
+    trainer, total_updates, updates = run.config.trainer, run.length.total_updates, run.state.progress.updates
+    if updates <= total_updates:
         return
     name = next(name for name in LENGTHS if getattr(trainer, name) is not None)
     asked = f"trainer.{name}={getattr(trainer, name)}"
     raise RequestError("past-requested-length", "the run is already past the requested length",
-                       seen=f"{asked}, which is {counted(total, 'update')}, with {updates} done",
+                       seen=f"{asked}, which is {counted(total_updates, 'update')}, with {updates} done",
                        expected="a length counted from the run's first update",  # not from where it is resumed
-                       fix=f"trainer.max_updates={updates + total}      (for {total} more)")  # fmt: skip
+                       fix=f"trainer.max_updates={updates + total_updates}      "
+                       f"(for {total_updates} more)")  # fmt: skip
 
 
 def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
