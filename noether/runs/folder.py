@@ -122,13 +122,10 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     place = runs[min(runs)].parent if runs else None
     listed = "noether status" + (f" --output-path {place}" if place not in (None, Path("runs")) else "")
     fix = f"{listed}      (lists the runs)" if runs else "noether train      (makes a run)"
-    raise RequestError(
-        "not-a-run-folder",
-        f"{folder} is not a run folder",
-        seen="no such folder" if not folder.exists() else "no config.yaml in it",
-        expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",
-        fix=form.format(near) if near and form else fix,
-    )
+    raise RequestError("not-a-run-folder", f"{folder} is not a run folder",
+                       seen="no such folder" if not folder.exists() else "no config.yaml in it",
+                       expected="a folder made by noether train, such as runs/2026-01-31_12-00-00_ab12",
+                       fix=form.format(near) if near and form else fix)  # fmt: skip
 
 
 def named_run(named: str | Path) -> tuple[Path, str | None]:

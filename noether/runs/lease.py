@@ -272,12 +272,9 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
 def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     same_job = own.job is not None and holder.job == own.job
     if same_job and own.requeues < holder.requeues:
-        raise RequestError(
-            "stale-start",
-            "this is a stale attempt: the job has been requeued since",
-            seen=f"requeue {own.requeues} of job {own.job}; requeue {holder.requeues} has {folder.path}",
-            expected="the newest attempt of a job",
-        )
+        raise RequestError("stale-start", "this is a stale attempt: the job has been requeued since",
+                           seen=f"requeue {own.requeues} of job {own.job}; requeue {holder.requeues} has {folder.path}",
+                           expected="the newest attempt of a job")  # fmt: skip
     requeued = same_job and own.requeues > holder.requeues
     if not requeued and holder.pid != own.pid and holder.alive():
         raise RequestError(

@@ -60,13 +60,9 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     if rank is not None:
         ranks = list(map(str, rank_logs(folder)))
         if ranks and rank not in ranks:
-            raise RequestError(
-                "no-log-of-rank",
-                f"no log of rank {rank}",
-                seen=f"logs of {', '.join(ranks)} in {folder.logs}",
-                expected="one of these ranks",
-                fix=f"--rank {ranks[0]}",
-            )
+            raise RequestError("no-log-of-rank", f"no log of rank {rank}",
+                               seen=f"logs of {', '.join(ranks)} in {folder.logs}", expected="one of these ranks",
+                               fix=f"--rank {ranks[0]}")  # fmt: skip
         path = folder.logs / f"rank-{rank}.log"
         return [path] if is_plain(path) else []
     return [path for path in [*_job_output(folder), folder.logs / "rank-0.log"] if is_plain(path)][:1]
