@@ -66,6 +66,7 @@ else
 	$(BIN)/python -m tests.faults.strangers --cases 12
 	$(BIN)/python -m tests.faults.old_programs --cases 150
 	$(BIN)/python -m tests.faults.hostile --cases 400
+	$(BIN)/python -m tests.faults.groups --cases 40
 endif
 
 # The short form of every benchmark, 10 to 15 minutes on two idle cores, into benchmarks/results/bench; then the charts.

@@ -119,7 +119,9 @@ class GroupFolder(Room):
 def main() -> int:
     given = options(__doc__, 40).parse_args()
     in_open_mounts(REPOSITORY)
-    with tempfile.TemporaryDirectory(prefix="groups-") as scratch:
+    temporary = Path(tempfile.gettempdir())
+    closed = [folder for folder in (temporary, *temporary.parents) if not folder.stat().st_mode & 0o001]
+    with tempfile.TemporaryDirectory(prefix="groups-", dir=closed[-1].parent if closed else None) as scratch:
         return run_series(
             given, GroupFolder(Path(scratch)).run_case, summary="group folders, {failed} differences or tracebacks"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from noether.common.errors import RequestError
-from tests.processes import lacking
+from tests.processes import lacking, needs_namespaces
 
 from .fuzz import SUBJECTS, fuzz, limit
 from .hostile import READERS, YAML
@@ -74,6 +74,13 @@ def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
 @pytest.mark.slow
 def test_hostile_yaml_and_variables_are_told_in_words() -> None:
     assert "20 hostile cases, 0 endless or tracebacks" in run("hostile", "--cases", "20")
+
+
+@pytest.mark.slow
+def test_users_of_a_group_go_on_with_each_others_runs() -> None:
+    """The third seed's umask keeps the group out, which is told in words; of the others it lets it in."""
+    needs_namespaces("become other users", "--mount", "true")
+    assert "2 group folders, 0 differences or tracebacks" in run("groups", "--first", "2", "--cases", "2")
 
 
 @pytest.mark.slow
