@@ -20,20 +20,11 @@ from noether.common.numbers import number_text
 from noether.common.shown import shown_name
 from noether.common.whole_file import refusals_told
 from noether.launch.detect.slurm.queue import QueuedJob, SlurmError, queued_jobs
+from noether.runs import records
 from noether.runs.folder import REPLACED, RunFolder, existing_run, is_run
 from noether.runs.lease import Attempt, job_of_task, killed_while_stopping, read_attempt
 from noether.runs.metrics import described_in
-from noether.runs.records import (
-    RECENT_ROWS,
-    Row,
-    is_count,
-    last_update,
-    mapping,
-    newest_metrics,
-    number,
-    read_metrics,
-    read_record,
-)
+from noether.runs.records import RECENT_ROWS, Row, number
 
 HEADLINES_SHOWN = 2
 MOST_OF_A_HISTORY, MOST_TOLD = 2**22, 20
@@ -118,7 +109,7 @@ def last_attempt(folder: RunFolder) -> Attempt | None:
 
 def submitted_job(folder: RunFolder) -> str | None:
     """Returns the Slurm job that the run was submitted as, or None."""
-    job = read_record(folder.job).get("job")
+    job = records.read_record(folder.job).get("job")
     return job if isinstance(job, str) else None
 
 
@@ -143,16 +134,16 @@ def run_state(
     own = job_of_run(folder, attempt)
     job = job_in_queue(folder, queued, own)
     state, why = state_and_reason(folder, attempt, job)
-    rows = read_metrics(folder.metrics, warn, MOST_OF_A_HISTORY)
+    rows = records.read_metrics(folder.metrics, warn, MOST_OF_A_HISTORY)
     training = [row for row in rows if row["kind"] == "training"]
-    plan, result = read_record(folder.plan, warn), read_record(folder.result, warn)
-    split, metrics = newest_metrics(result, rows)
+    plan, result = records.read_record(folder.plan, warn), records.read_record(folder.result, warn)
+    split, metrics = records.newest_metrics(result, rows)
     total = planned_updates(plan)
     return RunState(
         run=str(folder.path),
         state=state,
         why=why,
-        update=last_update(rows),
+        update=records.last_update(rows),
         total_updates=total,
         training_loss=number(training[-1], "loss") if training else None,
         split=split,
@@ -174,7 +165,7 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
     if attempt and alive:
         return RUNNING, f"pid {attempt.pid} on {attempt.host}"
     if folder.stopped.is_file():
-        stopped = read_record(folder.stopped)
+        stopped = records.read_record(folder.stopped)
         saved = "nothing was saved yet" if stopped.get("update") == 0 else "everything is saved"
         return STOPPED, f"{stopped.get('reason', 'a signal')}, {saved}"
     if folder.result.is_file():
@@ -192,8 +183,8 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
 
 def planned_updates(plan: Mapping[str, Any]) -> int | None:
     """Returns the updates of the whole run, as plan.json has them once its ranks have met; None before."""
-    planned = mapping(plan, "length").get("total_updates")
-    return planned if is_count(planned) and planned else None
+    planned = records.mapping(plan, "length").get("total_updates")
+    return planned if records.is_count(planned) and planned else None
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:

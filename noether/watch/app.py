@@ -169,11 +169,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
                 write((run.name, split, weights, name, described[name].unit, int(update), repr(value)))
         return Response(text.getvalue().encode(errors="replace"), media_type="text/csv; charset=utf-8")
 
-    return [
-        Route("/api/compare", comparison),
-        Route("/api/table", table),
-        Route("/api/curves.csv", csv_of_curves),
-    ]
+    return [Route("/api/compare", comparison), Route("/api/table", table), Route("/api/curves.csv", csv_of_curves)]
 
 
 def _files_of_runs(runs: WatchedRuns) -> list[Route]:

@@ -12,45 +12,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from noether.checkpoints.table import CheckpointRow, describe_checkpoints
+from noether.checkpoints.table import describe_checkpoints
 from noether.common.errors import RequestError
 from noether.common.numbers import size_text
 from noether.common.shown import shown_name
 from noether.launch.processes.failure import is_echo
 from noether.launch.processes.link import report_from
 from noether.launch.processes.worker import error_file
+from noether.runs import overview, records
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.lease import read_attempts
 from noether.runs.logs import rank_logs
 from noether.runs.metrics import Metric, Metrics, described_in, weights_name
-from noether.runs.overview import (
-    FAILED,
-    HEADLINES_SHOWN,
-    LOST,
-    RUNNING,
-    WAITING,
-    last_attempt,
-    planned_updates,
-    runs_under,
-    seconds_left,
-    state_and_reason,
-    submitted_job,
-)
-from noether.runs.records import (
-    LONGEST_ROW,
-    RECENT_ROWS,
-    Row,
-    finite_values,
-    is_count,
-    is_metrics_row,
-    last_evaluation,
-    last_update,
-    mapping,
-    newest_metrics,
-    number,
-    parse_row,
-    read_record,
-)
+from noether.runs.records import LONGEST_ROW, Row, is_count, last_evaluation, mapping, parse_row
 from noether.runs.report.history import Evaluation, History
 from noether.watch.inside import KeptReadings, changed, flat_settings, is_inside, log_part, opened_inside
 from noether.watch.pictures import Pictures
@@ -137,7 +111,7 @@ def _metrics_row(line: bytes) -> Row | None:
         row = parse_row(line)
     except ValueError:
         return None
-    return row if is_metrics_row(row) else None
+    return row if records.is_metrics_row(row) else None
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
@@ -188,25 +162,25 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
     `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
     """
     now = time.time() if now is None else now
-    attempt = last_attempt(folder)
-    state, why = state_and_reason(folder, attempt, None)
+    attempt = overview.last_attempt(folder)
+    state, why = overview.state_and_reason(folder, attempt, None)
     logs = folder.logs.glob("rank-*.log") if folder.logs.is_dir() else ()
     times = map(changed, (folder.metrics, folder.attempt, folder.plan, *logs))
     sign = max((moment for moment in times if moment is not None), default=None)
-    if attempt is None and state == LOST and (job := submitted_job(folder)):
-        return Liveness(WAITING, f"submitted as job {job}, not started yet", sign)
-    if state == LOST and attempt is not None and attempt.exit_code is None and attempt.alive() is None:
+    if attempt is None and state == overview.LOST and (job := overview.submitted_job(folder)):
+        return Liveness(overview.WAITING, f"submitted as job {job}, not started yet", sign)
+    if state == overview.LOST and attempt is not None and attempt.exit_code is None and attempt.alive() is None:
         patience, silent_for = patience_s(recent), now - (sign or attempt.began)
         where = f"on {attempt.host}, as its folder tells"
         if silent_for <= patience:
-            return Liveness(RUNNING, where, sign)
+            return Liveness(overview.RUNNING, where, sign)
         return Liveness(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
     return Liveness(state, why, sign)
 
 
 def patience_s(recent: Sequence[Row]) -> float:
     """Returns the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
-    times = [moment for row in recent if (moment := number(row, "time")) is not None]
+    times = [moment for row in recent if (moment := records.number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
 
@@ -236,8 +210,8 @@ class WatchedRun:
         rows = self._last_rows()
         training = [row for row in rows if row["kind"] == "training"]
         return {
-            **self._summary(read_liveness(self.folder, training[-RECENT_ROWS:]), training),
-            "update": last_update(rows),
+            **self._summary(read_liveness(self.folder, training[-records.RECENT_ROWS :]), training),
+            "update": records.last_update(rows),
         }
 
     def _last_rows(self) -> list[Row]:
@@ -245,8 +219,8 @@ class WatchedRun:
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
         """What a list of runs and the page of one show alike."""
-        total = planned_updates(self._record(self.folder.plan))
-        left = seconds_left(recent, total) if seen.state == RUNNING else None
+        total = overview.planned_updates(self._record(self.folder.plan))
+        left = overview.seconds_left(recent, total) if seen.state == overview.RUNNING else None
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
@@ -265,7 +239,7 @@ class WatchedRun:
                 "now": time.time(),
                 "update": history.update,
                 "epoch": history.epoch,
-                "epochs": number(mapping(plan, "length"), "epochs"),
+                "epochs": records.number(mapping(plan, "length"), "epochs"),
                 "reading": self._reading(),
                 "damaged": self._followed.damaged,
                 "pace": pace,
@@ -290,6 +264,8 @@ class WatchedRun:
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
             if version == have:
                 return {"key": self.key, "version": version}
+            x, bands = self._history.time_shares(buckets, low, high)
+            shares = {name: np.round(share, 5).tolist() for name, share in bands.items()}
             return {
                 "key": self.key,
                 "name": self.name,
@@ -308,12 +284,8 @@ class WatchedRun:
                 ],
                 "described": {name: shown_metric(described[name]) for _, _, name in self._history.curves},
                 "clock": self._history.clock(),
-                "times": self._times(buckets, low, high),
+                "times": {"x": x.tolist(), "bands": shares},
             }
-
-    def _times(self, buckets: int, low: float, high: float) -> dict[str, Any]:
-        x, bands = self._history.time_shares(buckets, low, high)
-        return {"x": x.tolist(), "bands": {name: np.round(share, 5).tolist() for name, share in bands.items()}}
 
     def settings(self) -> dict[str, str]:
         """Returns the run's settings by dotted names."""
@@ -326,12 +298,12 @@ class WatchedRun:
 
     def final_metrics(self) -> dict[str, float]:
         """Returns the metrics of result.json; none before the run is done."""
-        return finite_values(mapping(self._result(), "metrics"))
+        return records.finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
         """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
-        split, metrics = newest_metrics(self._result(), self._last_rows())
-        return {"key": self.key, "split": split, "metrics": finite_values(metrics), "settings": self.settings()}
+        split, metrics = records.newest_metrics(self._result(), self._last_rows())
+        return {"key": self.key, "split": split, "metrics": records.finite_values(metrics), "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
         """Returns split, weights, metric, update and value of all that was logged."""
@@ -379,7 +351,7 @@ class WatchedRun:
         return self._followed.offset / self._followed.size if self._followed.size else 1.0
 
     def _record(self, path: Path) -> Mapping[str, Any]:
-        return self._kept.of(path, read_record, {})
+        return self._kept.of(path, records.read_record, {})
 
     def _ranks(self, state: str, slowest: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         plan, logs = self._record(self.folder.plan), self._logs()
@@ -408,13 +380,13 @@ class WatchedRun:
 
     def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
         """A run's state for each of its ranks: of one that failed, those failed that report it of themselves."""
-        if state not in (FAILED, LOST) or not has_log:
-            return state if has_log or state != RUNNING else "no log yet"
+        if state not in (overview.FAILED, overview.LOST) or not has_log:
+            return state if has_log or state != overview.RUNNING else "no log yet"
         try:
             report = report_from(self._record(error_file(self.folder.logs, rank)))
         except (KeyError, TypeError, ValueError):  # It has written none.
             return "ended"
-        return "ended" if is_echo(report) else FAILED
+        return "ended" if is_echo(report) else overview.FAILED
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         """The newest checkpoints; looked at again once the folder's entries have changed."""
@@ -422,19 +394,17 @@ class WatchedRun:
             at = self.folder.checkpoints.stat().st_mtime_ns
             if self._seen_checkpoints[0] != at:
                 rows = describe_checkpoints(self.folder, verify=False)[-CHECKPOINTS_SHOWN:]
-                self._seen_checkpoints = (at, [self._checkpoint(row) for row in rows])
+                shown = [{**asdict(row), "saved": time.time() - row.age_s, "size": size_text(row.size)} for row in rows]
+                self._seen_checkpoints = at, shown
         except OSError:
             return []
         return self._seen_checkpoints[1]
-
-    def _checkpoint(self, row: CheckpointRow) -> dict[str, Any]:
-        return {**asdict(row), "saved": time.time() - row.age_s, "size": size_text(row.size)}
 
     def _result(self) -> Mapping[str, Any]:
         return self._record(self.folder.result)
 
     def _shown(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        return self.described.headlines(metrics, HEADLINES_SHOWN)
+        return self.described.headlines(metrics, overview.HEADLINES_SHOWN)
 
     def _evaluation(self, evaluation: Evaluation | None) -> dict[str, Any] | None:
         if evaluation is None:
@@ -467,7 +437,7 @@ def _whole_time(history: History) -> dict[str, Any] | None:
         return None
     ranks = row.get("ranks")
     return {
-        "seconds": number(row, "seconds"),
+        "seconds": records.number(row, "seconds"),
         "parts": dict(mapping(row, "parts")),
         "slowest": dict(mapping(row, "slowest")),
         "ranks": ranks[:RANKS_SHOWN] if isinstance(ranks, list) else [],
@@ -491,7 +461,7 @@ class WatchedRuns:
         paths = list(self.named)
         for folder in self.folders:
             try:
-                paths += sorted((run.path for run in runs_under(folder, {})), key=_began, reverse=True)
+                paths += sorted((run.path for run in overview.runs_under(folder, {})), key=_began, reverse=True)
             except (OSError, RequestError):  # The folder has been removed since.
                 continue
         with self._lock:

@@ -11,26 +11,11 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from noether.physics.cases import vocabulary
 from noether.physics.cases.case_map import RESERVED, SetKind, TensorOrder, metres_of, unfit_for_forces
 from noether.physics.cases.openfoam import MESH
 from noether.physics.cases.survey import ArrayFacts, BlockFacts, Survey, arrays_of
-from noether.physics.cases.vocabulary import (
-    FLOW_UNITS,
-    LENGTH,
-    STRESS,
-    STRESSES,
-    TENSOR,
-    Physics,
-    is_length,
-    is_of_results,
-    is_result,
-    known_field,
-    name_and_unit,
-    number_name,
-    period_of,
-    physics_of,
-    plain_name,
-)
+from noether.physics.cases.vocabulary import FLOW_UNITS, Physics, is_length, name_and_unit, number_name, plain_name
 
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
@@ -98,7 +83,7 @@ class _Meaning:
     def unit(self, array: ArrayFacts) -> tuple[str, str]:
         """The unit of an array, and why it is that one, in words, where that needs some."""
         stated = name_and_unit(array.name)[1]
-        known = known_field(array.name, array.components, self.physics)
+        known = vocabulary.known_field(array.name, array.components, self.physics)
         unit = known.unit if known else ""
         if stated or not unit:
             return stated, ""
@@ -107,7 +92,8 @@ class _Meaning:
             unit = "°C" if 2 * cold > len(array.of_cases) else "K"
             why = f"; {unit}, as {cold} of {len(array.of_cases)} cases have less than {COLDEST:g}"
             return unit, why
-        return {LENGTH: self.length, STRESS: STRESSES.get(self.length, "Pa")}.get(unit, unit), ""
+        by_length = {vocabulary.LENGTH: self.length, vocabulary.STRESS: vocabulary.STRESSES.get(self.length, "Pa")}
+        return by_length.get(unit, unit), ""
 
 
 def draft_map(survey: Survey) -> str:
@@ -151,7 +137,7 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     arrays = {(array.name, array.components) for cases in survey.blocks.values() for facts in cases.values()
               for array in facts.arrays}  # fmt: skip
     columns = [number.column for number in numbers_of(survey)]
-    physics = physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
+    physics = vocabulary.physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
     blocks = [facts for cases in survey.blocks.values() for facts in cases.values()]
     if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
         return _Meaning(physics, of_positions.pop(), "as the names say")
@@ -243,7 +229,7 @@ def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
 def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFacts]:
     named: dict[str, ArrayFacts] = {}
     for array in arrays:
-        is_known = known_field(array.name, array.components, physics) is not None
+        is_known = vocabulary.known_field(array.name, array.components, physics) is not None
         if is_bookkeeping(array.name) or array.low == array.high == 0 or (array.labels and not is_known):
             continue
         name = field_name(array, physics)
@@ -258,7 +244,7 @@ def is_bookkeeping(name: str) -> bool:
 
 def field_name(array: ArrayFacts, physics: Physics) -> str:
     """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
-    if known := known_field(array.name, array.components, physics):
+    if known := vocabulary.known_field(array.name, array.components, physics):
         return known.name
     plain = plain_name(name_and_unit(array.name)[0])
     return f"{plain}_field" if plain in RESERVED else plain
@@ -281,10 +267,10 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
         unit, why = meaning.unit(array)
-        angle = period_of(array.name, array.low, array.high) if array.components == 1 else None
+        angle = vocabulary.period_of(array.name, array.low, array.high) if array.components == 1 else None
         unit = unit or (angle[0] if angle else "")
         about = [keys({"array": array.name, "unit": unit})]
-        if array.components == TENSOR:
+        if array.components == vocabulary.TENSOR:
             about.append(f"tensor: {order}")
         else:  # said, so that a case with another number is refused as it is read
             about.append(f"components: {array.components}")
@@ -389,7 +375,7 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
     peaks: dict[str, float] = {}
     seen: dict[str, Mapping[str, float]] = {}
     numbers = list(numbers_of(survey))
-    of_results = {number.file for number in numbers if is_of_results(number.file)}
+    of_results = {number.file for number in numbers if vocabulary.is_of_results(number.file)}
     if of_results == {number.file for number in numbers}:
         of_results = set()  # a table of everything
     for column, values, file, row in numbers:
@@ -400,7 +386,7 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
             name += "_2"
         own = {"column": column} if column != name else {}
         about = keys({"file": file} | ({"row": row} if row else {}) | own | {"unit": unit or FLOW_UNITS.get(name, "")})
-        into = outputs if is_result(column) or file in of_results else parameters
+        into = outputs if vocabulary.is_result(column) or file in of_results else parameters
         span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
         of = _determined_by(survey, values, seen) if into is parameters else ""
         seen[column] = values

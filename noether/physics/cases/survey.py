@@ -17,20 +17,11 @@ import numpy as np
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS, finite, first_of
 from noether.core.data.shared_work import Progress, silent, surviving_map
-from noether.physics.cases import openfoam
+from noether.physics.cases import mesh_blocks, openfoam
 from noether.physics.cases.case_map import CASE, STEP, SetKind
 from noether.physics.cases.decks import DECKS
 from noether.physics.cases.layout import NUMBER, files_of, leftovers, list_files, match_template, natural, unlisted
-from noether.physics.cases.mesh_blocks import (
-    BY_CONTENT,
-    PIECES,
-    SHAPES,
-    STEPS,
-    SUFFIXES,
-    is_mesh_inside,
-    read_times_and_blocks,
-    results_elsewhere,
-)
+from noether.physics.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside
 from noether.physics.cases.tables import (
     NUMBER_SUFFIXES,
     TABLE_SUFFIXES,
@@ -123,7 +114,7 @@ def _results(meshes: Sequence[str]) -> list[str]:
     Such a piece was listed once; now another file is in its place.
     """
     lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
-             if file.lower().endswith((*PIECES, *STEPS))]  # fmt: skip
+             if file.lower().endswith((*mesh_blocks.PIECES, *mesh_blocks.STEPS))]  # fmt: skip
     piece = re.compile(rf"(?:{'|'.join(lists)})(?:[_/.-].*\d|/.*)\.vt[a-z]$") if lists else None
     whole = [file for file in meshes if piece is None or not piece.match(file)]
     return [file for file in whole if not file.lower().endswith(DECKS)] or whole
@@ -179,7 +170,7 @@ def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
     for template in templates:
         head, _, rest = template.rpartition(CASE)
         name, dot, suffix = rest.rpartition(".")
-        numbers = list(re.finditer(NUMBER, name)) if f".{suffix}" not in SHAPES else []
+        numbers = list(re.finditer(NUMBER, name)) if f".{suffix}" not in mesh_blocks.SHAPES else []
         if numbers:
             last = numbers[-1]
             steps = f"{head}{CASE}{name[: last.start()]}{STEP}{name[last.end() :]}{dot}{suffix}"
@@ -324,7 +315,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
                 survey.steps.setdefault(template, {})[case] = times
             for facts in blocks:
                 survey.blocks.setdefault((template, facts.name), {})[case] = facts
-        if words := results_elsewhere(Path(path)):
+        if words := mesh_blocks.results_elsewhere(Path(path)):
             elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
@@ -349,7 +340,7 @@ def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
 
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
     """The times of one file's steps, and the facts of every block at the last. RequestError: it cannot be read."""
-    times, blocks = read_times_and_blocks(Path(job[2]))
+    times, blocks = mesh_blocks.read_times_and_blocks(Path(job[2]))
     facts = []
     for block in blocks:
         mesh = block.mesh

@@ -19,25 +19,10 @@ from scipy.ndimage import gaussian_filter
 from scipy.spatial import QhullError
 
 from noether.runs.records import mapping
+from noether.runs.report import views
 from noether.runs.report.elements import absent, axis_name, fill, of_files
 from noether.runs.report.numbers import TICK_STEPS, Array, tick_labels
 from noether.runs.report.run import ReportedRun
-from noether.runs.report.views import (
-    Frame,
-    Space,
-    View,
-    depth_of,
-    flat_view,
-    frame_around,
-    half_of,
-    section_view,
-    side,
-    space_by_extent,
-    space_face_on,
-    space_of,
-    surface_extent,
-    surface_view,
-)
 
 VALUE_MAP = "viridis"  # perceptually uniform, and readable without red-green vision
 MOST_LETTERS = 24  # of all ticks under a scale of errors, the narrower one
@@ -103,12 +88,12 @@ PIXEL_RATIO = 2  # pixels of the picture per grid pixel, for high-density screen
 CONTOURS = 9  # lines of equal value, by which shapes of fields are compared more easily than by colour alone
 
 
-def field_picture(view: View, values: Array, scale: Scale) -> bytes:
+def field_picture(view: views.View, values: Array, scale: Scale) -> bytes:
     """Returns a WebP picture of values (N,) at the view's points, in the scale's colours, on a transparent ground."""
     return next(field_pictures(view, [(values, scale)]))
 
 
-def field_pictures(view: View, shown: Iterable[tuple[Array, Scale]]) -> Iterator[bytes]:
+def field_pictures(view: views.View, shown: Iterable[tuple[Array, Scale]]) -> Iterator[bytes]:
     """Yields a picture of each of the values; what the view alone decides is set up once."""
     frame = view.frame
     rows, columns = frame.grid_shape
@@ -127,7 +112,7 @@ def field_pictures(view: View, shown: Iterable[tuple[Array, Scale]]) -> Iterator
             lines.remove()
 
 
-def _add_surroundings(axes: Axes, view: View) -> AxesImage:
+def _add_surroundings(axes: Axes, view: views.View) -> AxesImage:
     """What is the same in all pictures of a view; returns the image that takes the values."""
     frame = view.frame
     placed: dict[str, Any] = {"extent": frame.extent, "origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
@@ -153,7 +138,7 @@ def _add_surroundings(axes: Axes, view: View) -> AxesImage:
     return image
 
 
-def _contours(axes: Axes, view: View, grid: Array, scale: Scale) -> QuadContourSet | None:
+def _contours(axes: Axes, view: views.View, grid: Array, scale: Scale) -> QuadContourSet | None:
     """Lines of equal value within the clip; None where the view has none, or no line falls within the values."""
     levels = np.linspace(scale.low, scale.high, CONTOURS + 2)[1:-1]
     levels = levels[(np.nanmin(grid, initial=np.inf) < levels) & (levels < np.nanmax(grid, initial=-np.inf))]
@@ -209,8 +194,8 @@ class FieldCases:
     values: Scale
     errors: Scale
     on_surface: bool
-    space: Space
-    frame: Frame
+    space: views.Space
+    frame: views.Frame
     axes: tuple[str, str]
 
     @property
@@ -230,13 +215,13 @@ class FieldCases:
         grey = " Grey: the shape’s outline." if any(case.body is not None for case in self.cases) else ""
         return f"The {plane}, {right}, {up} up, interpolated between the points on either side of it.{grey}"
 
-    def view(self, case: DrawnCase) -> View:
+    def view(self, case: DrawnCase) -> views.View:
         """Returns how a case becomes a picture; raises as `flat_view`, `surface_view` and `section_view`."""
         if self.space.flat:
-            return flat_view(case.points, self.frame)
+            return views.flat_view(case.points, self.frame)
         if self.on_surface:
-            return surface_view(case.points, case.normals, self.frame, self.space)
-        return section_view(case.points, case.body, self.frame, self.space)
+            return views.surface_view(case.points, case.normals, self.frame, self.space)
+        return views.section_view(case.points, case.body, self.frame, self.space)
 
     def columns(self, case: DrawnCase) -> tuple[tuple[str, Array, Scale], ...]:
         """Returns the title, the values (N,) and the scale of each picture of a case."""
@@ -273,20 +258,20 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
     return "", [(title, b64encode(picture).decode()) for title, picture in zip(titles, pictures, strict=True)]
 
 
-def _space(run: ReportedRun, name: str) -> Space:
-    space = space_of(mapping(run.meta, "space"))
+def _space(run: ReportedRun, name: str) -> views.Space:
+    space = views.space_of(mapping(run.meta, "space"))
     keys = (f"case/{k}/{name}/points" for k in range(len(run.meta["cases"])))
     every = [np.asarray(run.arrays[key], np.float64) for key in keys if key in run.arrays]
     shapes = [points for points in every if points.ndim == 2 and points.shape[1] == 3]
-    if (depth := depth_of(shapes)) is not None:
-        return space_face_on(space, depth)
+    if (depth := views.depth_of(shapes)) is not None:
+        return views.space_face_on(space, depth)
     if space.wind:
-        halves = {half_of(space.turned(points)) for points in shapes}
+        halves = {views.half_of(space.turned(points)) for points in shapes}
         return replace(space, half=halves.pop() if len(halves) == 1 else 0)
-    return space if _on_surface(run, name) or not shapes else space_by_extent(shapes)
+    return space if _on_surface(run, name) or not shapes else views.space_by_extent(shapes)
 
 
-def _case(run: ReportedRun, k: int, name: str, space: Space) -> DrawnCase | None:
+def _case(run: ReportedRun, k: int, name: str, space: views.Space) -> DrawnCase | None:
     about, arrays = run.meta["cases"][k], run.arrays
     keys = [f"case/{k}/{name}/{part}" for part in ("points", "truth", "prediction")]
     if not all(key in arrays for key in keys):
@@ -334,9 +319,9 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
         raise NothingToDraw("Pictures are drawn of points in three dimensions only.")
     on_surface, files = _on_surface(run, name), space.turn @ of_files(mapping(run.meta, "space"))
     if on_surface and not space.flat:
-        frame = frame_around([surface_extent(case.points, space) for case in cases], 0.035)
+        frame = views.frame_around([views.surface_extent(case.points, space) for case in cases], 0.035)
     else:
-        frame = frame_around([side(case.points) for case in cases], 0.0)
+        frame = views.frame_around([views.side(case.points) for case in cases], 0.0)
     return FieldCases(
         name=name,
         unit=run.unit(name),

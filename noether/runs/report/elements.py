@@ -12,16 +12,8 @@ from markupsafe import Markup
 from noether.common.numbers import count_text, counted, finite, listed
 from noether.runs.metrics import weights_name
 from noether.runs.records import mapping
-from noether.runs.report.numbers import (
-    Array,
-    bare_text,
-    duration_parts,
-    number,
-    percent,
-    short_number,
-    shown_score,
-    value_text,
-)
+from noether.runs.report import numbers
+from noether.runs.report.numbers import Array
 from noether.runs.report.run import ReportedRun
 
 
@@ -49,8 +41,9 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 for _filter in (
-    *(bare_text, count_text, duration_parts, finite, number, percent, shown_score, short_number, value_text),
-    *(full_stop, heading, in_words, listed, counted, weights_name),
+    *(numbers.bare_text, numbers.duration_parts, numbers.number, numbers.percent, numbers.shown_score),
+    *(numbers.short_number, numbers.value_text, count_text, counted, finite),
+    *(full_stop, heading, in_words, listed, weights_name),
 ):
     TEMPLATES.filters[_filter.__name__] = _filter
 

@@ -15,43 +15,27 @@ from noether.common.errors import ExitCode
 from noether.common.shown import shown_name
 from noether.common.whole_file import UNFENCED, Publisher, refusals_told, write_whole
 from noether.runs.folder import RunFolder, existing_run
+from noether.runs.report import results, training
 from noether.runs.report.cases import cases_section
 from noether.runs.report.elements import fill
 from noether.runs.report.palette import COLOURS
-from noether.runs.report.results import (
-    classes_section,
-    distributions_section,
-    errors_section,
-    intervals_section,
-    scalars_section,
-    use_section,
-)
 from noether.runs.report.run import ReportedRun, read_run
-from noether.runs.report.training import (
-    configuration_section,
-    environment_section,
-    plan_section,
-    summary_header,
-    summary_tiles,
-    time_section,
-    training_section,
-)
 
 Sections = dict[str, tuple[str, Callable[[ReportedRun], Markup]]]
 OF_THE_TASK: Sections = {
-    "errors": ("Errors", errors_section),
-    "classes": ("Classes", classes_section),
+    "errors": ("Errors", results.errors_section),
+    "classes": ("Classes", results.classes_section),
     "cases": ("Cases", cases_section),
-    "scalars": ("Numbers of a case", scalars_section),
-    "distributions": ("Distributions", distributions_section),
+    "scalars": ("Numbers of a case", results.scalars_section),
+    "distributions": ("Distributions", results.distributions_section),
 }
 OF_EVERY_RUN: Sections = {
-    "use": ("Use", use_section),
-    "curves": ("Training", training_section),
-    "time": ("Time", time_section),
-    "plan": ("Plan", plan_section),
-    "environment": ("Environment", environment_section),
-    "configuration": ("Configuration", configuration_section),
+    "use": ("Use", results.use_section),
+    "curves": ("Training", training.training_section),
+    "time": ("Time", training.time_section),
+    "plan": ("Plan", training.plan_section),
+    "environment": ("Environment", training.environment_section),
+    "configuration": ("Configuration", training.configuration_section),
 }
 
 
@@ -72,7 +56,7 @@ def render_report(run: ReportedRun) -> str:
     wanted = next((parts for parts in told if isinstance(parts, list)), list(OF_THE_TASK))
     sections = {part: section for part, section in OF_THE_TASK.items() if part in wanted}
     if run.calibration:
-        sections["intervals"] = ("How sure", intervals_section)
+        sections["intervals"] = ("How sure", results.intervals_section)
     sections |= OF_EVERY_RUN
     light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
     page = fill(
@@ -80,8 +64,8 @@ def render_report(run: ReportedRun) -> str:
         title=f"{run.run_id} – noether",
         light=light,
         dark=dark,
-        header=summary_header(run),
-        tiles=summary_tiles(run),
+        header=training.summary_header(run),
+        tiles=training.summary_tiles(run),
         sections=[(key, title, make(run)) for key, (title, make) in sections.items()],
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M %Z"),

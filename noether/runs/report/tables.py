@@ -168,10 +168,7 @@ def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> li
 
 
 def _pace(result: Mapping[str, Any], described: Metrics) -> str:
-    parts = [
-        f"{result['parameters']:,} parameters",
-        counted(result["updates"], "update"),
-    ]
+    parts = [f"{result['parameters']:,} parameters", counted(result["updates"], "update")]
     if result["samples_per_second"]:
         parts.append(described["samples_per_second"].text(result["samples_per_second"]))
     if result.get("device_use") is not None:

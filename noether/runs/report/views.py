@@ -45,10 +45,7 @@ class Frame:
         """Coordinates of the pixel centres across and up."""
         rows, columns = self.grid_shape
         step = (self.high - self.low) / (columns, rows)
-        return (
-            self.low[0] + step[0] * (np.arange(columns) + 0.5),
-            self.low[1] + step[1] * (np.arange(rows) + 0.5),
-        )
+        return (self.low[0] + step[0] * (np.arange(columns) + 0.5), self.low[1] + step[1] * (np.arange(rows) + 0.5))
 
 
 def frame_around(pictures: Sequence[Array], margin: float) -> Frame:
