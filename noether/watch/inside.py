@@ -98,8 +98,6 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
     return {"text": shown_log(text), "from": begin, "next": begin + len(content) - unfinished}
 
 
-Value = TypeVar("Value")
-_DEEPEST_LIST = 3
 OWN = ("run_id", "output_path", "resume")
 """Settings that say which run it is; they always differ."""
 
@@ -115,10 +113,11 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
         settings, _ = read_settings(path, read, RunYaml)
     except RequestError:
         return {}
-    return {name: _text(value, _DEEPEST_LIST) for name, value in flat(settings)}
+    return {name: _text(value) for name, value in flat(settings)}
 
 
-def _text(value: Any, deepest: int) -> str:
+def _text(value: Any, deepest: int = 3) -> str:
+    """A setting in YAML's words; of lists within lists the first three levels."""
     if isinstance(value, (list, tuple)) and deepest:
         return "[" + ", ".join(_text(item, deepest - 1) for item in value[:100]) + "]"
     if isinstance(value, (Mapping, list, tuple)):
@@ -131,7 +130,7 @@ def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | Non
     return {name: values for name, values in beside(settings).items() if name not in OWN and len(set(values)) > 1}
 
 
-def beside(of_each: Sequence[Mapping[str, Value]]) -> dict[str, list[Value | None]]:
+def beside(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
     """Returns settings or metrics by name, with each run's value; None where a run does not have it."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

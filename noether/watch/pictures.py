@@ -151,11 +151,8 @@ def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
         meta, arrays = read_evaluation(path)
     except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
         return []
-    run = ReportedRun(
-        path=folder.path,
-        run_id=folder.path.name, config="", plan={}, environment={}, result={}, rows=[],
-        meta=meta, arrays=arrays,
-    )  # fmt: skip
+    run = ReportedRun(folder.path.name, folder.path, config="", plan={}, environment={}, result={}, rows=[],
+                      meta=meta, arrays=arrays)  # fmt: skip
     found = []
     for name in run.fields if meta.get("cases") else ():
         try:

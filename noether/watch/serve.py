@@ -72,15 +72,10 @@ def _listen(port: str | None) -> socket.socket:
 
 
 def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
-    what = [shown_name(str(path)) for path in (*runs.named, *runs.folders)]
+    what, user = [shown_name(str(path)) for path in (*runs.named, *runs.folders)], "USER"
+    with contextlib.suppress(KeyError, OSError):  # A container's user without a name.
+        user = getpass.getuser()
     print(f"noether watch: {', '.join(what)}")
     print(f"  open      http://127.0.0.1:{port}/{token}/")
-    print(f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}   then open that address")
+    print(f"  tunnel    ssh -N -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}   then open that address")
     print("  end       Ctrl-C", flush=True)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # A container's user without a name.
-        return "USER"

@@ -444,7 +444,6 @@ def _whole_time(history: History) -> dict[str, Any] | None:
     }
 
 
-DEFAULT = "runs"
 MOST_RUNS = 2000
 
 
@@ -485,25 +484,22 @@ def find_runs(paths: Sequence[str]) -> WatchedRuns:
     """
     named: list[Path] = []
     folders: list[Path] = []
-    for text in paths or (DEFAULT,):
+    for text in paths or (overview.DEFAULT_FOLDER,):
         path = Path(text).expanduser()
-        run = next((one for one in (path, Path(DEFAULT) / text) if _is_run(one)), None)
+        places = (RunFolder(path), RunFolder(Path(overview.DEFAULT_FOLDER) / text))
+        run = next((one.path for one in places if one.config.is_file() or one.job.is_file()), None)
         if run is not None:
             named.append(run.absolute())
         elif path.is_dir() and not (path / "checkpoints").is_dir() and (paths or any(path.iterdir())):
             folders.append(path.absolute())
         elif not paths:
             raise RequestError("no-runs-here", "there are no runs here",
-                               seen=f"no folder {DEFAULT} with runs in {Path.cwd()}",
+                               seen=f"no folder {overview.DEFAULT_FOLDER} with runs in {Path.cwd()}",
                                expected="a run, or a folder of runs, such as the output_path of the runs",
                                fix="noether watch FOLDER      (or first: noether train)")  # fmt: skip
         else:
             named.append(existing_run(path).path.absolute())
     return WatchedRuns(named, folders)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.yaml").is_file() or (path / "job.json").is_file()
 
 
 def _began(path: Path) -> float:

@@ -183,20 +183,14 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             kept = {array.name for array in fields.values()}
             others = _named((array for array in arrays if array.at != at and array.name not in kept), physics)
             patches = wanted if any(wanted) else []
+            every = {name for _, name in arrays_of(blocks[own] for own in wanted) if not is_bookkeeping(name)}
             name = _set_name(kind, template, found)
             table, place = survey.values.get(template, ("", ""))
             values = table if place == ("points" if kind == "points" else at) else ""
             found.append(_Set(name, template, kind, at, patches=patches, fields=fields, others=others, values=values,
                               round_it=[own for own in chosen if own not in wanted],
-                              left=_left(blocks, wanted, fields | others)))  # fmt: skip
+                              left=sorted(every - {array.name for array in (fields | others).values()})))  # fmt: skip
     return found
-
-
-def _left(
-    blocks: Mapping[str, dict[str, BlockFacts]], wanted: Iterable[str], taken: dict[str, ArrayFacts]
-) -> list[str]:
-    names = {name for _, name in arrays_of(blocks[own] for own in wanted) if not is_bookkeeping(name)}
-    return sorted(names - {array.name for array in taken.values()})
 
 
 def _varying(fields: Mapping[str, ArrayFacts]) -> int:

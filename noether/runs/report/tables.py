@@ -75,7 +75,8 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
         for label, kind, row in field_rows(result, described, name):
             style = {"own": "green", "baseline": "dim"}.get(kind, "")
-            table.add_row(style, f"  {label or weights_name(result['weights'])}", *_cells(columns, row))
+            cells = [metric.bare_text(row[measure]) if measure in row else "" for measure, metric in columns.items()]
+            table.add_row(style, f"  {label or weights_name(result['weights'])}", *cells)
             is_undefined = finite(row.get("mse")) is not None and finite(row.get("relative_l2")) is None
             undefined |= is_undefined and kind != "baseline"
     lines: list[Any] = [table]
@@ -161,10 +162,6 @@ def reference_words(score: Mapping[str, Any]) -> str:
         pressure = f"dynamic pressure {given:g} Pa ({air})"
     words = [*(["pressure and wall shear"] if score.get("shear") else []), pressure, score["reference_area"]]
     return ", ".join(words + ([f"length {score['reference_length']:g} m"] if "reference_length" in score else []))
-
-
-def _cells(columns: Mapping[str, Metric], row: Mapping[str, float | None]) -> list[str]:
-    return [metric.bare_text(row[measure]) if measure in row else "" for measure, metric in columns.items()]
 
 
 def _pace(result: Mapping[str, Any], described: Metrics) -> str:
