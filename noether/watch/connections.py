@@ -36,9 +36,9 @@ class BoundedConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:
-        """Closes the connection if it still waits."""
+        """Closes the connection if it still waits: in order, which tells a browser that it may ask again."""
         if self.waits():
-            self.transport.abort()
+            (self.transport.abort if self.transport.get_write_buffer_size() else self.transport.close)()
 
     def _wait(self) -> None:
         if hasattr(self, "_timer"):
