@@ -71,6 +71,8 @@ _EXPECTED = {
     "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
 }  # fmt: skip
 """What is expected where the type of pydantic's error begins so; of others it says itself what is."""
+MOST_EXPLAINED = 30
+"""Refused settings that are told one by one: nobody reads more, and a file may have 10,000."""
 
 
 def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunConfig) -> list[type[BaseModel]]:
@@ -193,14 +195,15 @@ def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Sugge
 def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
     """Return one error for all that the schema refuses: the first in full, and a line for each other one."""
     kinds = {name: str(part["kind"]) for name, part in settings.items() if isinstance(part, dict) and "kind" in part}
-    refused: dict[str, RequestError] = {}
+    problems: dict[str, Any] = {}
     for problem in error.errors(include_url=False):
-        key = _key_of(problem, settings)
-        if key not in refused:  # A union (int, auto or null) reports a problem for each member; the first is enough.
-            refused[key] = _accepted(_explained(problem, key, kinds), key, settings, kinds)
-    first, *others = refused.values()
+        # A union (int, auto or null) reports a problem for each member; the first is enough.
+        problems.setdefault(_key_of(problem, settings), problem)
+    told = list(problems.items())[:MOST_EXPLAINED]
+    first, *others = (_accepted(_explained(problem, key, kinds), key, settings, kinds) for key, problem in told)
     more = [other.summary + (f"   → {other.fix}" if other.fix else "") for other in others]
-    fix = "\n".join([first.fix, f"and {len(others)} more:", *more]).lstrip() if others else first.fix
+    more += ["…"] * (len(told) < len(problems))
+    fix = "\n".join([first.fix, f"and {len(problems) - 1} more:", *more]).lstrip() if others else first.fix
     return RequestError(**first.parts | {"fix": fix})
 
 
@@ -299,6 +302,8 @@ def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[
     for problem in error.errors(include_url=False):
         key, kind = _key_of(problem, content), problem["type"]
         parent, _, name = key.rpartition(".")
+        if key not in said and len(said) == MOST_EXPLAINED:
+            return [*said.values(), "… and more"]
         if key in said and " cannot be " in said[key]:  # The next member of a union.
             said[key] += f" or {_expected(problem)}"
         elif kind == "extra_forbidden":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sharing import in_every_push
 
+from noether.common.errors import ExitCode
 from noether.launch.process_group.stores import listening_descriptors, shut
 from tests.faults import strangers
 from tests.faults.room import REPOSITORY
@@ -49,7 +50,7 @@ def test_a_start_that_is_disturbed_ends_in_time_with_what_was_seen(tmp_path: Pat
     with strangers.attacked(tmp_path, "zeros", 0, 400, port):
         process = strangers.start(tmp_path, 0, port, "distributed.init_timeout_s=5")
         (said,) = strangers.finish([process], 60)
-    assert process.returncode == 1, said
+    assert process.returncode == ExitCode.LATE, said
     assert "rank 1 of 2 did not join within 5 s" in said
     assert time.monotonic() - began < 45
     assert "Traceback" not in said
