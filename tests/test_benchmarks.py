@@ -33,6 +33,7 @@ OPTIONS = {
     "ab_upt": {**POOLED, "geometry_depth": 1, "physics_depth": 2, "branch_depth": 1},
     "transformer": {**SHAPE, "depth": 2},
     "transolver": {**SHAPE, "depth": 2, "slices": 7, "mlp_ratio": 2},
+    "transolver of more slices than channels": {**SHAPE, "depth": 2, "slices": 17, "mlp_ratio": 2},
 }
 
 
@@ -45,10 +46,11 @@ def test_the_straightforward_models_predict_and_learn_the_same_from_the_same_wei
     batch |= {f"{name}_normals": torch.randn(2, 30, 3, generator=made) for name in ("surface", "volume")}
     batch["volume_sdf"] = torch.rand(2, 30, generator=made)
     torch.manual_seed(0)
-    ours = build_model(kind, **OPTIONS[kind])
+    kind, options = kind.partition(" ")[0], OPTIONS[kind]
+    ours = build_model(kind, **options)
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    plain = plain_models.plain_copy(ours, kind, OPTIONS[kind])
+    plain = plain_models.plain_copy(ours, kind, options)
     gradients = []
     for model in (ours, plain):
         fields = model(batch)

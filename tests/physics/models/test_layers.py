@@ -10,18 +10,13 @@ from torch.nn import functional as F
 
 from noether.physics.models.layers import positions, supernodes
 from noether.physics.models.layers.blocks import (
-    CrossAttention,
-    PerceiverBlock,
     SelfAttention,
-    TransformerBlock,
-    initialise_linear,
 )
 from noether.physics.models.layers.positions import rotary_table, rotate, sincos_embedding
 from noether.physics.models.layers.supernodes import (
     SupernodePooling,
     _distances_by_axes,
     radius_neighbours,
-    summed_activation,
 )
 
 
@@ -127,48 +122,6 @@ def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padd
     torch.testing.assert_close(read, reference(x, context, context)[0], rtol=0, atol=1e-12)
 
 
-def test_cross_attention_is_torch_multihead_attention():
-    reference, ours = torch_attention(24, 3), CrossAttention(24, 3).double()
-    weight, bias = reference.in_proj_weight, reference.in_proj_bias
-    ours.query.load_state_dict({"weight": weight[:24], "bias": bias[:24]})
-    ours.key_value.load_state_dict({"weight": weight[24:], "bias": bias[24:]})
-    ours.output.load_state_dict(reference.out_proj.state_dict())
-    x, context = random(2, 5, 24), random(2, 9, 24, seed=1)
-    expected = reference(x, context, context)[0]
-    torch.testing.assert_close(
-        ours.read(x, ours.keys_values(context, unturned(9)), unturned(5)), expected, rtol=0, atol=1e-12
-    )
-
-
-def test_attention_rotates_queries_and_keys_but_not_values():
-    attention = SelfAttention(24, 3).double()
-    x, table = random(2, 7, 24), rotary_table(random(2, 7, 3, scale=1000, seed=1), 8)
-    queries, keys, values = attention.query_key_value(x).unflatten(-1, (3, 3, 8)).unbind(2)
-    scores = torch.einsum("bnhc,bmhc->bhnm", rotate(queries, table), rotate(keys, table)) / 8**0.5
-    expected = torch.einsum("bhnm,bmhc->bnhc", scores.softmax(-1), values).flatten(2)
-    torch.testing.assert_close(attention.with_keys_values(x, table)[0], attention.output(expected), rtol=0, atol=1e-12)
-
-
-def test_perceiver_block_is_pre_norm_with_residuals_and_normalises_what_it_reads():
-    block = PerceiverBlock(24, 3).double()
-    for norm in (block.attention_norm, block.context_norm, block.mlp_norm):
-        nn.init.normal_(norm.weight)
-    x, context = random(2, 5, 24), random(2, 7, 24, seed=1)
-    at, context_at = (rotary_table(random(2, count, 3, scale=1000), 8) for count in (5, 7))
-    attended_to = block.attention.keys_values(block.context_norm(context), context_at)
-    middle = x + block.attention.read(block.attention_norm(x), attended_to, at)
-    expected = middle + block.mlp(block.mlp_norm(middle))
-    assert torch.equal(block.read(x, block.keys_values(context, context_at), at), expected)
-
-
-def test_initial_weights_are_a_truncated_normal_and_biases_zero():
-    torch.manual_seed(0)
-    block = TransformerBlock(192, 3).apply(initialise_linear)
-    for layer in (module for module in block.modules() if isinstance(module, nn.Linear)):
-        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
-        assert not layer.bias.any()
-
-
 def brute_force(points, centres, radius, max_neighbours):
     """For each centre the indices of its nearest points within the radius, nearest first."""
     distances = np.linalg.norm(centres[:, None] - points[None], axis=-1)
@@ -226,56 +179,32 @@ def test_radius_search_is_exact_in_float32_far_from_the_origin():
     assert [row[mask].tolist() for row, mask in zip(found.indices[0], found.found[0], strict=True)] == expected
 
 
+@pytest.mark.parametrize("block", [1, 2 * 8 * 12, 10**6], ids=["centre-by-centre", "by-2", "at-once"])
 @pytest.mark.parametrize("count", [5, 30])
 @pytest.mark.parametrize("max_neighbours", [2, 8, 64])
-def test_pooling_is_the_mean_of_messages_edge_by_edge(count, max_neighbours):
+def test_pooling_is_the_mean_of_messages_edge_by_edge_and_so_is_its_gradient(count, max_neighbours, block, monkeypatch):
+    monkeypatch.setattr(supernodes, "NUMBERS_OF_A_BLOCK", block)
     torch.manual_seed(0)
     pooling = SupernodePooling(12, 40.0, max_neighbours).double()
-    points, embedding = random(2, 30, 3, scale=100), random(2, 30, 12, seed=1)
-    pooled = pooling(points, embedding, count)
-    assert pooled.shape == (2, count, 12)
+    points, embedding = random(2, 30, 3, scale=100), random(2, 30, 12, seed=1).requires_grad_()
+    pooled, expected = pooling(points, embedding, count), []
     for b in range(2):
-        edges = brute_force(points[b].numpy(), points[b, :count].numpy(), 40.0, max_neighbours)
-        for m, sources in enumerate(edges):
+        for m, sources in enumerate(brute_force(points[b].numpy(), points[b, :count].numpy(), 40.0, max_neighbours)):
             pairs = [torch.cat((embedding[b, source], embedding[b, m])) for source in sources]
             messages = [pooling.message_out(F.gelu(pooling.message_in(pair))) for pair in pairs]
-            mean = torch.stack(messages).mean(dim=0)
-            expected = pooling.combine(torch.cat((mean, embedding[b, m])))
-            torch.testing.assert_close(pooled[b, m], expected, rtol=0, atol=1e-12)
+            expected.append(pooling.combine(torch.cat((torch.stack(messages).mean(dim=0), embedding[b, m]))))
+    expected = torch.stack(expected).view(2, count, 12)
+    torch.testing.assert_close(pooled, expected, rtol=0, atol=1e-12)
+    parts = (embedding, *pooling.parameters())
+    ours, theirs = (torch.autograd.grad(made.sin().sum(), parts) for made in (pooled, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
 
 
-def edges(count=9, slots=6, dim=4, points=20, least=0):
-    made = torch.Generator().manual_seed(0)
-    sources = torch.randn(points, dim, generator=made, dtype=torch.float64, requires_grad=True)
-    centres = torch.randn(count, dim, generator=made, dtype=torch.float64, requires_grad=True)
-    rows = torch.randint(points, (count, slots), generator=made)
-    found = torch.arange(slots) < torch.randint(least, slots + 1, (count, 1), generator=made)
-    return sources, centres, rows, found
-
-
-def plain(sources, centres, rows, found):
-    return (F.gelu(sources[rows] + centres[:, None]) * found[..., None]).sum(dim=1)
-
-
-@pytest.mark.parametrize("block", [1, 2 * 6 * 4, 10**6], ids=["centre-by-centre", "by-2", "at-once"])
-@pytest.mark.parametrize("least", [0, 6], ids=["with-empty-slots", "all-slots-filled"])
-def test_blocks_are_the_sum_over_edges_and_its_gradient(monkeypatch, block, least):
-    monkeypatch.setattr(supernodes, "NUMBERS_OF_A_BLOCK", block)
-    given = edges(least=least)
-    assert torch.allclose(summed_activation(*given), plain(*given), rtol=0, atol=1e-13)
-    for own, expected in zip(
-        torch.autograd.grad(summed_activation(*given).sin().sum(), given[:2]),
-        torch.autograd.grad(plain(*given).sin().sum(), given[:2]),
-        strict=True,
-    ):
-        assert torch.allclose(own, expected, rtol=0, atol=1e-12)
-
-
-def test_half_precision_takes_the_other_form_and_agrees():
-    sources, centres, rows, found = (one.detach() for one in edges())
-    halves = summed_activation(sources.bfloat16(), centres.bfloat16(), rows, found)
-    assert halves.dtype == torch.bfloat16
-    assert torch.allclose(halves.double(), plain(sources, centres, rows, found), rtol=0.05, atol=0.1)
+def test_pooling_in_half_precision_takes_the_other_form_and_agrees():
+    pooling, points, embedding = SupernodePooling(12, 40.0, 8), random(2, 30, 3, scale=100).float(), random(2, 30, 12)
+    half = pooling.bfloat16()(points, embedding.bfloat16(), 5)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), pooling.double()(points, embedding, 5), rtol=0.05, atol=0.1)
 
 
 @pytest.mark.parametrize("count", [50, 3000], ids=["partitioned", "by-topk"])
