@@ -7,7 +7,6 @@ import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import list_checkpoints
-from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempt, take_lease
 from noether.runs.overview import is_own_attempt, place_aside, set_aside
@@ -46,17 +45,15 @@ def test_what_has_made_nothing_is_not_kept(made: str, tmp_path: Path) -> None:
 
 def test_a_start_that_is_alive_keeps_its_run(folder: RunFolder) -> None:
     take_lease(folder, {})
-    with pytest.raises(RequestError) as caught:
+    with refusal(fix=f"noether cancel {folder.path}"):
         place_aside(folder, {})
-    assert caught.value.fix.startswith(f"noether cancel {folder.path}")
 
 
 def test_a_start_on_a_host_that_cannot_be_asked_keeps_its_run(folder: RunFolder) -> None:
     own = take_lease(folder, {}).own
     write_record(folder.attempt, asdict(replace(own, host="elsewhere")))
-    with refusal(seen="elsewhere") as caught:
+    with refusal(seen="elsewhere", fix=f"mv {folder.path} {folder.path}.replaced-1"):
         place_aside(folder, {})
-    assert caught.value.fix.startswith(f"mv {folder.path} {folder.path}.replaced-1")
 
 
 def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: RunFolder, monkeypatch) -> None:

@@ -22,6 +22,7 @@ from noether.physics.cars.shapenet_car import (
     published_order,
     split_indices,
 )
+from tests.refusal import refusal
 
 pytest_plugins = ("shapenet_car_runs",)
 PLAN = ("plan", "--hp", "{configs}/train_shapenet.yaml")
@@ -97,10 +98,9 @@ BROKEN = {
 def test_a_broken_car_is_named(file, harm, seen, source: Path, tmp_path: Path) -> None:
     path = sorted((source / "preprocessed" / "param1").iterdir())[1] / file
     harm(path)
-    with pytest.raises(RequestError) as refused:
+    with refusal(seen=seen) as refused:
         prepare_cars(source, tmp_path / "out")
     assert refused.value.summary.endswith(f"{path} cannot be used")
-    assert seen in refused.value.seen
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert len(prepare_cars(source, tmp_path / "out", skip_broken=True).cases) == 5
 
@@ -109,9 +109,8 @@ def test_missing_files_are_all_named_before_anything_is_read(source: Path, tmp_p
     cars = sorted((source / "preprocessed" / "param1").iterdir())[:2]
     for car in cars:
         (car / "surface_pressure.pt").unlink()
-    with pytest.raises(RequestError) as refused:
+    with refusal("shapenet-file-unusable") as refused:
         prepare_cars(source, tmp_path / "out")
-    assert refused.value.code == "shapenet-file-unusable"
     assert all(str(car) in refused.value.seen for car in cars)
 
 
@@ -154,8 +153,7 @@ def test_the_commands_from_archive_to_description(raw_archive: Path, noether, tm
     assert "6 cases, 0 of them complete" in tried.out
     assert not out.exists()
     archive = shutil.make_archive(str(tmp_path / "raw"), "zip", raw_archive.parent, "training_data")
-    done = noether("data", "prepare", "shapenet_car", archive, str(out), "--workers", "1")
-    assert done.code == 0, done.err
+    done = noether("data", "prepare", "shapenet_car", archive, str(out), "--workers", "1", code=0)
     assert "6 cases prepared" in done.out
     assert "param1 has 3 of 99 cars" in done.out
     assert f"noether train dataset=shapenet_car dataset_root={out}" in " ".join(done.out.split())
@@ -258,10 +256,8 @@ BROKEN_RAW = {
 @pytest.mark.parametrize(("file", "harm", "seen"), BROKEN_RAW.values(), ids=BROKEN_RAW.keys())
 def test_what_does_not_fit_is_refused_by_the_name_of_its_file(file, harm, seen, one: Path, tmp_path: Path) -> None:
     harm(one)
-    with pytest.raises(RequestError) as refused:
+    with refusal(summary=str(one / file), seen=seen):
         make_car(one)
-    assert str(one / file) in refused.value.summary
-    assert seen in refused.value.seen
 
 
 @pytest.mark.parametrize("arrays", FITTING.values(), ids=FITTING.keys())
@@ -296,8 +292,7 @@ def test_the_documented_command_trains_and_reports_both_fields(shapenet_run) -> 
 
 @pytest.mark.slow
 def test_a_split_is_evaluated_again_with_files_for_paraview(shapenet_run, noether) -> None:
-    done = noether("evaluate", str(shapenet_run.folder), "--split", "train", "--vtk", "--json")
-    assert done.code == 0, done.err
+    done = noether("evaluate", str(shapenet_run.folder), "--split", "train", "--vtk", "--json", code=0)
     result = json.loads(done.out)
     for path in map(Path, result["files"]):
         mesh = pyvista.read(path)
@@ -319,8 +314,7 @@ def test_forces_not_to_be_had_and_a_damaged_car_are_said(shapenet_run, prepared,
     config = tmp_path / "run" / "config.yaml"
     shutil.copytree(shapenet_run.folder, tmp_path / "run")
     config.write_text(config.read_text().replace(str(prepared), str(root)))
-    done = noether("evaluate", str(tmp_path / "run"))
-    assert done.code == 0, done.err
+    done = noether("evaluate", str(tmp_path / "run"), code=0)
     assert "drag coefficient: it cannot be integrated: the samples hold no surface_area" in done.out
     broken = next((root / "cases").glob("param1-*")) / "volume.safetensors"
     broken.write_bytes(broken.read_bytes()[:-4] + b"xxxx")

@@ -95,9 +95,8 @@ def test_a_shape_whose_reader_ends_its_process_is_refused(tmp_path: Path) -> Non
     content = bytearray(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
     content[4312] = 87  # The library of CGNS then calls exit().
     (tmp_path / "shape.cgns").write_bytes(content)
-    with refusal("mesh-unreadable") as refused:
+    with refusal("mesh-unreadable", seen="crashed (exit code"):
         read_shape(tmp_path / "shape.cgns")
-    assert "crashed (exit code" in refused.value.seen
 
 
 def test_mutated_arrays_are_read_or_refused(tmp_path: Path) -> None:
@@ -124,9 +123,8 @@ NO_MESHES |= {
 @pytest.mark.parametrize(("name", "content"), NO_MESHES.items(), ids=NO_MESHES)
 def test_a_file_that_is_not_a_mesh_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(RequestError) as refused:
+    with refusal(summary=name) as refused:
         read_part(tmp_path / name)
-    assert name in refused.value.summary
     assert name != "mesh.xyz" or "'.xyz'" in refused.value.seen
 
 

@@ -108,9 +108,8 @@ def test_the_step_that_is_asked_for_is_read(suffix: str, tmp_path: Path) -> None
     for step, time in zip(asked, (2.0, 0.5, 0.0, 0.5), strict=True):
         assert set(read_set(path, ABOUT, step).fields["t"][:, 0]) == {300 + time}, step
     for step in (3, AtTime(time=0.6)):
-        with refusal("no-such-step") as caught:
+        with refusal("no-such-step", seen="3 steps"):
             read_set(path, ABOUT, step)
-        assert "3 steps" in caught.value.seen
 
 
 def test_the_points_of_exodus_are_those_of_the_body_before_it_is_deformed(tmp_path: Path) -> None:
@@ -124,9 +123,8 @@ def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path:
     by_meshio(tmp_path / "case.xdmf", "HDF")
     assert set(read_set(tmp_path / "case.xdmf", ABOUT, 1).fields["t"][:, 0]) == {300.5}
     (tmp_path / "case.h5").unlink()
-    with refusal("case-file-unreadable") as refused:
+    with refusal("case-file-unreadable", seen="case.h5"):
         read_set(tmp_path / "case.xdmf", ABOUT)
-    assert "case.h5" in refused.value.seen
     assert capfd.readouterr().err == ""
 
 
@@ -175,9 +173,8 @@ def test_a_run_without_steps_or_with_another_is_named(tmp_path: Path) -> None:
     text, _ = drafted(root, workers=0)
     block(0).save(root / "run_3" / "flow_9.vtu")
     (root / "run_3" / "flow.pvd").write_text((root / "run_3" / "flow.pvd").read_text().replace("0.5", "0.6"))
-    with refusal("no-such-step") as caught:
+    with refusal("no-such-step", words="run_3"):
         prepare(root, tmp_path / "out", text.replace("step: last", "step: {time: 0.5}"), workers=0)
-    assert "run_3" in str(caught.value)
     (root / "run_3" / "flow.pvd").write_text("<VTKFile")
     (root / "run_3").rename(root / "run@3rd")
     done = prepare(root, tmp_path / "out", text.replace("step: last", "step: each"), workers=0, skip_broken=True)

@@ -12,8 +12,7 @@ RELATIVE = 1e-6
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_stored_curve_is_reproduced(model: str, noether, tmp_path) -> None:
-    done = noether("train", *words_of(model), f"output_path={tmp_path}", "run_id=curve")
-    assert done.code == 0, done.err
+    noether("train", *words_of(model), f"output_path={tmp_path}", "run_id=curve", code=0)
     found = losses(tmp_path / "curve" / "metrics.jsonl")
     stored = json.loads((HERE / f"{model}.json").read_text())
     assert len(stored) == 20

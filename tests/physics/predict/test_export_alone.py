@@ -31,8 +31,7 @@ READS = {
 def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(request.param)
     shutil.copytree(SMALL_RUNS / request.param, folder / "run")
-    done = noether("export", str(folder / "run"), str(folder / "out"))
-    assert done.code == 0, done.err
+    done = noether("export", str(folder / "run"), str(folder / "out"), code=0)
     assert "the program differs from the model by" in done.out
     return request.param, folder / "out"
 
@@ -118,8 +117,7 @@ def test_an_export_is_replaced_only_when_asked(export, noether) -> None:
     refused = noether("export", str(run), str(export[1].parent))
     assert (refused.code, "is not an export" in refused.err) == (2, True)
     shutil.copytree(export[1], export[1].parent / "copy", dirs_exist_ok=True)
-    done = noether("export", str(run), str(export[1].parent / "copy"), "--weights-only", "--overwrite")
-    assert done.code == 0, done.err
+    noether("export", str(run), str(export[1].parent / "copy"), "--weights-only", "--overwrite", code=0)
     assert not (export[1].parent / "copy" / "model.pt2").exists()
 
 

@@ -114,17 +114,15 @@ def test_gradients_are_those_of_central_differences(kind: str, learned: int) -> 
     ids=["nearest", "field-alone", "none"],
 )
 def test_an_output_that_is_not_there_is_refused(of: str, fix: str) -> None:
-    with refusal("no-such-output") as refused:
+    with refusal("no-such-output", fix=fix):
         sensitivity(model_of("upt", 64), Shape.of_mesh(POINTS, QUADS), of, {"wind_speed": 30.0}, 100)
-    assert refused.value.fix.startswith(fix)
 
 
 def test_a_coefficient_whose_reference_area_is_not_known_asks_for_it() -> None:
     trained, shape = model_of("upt", 64), Shape.of_mesh(POINTS, QUADS)
     trained.task.reference_areas = {}
-    with refusal("no-such-output") as refused:
+    with refusal("no-such-output", fix="--set reference_area=NUMBER"):
         sensitivity(trained, shape, "lift_coefficient", {"wind_speed": 30.0}, 100)
-    assert refused.value.fix == "--set reference_area=NUMBER"
     given = [{"wind_speed": 30.0, "reference_area": area} for area in (1.0, 2.0)]
     one, two = (sensitivity(trained, shape, "lift_coefficient", own, 100) for own in given)
     assert one.value == pytest.approx(2 * two.value)
@@ -188,8 +186,7 @@ def test_the_command_writes_the_gradient_on_the_mesh(noether, tmp_path: Path) ->
     shutil.copytree(SMALL_RUNS / "upt", tmp_path / "run")
     asked = ["sensitivity", str(tmp_path / "run"), "--mesh", str(REPOSITORY / "examples/car.stl"), "--out",
              str(tmp_path / "s.vtp")]  # fmt: skip
-    done = noether(*asked, "--of", "lift_coefficient")
-    assert done.code == 0, done.err
+    done = noether(*asked, "--of", "lift_coefficient", code=0)
     mesh = pyvista.read(tmp_path / "s.vtp")
     assert mesh.point_data["sensitivity"].shape == (mesh.n_points, 3)
     assert np.isfinite(mesh.point_data["sensitivity_outwards"]).all()
