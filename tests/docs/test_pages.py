@@ -12,7 +12,6 @@ import pytest
 import yaml
 from documented import NEEDS, PROGRAMS, REPOSITORY, commands, pages, run_page
 
-from noether.physics.cases.case_map import parse_map
 from tests.errors_reference import errors_reference, messages
 
 BLOCK = re.compile(r"^```(yaml|json|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,14 +33,6 @@ def blocks() -> Iterator[Any]:
 @pytest.mark.parametrize(("language", "text"), list(blocks()))
 def test_a_block_parses(language: str, text: str) -> None:
     PARSERS[language](text)
-
-
-def test_the_map_of_the_page_is_a_map() -> None:
-    page = (REPOSITORY / "docs" / "own-data.md").read_text()
-    shown = next(text for language, text in BLOCK.findall(page) if language == "yaml" and "sets:" in text)
-    about = parse_map(shown, "docs/own-data.md")
-    assert about.sets["surface"].fields["wall_shear"].scale == -1
-    assert about.forces is not None
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"

@@ -141,15 +141,6 @@ def test_a_host_whose_devices_are_refused_takes_part(environ, tmp_path: Path) ->
     assert [found[name]["level"] for name in ("peers", "store", "gloo")] == ["ok"] * 3
 
 
-@pytest.mark.nightly
-def test_under_torchrun_the_ranks_meet_through_its_store(environ, tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "entrypoint.py"]
-    words = [*torchrun, "doctor", "--json", "accelerator=cpu", f"output_path={tmp_path}/runs"]
-    done = run_to_end(words, environ, limit_s=LIMIT_S + 20)
-    found = by_check(json.loads(done.stdout))
-    assert [found[name]["level"] for name in ("peers", "store", "gloo", "bandwidth")] == ["ok"] * 4, done.stderr
-
-
 @pytest.mark.slow
 def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
     started = time.monotonic()

@@ -42,27 +42,13 @@ class Samples:
 DRAW = PointSampler(seed=1, per_update={"surface": 8}, geometry=5)
 
 
-def read(num_workers: int, limit: tuple[int, ...] = (4,), rank: int = 0) -> list[dict[str, torch.Tensor]]:
-    order = RankOrder(GlobalOrder(7, 4, seed=2), limit, rank, 0, 3)
-    return list(training_batches(Samples(), [0, 1, 3, 4, 6, 8, 9], order, DRAW, num_workers=num_workers))
-
-
-def test_loader_workers_change_nothing() -> None:
-    for one, other in zip(read(0), read(2), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
-
-
-def test_two_ranks_draw_the_points_that_one_draws() -> None:
-    whole = read(0)
-    ranks = [read(0, (2,), rank) for rank in range(2)]
-    for update, batch in enumerate(whole):
-        for key, value in batch.items():
-            assert torch.equal(value, torch.cat([rank[update][key] for rank in ranks]))
+def read() -> list[dict[str, torch.Tensor]]:
+    order = RankOrder(GlobalOrder(7, 4, seed=2), (4,), 0, 0, 3)
+    return list(training_batches(Samples(), [0, 1, 3, 4, 6, 8, 9], order, DRAW))
 
 
 def test_points_and_their_values_stay_together() -> None:
-    for batch in read(0):
+    for batch in read():
         assert batch["surface_points"].shape == (4, 8, 3)
         assert torch.equal(batch["surface_points"][..., 0], batch["surface_pressure"])
         assert batch[GEOMETRY].shape == (4, 5, 3)
@@ -79,7 +65,7 @@ def test_every_epoch_draws_other_points() -> None:
 
 
 def test_only_the_training_indices_are_read() -> None:
-    seen = {int(index) for batch in read(0) for index in batch["index"]}
+    seen = {int(index) for batch in read() for index in batch["index"]}
     assert seen <= {0, 1, 3, 4, 6, 8, 9}
 
 
@@ -101,7 +87,7 @@ def test_keys_of_a_prefix_are_those_with_a_row_per_point() -> None:
 def test_reading_does_not_move_the_run_s_random_numbers() -> None:
     """A data loader draws a seed whenever it starts: a resumed run starts it at another time."""
     state = torch.get_rng_state()
-    read(0)
+    read()
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -65,18 +65,6 @@ def pieces(path: Path) -> Sequence[tuple[float, str]]:
     return list(zip(TIMES, names, strict=True))
 
 
-def tecplot(path: Path) -> None:
-    """By meshio, which writes one zone; a solver writes the times of several so."""
-    mesh, zones = pyvista.to_meshio(block(0.0)), []
-    mesh.cell_data = {}
-    for time in TIMES:
-        mesh.point_data["T"][:] = 300 + time
-        meshio.write(path, mesh, file_format="tecplot")
-        head, zone, rest = path.read_text().partition("ZONE ")
-        zones.append(f'{zone}T = "air", STRANDID = 1, SOLUTIONTIME = {time:.3E}, {rest}')
-    path.write_text(head + "".join(zones))
-
-
 def cgns(path: Path) -> None:
     """By the CGNS library 3.4 (cg_biter_write, cg_ziter_write): a box of 8 hexahedra."""
     path.write_bytes(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
@@ -95,7 +83,7 @@ def series(path: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     ".pvd": collection, ".vtu.series": series, ".exo": by_vtk, ".vtkhdf": by_vtk, ".xdmf": by_meshio, ".med": med,
-    ".dat": tecplot, ".cgns": cgns,
+    ".cgns": cgns,
 }  # fmt: skip
 ABOUT = SetMap.model_validate({"file": "{case}", "kind": "volume", "at": "points", "fields": {"t": {"array": "T"}}})
 

@@ -3,16 +3,11 @@
 import json
 import os
 import struct
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import TINY
-from processes import wait_for
-from sharing import in_every_push
 
 from noether.common.dotted_path import code_granted
 from noether.common.whole_file import UNFENCED
@@ -114,58 +109,19 @@ def test_the_best_of_each_metric_is_told_of_the_groups_that_are_logged(tmp_path:
     assert best == {"*": None, **dict.fromkeys(groups, "max")}
 
 
-def killed_after(update: int, folder: Path, process: "subprocess.Popen[str]") -> None:
-    """Kills a run's process once the history has reached an update, and the service has been opened."""
-
-    def has_come() -> bool:
-        rows = (folder / "metrics.jsonl").read_text() if (folder / "metrics.jsonl").exists() else ""
-        return f'"update": {update},' in rows and (folder / "trackers.json").exists()
-
-    wait_for(f"update {update}", has_come, 150, process=process)
-    process.kill()
-    process.wait(10)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", in_every_push(("wandb", "mlflow"), "wandb"))
-def test_one_run_through_two_kills(name: str, tmp_path: Path, environ, noether, start_process, monkeypatch) -> None:
-    pytest.importorskip(name)
-    folder, store = tmp_path / "run", tmp_path / "mlruns"
-    services = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": store.as_uri()}
-    begin = partial(start_process, env={**environ, **services})
-    words = [
-        *("--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "accelerator=cpu"),
-        *(f"tracker.services=[{name}]", "trainer.max_updates=4000", "trainer.log_every=20 updates"),
-        "trainer.checkpoint_every=20 updates",
-    ]
-    killed_after(40, folder, begin([sys.executable, "-m", "noether", "train", *words]))
-    session = sessions(folder)[name]
-    killed_after(100, folder, begin([sys.executable, "-m", "noether", "train", *words]))
-    noether("train", *words, "trainer.max_updates=140", "accept_changes=[all]", **services, code=0)
-    assert sessions(folder) == {name: session}
-    if name == "wandb":
-        parts = sorted(folder.glob("wandb/offline-run-*"))
-        assert len(parts) == 3
-        assert all(part.name.endswith(session) for part in parts), "wandb sync joins parts of one id"
-        assert all(any(part.glob("*.wandb")) for part in parts)
-    else:
-        from mlflow.tracking import MlflowClient
-
-        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        client = MlflowClient(store.as_uri())
-        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
-        assert [run.info.run_id for run in runs] == [session]
-        logged = client.get_metric_history(session, "training/loss")
-        assert max(point.step for point in logged) == 140
-
-
 ENDS = """
-import os, signal
+import os, signal, time
+from pathlib import Path
+from noether.runs.tracking.services import sessions
 from noether.training.callbacks import Callback
 
 class Ends(Callback):
     def after_update(self, run, metrics):
+        if not Path("killed").exists():
+            while len(sessions(Path("run"))) < 2:
+                time.sleep(0.1)
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if run.state.progress.updates == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         if run.state.progress.updates == 4:
@@ -192,8 +148,9 @@ def wandb_records(folder: Path) -> list:
 
 
 @pytest.mark.slow
-def test_services_are_told_how_each_start_ended_and_what_it_changed(tmp_path: Path, noether, monkeypatch) -> None:
-    """All were FINISHED, with the settings of the first."""
+@pytest.mark.timeout(600)
+def test_starts_are_one_run_whose_services_are_told_how_each_ended_and_what_it_changed(tmp_path, noether, monkeypatch):
+    """All were FINISHED, with the settings of the first. The first start is killed, and tells nothing."""
     pytest.importorskip("wandb")
     from mlflow.tracking import MlflowClient
 
@@ -203,13 +160,22 @@ def test_services_are_told_how_each_start_ended_and_what_it_changed(tmp_path: Pa
     words = ["--hp", str(TINY), f"output_path={tmp_path}", "run_id=run", "resume=auto", "trainer.max_updates=6"]
     words += ["tracker.services=[wandb,mlflow]", "trainer.callbacks=[ends.Ends]"]
     changed = ["trainer.callbacks=[]", f"{key}=0.002"]
+    services, client = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": uri}, MlflowClient(uri)
+    assert noether("train", *words, **services, cwd=tmp_path).code != 0
+    begun = sessions(folder)
     for code, status, exit_code, more in ((75, "KILLED", 1, ()), (1, "FAILED", 1, ()), (0, "FINISHED", 0, changed)):
-        noether("train", *words, *more, WANDB_MODE="offline", MLFLOW_TRACKING_URI=uri, cwd=tmp_path, code=code)
-        run = MlflowClient(uri).get_run(sessions(folder)["mlflow"])
+        noether("train", *words, *more, **services, cwd=tmp_path, code=code)
+        run = client.get_run(begun["mlflow"])
         assert run.info.status == status
         records = wandb_records(folder)
         assert [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"] == [exit_code]
         assert ("preempting" in [one.WhichOneof("record_type") for one in records]) == (status == "KILLED")
+    assert sessions(folder) == begun
+    parts = [part.name for part in folder.glob("wandb/offline-run-*") if any(part.glob("*.wandb"))]
+    assert [part.endswith(begun["wandb"]) for part in parts] == [True] * 4, "wandb sync joins parts of one id"
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert [one.info.run_id for one in runs] == [begun["mlflow"]]
+    assert max(point.step for point in client.get_metric_history(begun["mlflow"], "training/loss")) == 6
     assert (run.data.tags[key], run.data.params[key] != "0.002") == ("0.002", True)
     assert set(run.data.tags) & set(run.data.params) == {key, "trainer.callbacks"}
     configs = [item.value_json for one in records for item in one.config.update if item.key == "optimizer"]
