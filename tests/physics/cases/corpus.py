@@ -1,11 +1,10 @@
-"""Writes the cases of the corpus that are no text: by VTK, meshio, Gmsh, CalculiX and OpenFOAM.
+"""Writes the cases of the corpus that are no text: by VTK, meshio and Gmsh.
 
 All are of unit cubes or unit squares with T = 1, 2, … at cells, or at points, so that counts and sizes are known.
 """
 
 import gzip
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -127,68 +126,3 @@ Mesh.SaveAll = {int(every)};
 """)
     run(folder, "gmsh", "gmsh", "-3", "-format", form, "-o", "box.msh", "box.geo")
     (folder / "box.geo").unlink()
-
-
-# CalculiX
-
-
-def by_ccx(folder: Path, form: str = "FILE") -> None:
-    """Eight cubes of 210 GPa without lateral strain, stretched by 0.01 over their height of 2."""
-    mesh = cubes(2)
-    nodes = [f"{i + 1}, {x:g}, {y:g}, {z:g}" for i, (x, y, z) in enumerate(mesh.points)]
-    elements = [f"{i + 1}, " + ", ".join(str(k + 1) for k in own)
-                for i, own in enumerate(mesh.cells_dict[pyvista.CellType.HEXAHEDRON])]  # fmt: skip
-    sets = [f"*NSET, NSET={name}\n" + ",\n".join(str(i + 1) for i, own in enumerate(mesh.points) if own[2] == height)
-            for name, height in (("LOW", 0), ("HIGH", 2))]  # fmt: skip
-    steps = f"""*MATERIAL, NAME=M
-*ELASTIC
-210000, 0
-*SOLID SECTION, ELSET=EALL, MATERIAL=M
-*BOUNDARY
-LOW, 1, 3
-HIGH, 1, 2
-*STEP
-*STATIC
-*BOUNDARY
-HIGH, 3, 3, 0.01
-*NODE {form}
-U
-*{"EL" if form == "FILE" else "ELEMENT"} {form}
-S
-*END STEP"""
-    lines = ["*NODE, NSET=NALL", *nodes, "*ELEMENT, TYPE=C3D8, ELSET=EALL", *elements, *sets, steps]
-    (folder / "block.inp").write_text("\n".join(lines) + "\n")
-    run(folder, "calculix-ccx", "ccx", "block", OMP_NUM_THREADS="1")
-    for path in folder.iterdir():
-        if path.suffix not in (".inp", ".frd"):
-            path.unlink()
-
-
-# OpenFOAM
-
-
-def by_openfoam(folder: Path, n: int = 2) -> None:
-    """A cube of n³ cells, decomposed for two processors, which went on to time 5; at time 0, T is 300 and 301, …"""
-    head = "FoamFile {{ version 2.0; format ascii; class {}; object {}; }}\n"
-    values = "\n".join(str(300 + k) for k in range(n**3))
-    files = {
-        "system/controlDict": ("dictionary", "deltaT 1; endTime 5; writeInterval 1; writeControl timeStep;"
-                               "startFrom startTime; startTime 0; stopAt endTime; application laplacianFoam;"),
-        "system/fvSchemes": ("dictionary", "ddtSchemes {} gradSchemes {} divSchemes {} laplacianSchemes {}"),
-        "system/fvSolution": ("dictionary", "solvers {}"),
-        "system/decomposeParDict": ("dictionary", "numberOfSubdomains 2; method simple; coeffs { n (2 1 1); }"),
-        "system/blockMeshDict": ("dictionary", f"""scale 1;
-vertices ((0 0 0) (1 0 0) (1 1 0) (0 1 0) (0 0 1) (1 0 1) (1 1 1) (0 1 1));
-blocks (hex (0 1 2 3 4 5 6 7) ({n} {n} {n}) simpleGrading (1 1 1)); edges ();
-boundary (body {{ type wall; faces ((0 3 2 1) (4 5 6 7) (0 1 5 4) (1 2 6 5) (2 3 7 6) (3 0 4 7)); }});"""),
-        "0/T": ("volScalarField", f"""dimensions [0 0 0 1 0 0 0];
-internalField nonuniform List<scalar> {n**3} ({values});
-boundaryField {{ body {{ type zeroGradient; }} }}"""),
-    }  # fmt: skip
-    for name, (kind, text) in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(head.format(kind, Path(name).name) + text + "\n")
-    for program in ("blockMesh", "decomposePar"):
-        run(folder, "openfoam", program, WM_PROJECT_DIR="/usr/share/openfoam")
-    for processor in folder.glob("processor*"):
-        shutil.copytree(processor / "0", processor / "5")

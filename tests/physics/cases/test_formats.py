@@ -11,7 +11,6 @@ import pyvista
 from processes import find_program
 from simulated_cases import drafted
 
-from noether.common.errors import RequestError
 from noether.physics.cases.case_map import AtTime, SetMap, parse_map
 from noether.physics.cases.draft import draft_map
 from noether.physics.cases.mesh_blocks import read_blocks, read_times
@@ -80,19 +79,6 @@ def test_columns_of_one_name_are_one_only_where_they_are_the_same(tmp_path: Path
     (tmp_path / "other.csv").write_text("x,y,T,T\n0,1,20,0\n1,1,30,1\n")
     with refusal("columns-of-one-name"):
         read_columns(tmp_path / "other.csv")
-
-
-@pytest.mark.parametrize(
-    "suffix",
-    [".msh", ".inp", ".bdf", ".med", ".exo", ".vti", ".pvd", ".vtkhdf", ".xdmf", ".series", ".plt", ".frd", ".csv"],
-)
-def test_a_file_of_other_bytes_is_refused_in_words(suffix: str, tmp_path: Path, capfd) -> None:
-    path = tmp_path / f"case{suffix}"
-    path.write_bytes(b"neither\x00 this nor that\n" * 40)
-    with pytest.raises(RequestError) as refused:
-        read_blocks(path)
-    assert refused.value.code in ("case-file-unreadable", "case-file-without-points", "no-coordinates")
-    assert capfd.readouterr().err.count("\n") <= 1
 
 
 DECK = Path(__file__).with_name("elements.inp").read_text()

@@ -118,14 +118,17 @@ NO_MESHES |= {
     "torn.vtp": b'<VTKFile type="PolyData"><PolyData>',
     "page.vtk": b"<html>404</html>",
 }
+OTHERS = ("msh", "inp", "bdf", "med", "exo", "vti", "pvd", "vtkhdf", "xdmf", "series", "plt", "frd", "csv")
+NO_MESHES |= {f"other-bytes.{suffix}": b"neither\x00 this nor that\n" * 40 for suffix in OTHERS}
 
 
 @pytest.mark.parametrize(("name", "content"), NO_MESHES.items(), ids=NO_MESHES)
-def test_a_file_that_is_not_a_mesh_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_mesh_is_refused_in_words(name: str, content: bytes, tmp_path: Path, capfd) -> None:
     (tmp_path / name).write_bytes(content)
-    with refusal(summary=name) as refused:
+    with refusal(words=name) as refused:
         read_part(tmp_path / name)
     assert name != "mesh.xyz" or "'.xyz'" in refused.value.seen
+    assert capfd.readouterr().err.count("\n") <= 1
 
 
 def test_without_pyvista_the_extra_is_named(tmp_path: Path) -> None:

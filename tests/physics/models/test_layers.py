@@ -144,26 +144,17 @@ def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> No
     [(9.0, 32), (40.0, 32), (40.0, 3), (40.0, 1), (1e-6, 4), (1e6, 50), (1e6, 1000)],
     ids=["few", "many", "cut-at-3", "cut-at-1", "only-itself", "all", "more-slots-than-points"],
 )
-def test_radius_search_is_brute_force(radius, max_neighbours, max_distances, monkeypatch):
+@pytest.mark.parametrize("counts", [(50, 50), (50, 31)], ids=["all", "padding-is-nobody-s-neighbour"])
+def test_radius_search_is_brute_force(radius, max_neighbours, max_distances, counts, monkeypatch):
     monkeypatch.setattr(supernodes, "MAX_DISTANCES", max_distances)
-    points = random(2, 50, 3, scale=100)
+    points, mask = random(2, 50, 3, scale=100), torch.arange(50) < torch.tensor(counts)[:, None]
     centres = points[:, :20]
-    found = radius_neighbours(points, centres, radius, max_neighbours)
+    found = radius_neighbours(points, centres, radius, max_neighbours, mask=None if mask.all() else mask)
     assert found.indices.shape == found.found.shape == (2, 20, min(max_neighbours, 50))
-    for b in range(2):
-        expected = brute_force(points[b].numpy(), centres[b].numpy(), radius, max_neighbours)
+    for b, count in enumerate(counts):
+        expected = brute_force(points[b, :count].numpy(), centres[b].numpy(), radius, max_neighbours)
         for m in range(20):
             assert found.indices[b, m][found.found[b, m]].tolist() == expected[m]
-
-
-def test_padding_is_nobody_s_neighbour():
-    points = random(2, 50, 3, scale=100)
-    mask = torch.arange(50) < torch.tensor([[50], [31]])
-    found = radius_neighbours(points, points[:, :20], 40.0, 32, mask=mask)
-    for b, count in enumerate((50, 31)):
-        expected = brute_force(points[b, :count].numpy(), points[b, :20].numpy(), 40.0, 32)
-        rows = zip(found.indices[b], found.found[b], strict=True)
-        assert [indices[kept].tolist() for indices, kept in rows] == expected
 
 
 def test_radius_search_includes_the_boundary():

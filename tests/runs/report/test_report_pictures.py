@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from noether.runs.report import views
 from noether.runs.report.cases import VALUE_MAP, Scale, error_scale, field_picture, value_scale
-from noether.runs.report.numbers import number, tick_labels
+from noether.runs.report.numbers import tick_labels
 
 
 def sphere(count: int) -> np.ndarray:
@@ -179,14 +179,6 @@ def test_a_body_in_free_air_has_no_shadow_in_its_picture() -> None:
     on_ground = views.surface_extent(points)
     free = views.surface_extent(points, views.Space(np.eye(3), wind=False, ground=False))
     assert (len(on_ground), len(free)) == (102, 50)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(-0.5, "−0.5000"), (1.5e-5, "1.500\u202f×\u202f10⁻⁵"), (2.5e7, "2.500\u202f×\u202f10⁷"), (float("inf"), "–")],
-)
-def test_numbers_are_typeset(value: float | None, text: str) -> None:
-    assert number(value) == text
 
 
 @pytest.mark.parametrize(
