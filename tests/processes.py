@@ -121,6 +121,18 @@ def lay(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+def flip(path: Path, byte: int = -10) -> None:
+    """Flips one bit of a file and leaves its size as it is."""
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+
+
+def halve(path: Path) -> None:
+    """Leaves the first half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyvista
+from processes import halve
 
 from noether.physics.cases.case_map import CaseMap, parse_map
 from noether.physics.cases.draft import draft_map
@@ -74,8 +75,7 @@ def with_nan(folder: Path) -> None:
 
 
 def torn(folder: Path) -> None:
-    path = folder / "volume.vtu"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    halve(folder / "volume.vtu")
 
 
 MAP = """

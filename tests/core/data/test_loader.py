@@ -18,7 +18,7 @@ from learned import one_rank
 from noether.common.errors import RequestError
 from noether.core.data.loader import evaluation_batches, stack_samples, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder, SampleKey, share_evaluation, split_validation
-from noether.core.data.points import GEOMETRY, PointSampler, mean_of_points, point_keys
+from noether.core.data.points import GEOMETRY, PointSampler, mean_of_points
 from noether.launch.batches import plan_batches
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.launch.process_group.torch_internals import Patience
@@ -76,12 +76,6 @@ def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int,
     assert [int(index) for batch in batches for index in batch["index"]] == list(range(7))
     assert all(batch["surface_points"].shape[1:] == (20, 3) for batch in batches)
     assert all(batch[GEOMETRY].shape[1:] == (5, 3) for batch in batches)
-
-
-def test_keys_of_a_prefix_are_those_with_a_row_per_point() -> None:
-    sample = {**Samples()[0], "surface_name": torch.zeros(3)}
-    assert point_keys(sample, "surface") == ["surface_points", "surface_pressure"]
-    assert point_keys(sample, "nothing") == []
 
 
 def test_reading_does_not_move_the_run_s_random_numbers() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from packed_files import write_packed
+from processes import flip
 
 from noether.core.data import packed
 from noether.core.data.packed import ALIGNMENT, DTYPES, Spec, check_digest, digest_path, open_packed, packed_writer
@@ -164,12 +165,6 @@ def test_writing_to_an_open_array_leaves_the_file_alone(path, arrays):
 
 
 CARS = EllipsoidDatasetConfig(train_shapes=2, test_shapes=2, surface_points=8, volume_points=8, seed=3)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 4
-    path.write_bytes(content)
 
 
 def test_one_flipped_bit_is_refused_with_a_fix_that_works(tmp_path) -> None:

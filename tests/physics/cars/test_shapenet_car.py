@@ -9,6 +9,7 @@ import pytest
 import pyvista
 import torch
 from conftest import REPOSITORY, TINY
+from processes import halve
 from shapenet_car_files import FIRST, UNUSED, prepare_cars, surface_mesh, volume_mesh, write_car, write_grid
 
 from noether.common.errors import RequestError
@@ -28,7 +29,6 @@ pytest_plugins = ("shapenet_car_runs",)
 PLAN = ("plan", "--hp", "{configs}/train_shapenet.yaml")
 PREPARE = ("data", "prepare", "shapenet_car")
 MISTAKES = {
-    "unknown-command": (("data", "prepair"), "did you mean 'data prepare'?"),
     "unknown-kind": (("data", "prepare", "shapenet-car", "x", "y"), "prepare x y --map shapenet_car"),
     "too-few-words": (PREPARE, "noether data prepare shapenet_car SOURCE OUT"),
     "no-source": ((*PREPARE, "/nowhere", "y"), "/nowhere holds no ShapeNet-Car data"),
@@ -229,11 +229,6 @@ def pressed(change):
     return lambda car: np.save(car / "press.npy", change(np.load(car / "press.npy")))
 
 
-def cut(car: Path) -> None:
-    path = car / "hexvelo_smpl.vtk"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def of_another_car(car: Path) -> None:
     write_car(car.parent / "other", seed=8)
     shutil.move(car.parent / "other" / "hexvelo_smpl.vtk", car / "hexvelo_smpl.vtk")
@@ -243,7 +238,7 @@ def of_another_car(car: Path) -> None:
 SURFACE, VOLUME = "quadpress_smpl.vtk", "hexvelo_smpl.vtk"
 BROKEN_RAW = {
     "surface-missing": (SURFACE, lambda car: (car / SURFACE).unlink(), "no such file"),
-    "volume-torn": (VOLUME, cut, ""),
+    "volume-torn": (VOLUME, lambda car: halve(car / VOLUME), ""),
     "pressure-already-without-the-unused": ("press.npy", pressed(lambda p: p[96:]), "shape (3586,)"),
     "pressure-shifted": ("press.npy", pressed(lambda p: np.roll(p, 96)), "of the spread"),
     "pressure-nan": ("press.npy", pressed(lambda p: np.full(3682, np.nan)), "not finite"),

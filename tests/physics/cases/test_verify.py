@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import flip
 from simulated_cases import MAP, prepare, write_cases
 
 from noether.common.errors import RequestError
@@ -29,13 +30,6 @@ def written(tmp_path_factory) -> Path:
 def prepared(written: Path, tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Path(shutil.copytree(written, tmp_path / "out"))
-
-
-def flip(path: Path, byte: int = -10) -> None:
-    """Flips one bit of a file and leaves its size as it is."""
-    content = bytearray(path.read_bytes())
-    content[byte] ^= 1
-    path.write_bytes(bytes(content))
 
 
 def verify(folder: Path) -> int:

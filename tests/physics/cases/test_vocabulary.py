@@ -23,6 +23,7 @@ from noether.physics.cases.case_map import (
     turned,
 )
 from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.draft import draft_map
 from noether.physics.cases.survey import survey_folder
 from noether.physics.cases.units import factor, of_one_quantity
 from noether.physics.cases.vocabulary import is_result, name_and_unit, physics_of, plain_name
@@ -234,27 +235,20 @@ def test_the_unit_of_positions_is_told_by_measures_and_not_by_their_unit(scale, 
     assert "it is F in every case" in next(line for line in text.splitlines() if line.startswith("  support:"))
 
 
-def test_numbers_of_cells_are_no_fields_and_do_not_choose_the_place(tmp_path: Path) -> None:
-    root = write_solids(tmp_path, 3, {"S": 6}, ["radius"])
-    for file in root.rglob("*.vtu"):
-        mesh = pyvista.read(file)
-        for name in ("MatID", "Cell ID", "cellnumber"):
-            mesh.cell_data[name] = np.arange(mesh.n_cells, dtype=float)
-        mesh.cell_data["región"] = np.arange(mesh.n_cells) % 3
-        mesh.cell_data["Werkstoff"] = (np.arange(mesh.n_cells) % 2).astype(np.uint8)
-        mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
-        mesh.save(file)
-    _, about = drafted(root)
-    assert (about.sets["volume"].at, set(about.sets["volume"].fields)) == ("points", {"stress"})
-
-
-def test_materials_in_some_cases_only_are_not_odd(tmp_path: Path) -> None:
+def test_numbers_of_cells_are_no_fields_do_not_choose_the_place_and_are_not_odd_in_some_cases(tmp_path: Path) -> None:
     root = write_solids(tmp_path, 10, {"S": 6}, ["radius"])
     for number, file in enumerate(sorted(root.rglob("*.vtu"))):
         mesh = pyvista.read(file)
-        mesh.cell_data["región"] = np.arange(mesh.n_cells) % 2 + 1 if number else np.ones(mesh.n_cells, int)
+        for name in ("MatID", "Cell ID", "cellnumber"):
+            mesh.cell_data[name] = np.arange(mesh.n_cells, dtype=float)
+        mesh.cell_data["región"] = np.arange(mesh.n_cells) % 3 + 1 if number else np.ones(mesh.n_cells, int)
+        mesh.cell_data["Werkstoff"] = (np.arange(mesh.n_cells) % 2).astype(np.uint8)
+        mesh.cell_data["density"] = np.full(mesh.n_cells, 7.8)
         mesh.save(file)
-    assert survey_folder(root).odd == []
+    survey = survey_folder(root)
+    assert survey.odd == []
+    own = parse_map(draft_map(survey), "m").sets["volume"]
+    assert (own.at, set(own.fields)) == ("points", {"stress"})
 
 
 def test_the_draft_says_that_the_sign_of_a_mode_cannot_be_learned(tmp_path: Path) -> None:

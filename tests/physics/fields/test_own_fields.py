@@ -153,12 +153,6 @@ def test_models_that_read_what_samples_lack_are_refused_with_one_that_does_witho
     assert "model=upt" in done.err
 
 
-def test_an_output_of_the_case_alone_needs_no_field(train, tmp_path: Path) -> None:
-    only_case = "task.fields={drag: {points: case, unit: N}}"
-    train(*MODELS["upt"], only_case, "task.inputs=[]", "task.scalars={}", "task.parameters={}", hp="open")
-    assert set(json.loads((tmp_path / "run" / "result.json").read_text())["scalars"]) == {"drag"}
-
-
 def test_geometry_points_of_the_samples_are_kept() -> None:
     from own_fields import Bodies
 
@@ -170,8 +164,11 @@ def test_geometry_points_of_the_samples_are_kept() -> None:
         assert torch.equal(drawn["geometry_points"].sort(dim=0).values, sample["geometry_points"].sort(dim=0).values)
 
 
-def test_fields_that_the_data_set_names_need_no_configuration(train, tmp_path: Path) -> None:
-    nothing = ["task.scalars={}"]
-    train(*MODELS["upt"], *nothing, hp="open")
+ONLY_CASE = ["task.fields={drag: {points: case, unit: N}}", "task.inputs=[]", "task.parameters={}"]
+
+
+@pytest.mark.parametrize(("words", "fields"), [([], {"surface_pressure"}), (ONLY_CASE, set())])
+def test_neither_a_configuration_of_fields_nor_a_field_beside_an_output_is_needed(words, fields, train, tmp_path):
+    train(*MODELS["upt"], *words, "task.scalars={}", hp="open")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (set(result["fields"]), set(result["scalars"])) == ({"surface_pressure"}, {"drag"})
+    assert (set(result["fields"]), set(result["scalars"])) == (fields, {"drag"})

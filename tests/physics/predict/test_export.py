@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from processes import flip
 
 from noether import load_run
 from noether.checkpoints.named import named_weights
@@ -83,9 +84,7 @@ def test_weights_with_a_flipped_bit_are_not_loaded_and_not_begun_with(noether, t
     out = tmp_path / "export"
     assert noether("export", str(SMALL_RUN), str(out), "--weights-only").code == 0
     load_exported(out)
-    content = bytearray((out / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (out / "model.safetensors").write_bytes(content)
+    flip(out / "model.safetensors", -1)
     with refusal("packed-data-damaged"):
         load_exported(out)
     for where in (out, out / "model.safetensors"):
