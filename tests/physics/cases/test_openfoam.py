@@ -1,7 +1,9 @@
 """Cases really solved by OpenFOAM and CalculiX: forces and tensors of what is prepared are those of the solver."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from simulated_cases import drafted, prepare
 
 from noether.physics.cases.case_map import map_text
 from noether.physics.cases.dataset import open_cases
+from noether.physics.cases.mesh_blocks import read_blocks, read_times
 from noether.physics.cases.prepare import prepare_cases
 from noether.physics.cases.tables import read_numbers
 
@@ -92,6 +95,22 @@ def test_the_draft_of_openfoam_cases_finds_the_body(solved: Path) -> None:
     assert {"drag_coefficient", "lift_coefficient"} <= set(about.outputs)
     assert {"slant_angle", "wind_speed", "reference_area"} <= set(about.parameters)
     assert about.forces is not None
+
+
+@pytest.mark.nightly
+def test_the_steps_of_openfoam_and_of_what_it_writes_for_others_are_read(solved: Path, tmp_path: Path) -> None:
+    case = Path(shutil.copytree(solved / "case_0000", tmp_path / "case"))
+    half = shutil.copytree(case / str(ITERATIONS), case / str(ITERATIONS // 2))
+    whole = (half / "p").read_bytes()
+    at_cells, boundary = whole.index(b"internalField"), whole.rindex(b"boundaryField")
+    (half / "p").write_bytes(whole[:at_cells] + b"internalField uniform 7;\n" + whole[boundary:])
+    for converter in ("foamToVTK", "foamToEnsight"):
+        subprocess.run([converter, "-time", f"{ITERATIONS // 2},{ITERATIONS}"], cwd=case, check=True, timeout=100,
+                       capture_output=True, env={"WM_PROJECT_DIR": "/usr/share/openfoam", **os.environ})  # fmt: skip
+    for name in ("constant/polyMesh", "VTK/case.vtm.series", "EnSight/case.case"):
+        assert read_times(case / name)[-2:] == [ITERATIONS // 2, ITERATIONS], name
+        first, last = (read_blocks(case / name, None, step)[0].mesh.cell_data["p"] for step in (-2, "last"))
+        assert (set(first), len(set(last)) > 100) == ({7}, True), name
 
 
 def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
