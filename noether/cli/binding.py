@@ -23,6 +23,7 @@ from noether.cli import commands, mistakes
 from noether.cli.commands import COMMANDS, SHARED, Command, CommandGroup, Memberless
 from noether.cli.mistakes import NO_VALUE, flag_of, is_flag, key_of
 from noether.common.errors import ExitCode, RequestError
+from noether.config.sweep import quoted
 
 ASKS_FOR_HELP = {"--help", "-h"}
 
@@ -194,7 +195,5 @@ def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
                                seen=f"{flag_of(name)} {value} and {word}", expected="one of them",
                                fix=f"leave {word} out")  # fmt: skip
     if "," in value and not value.startswith(("[", "{", "'", '"')):
-        from noether.config.sweep import quoted
-
         value = quoted(value)
     return f"{name}={value}"

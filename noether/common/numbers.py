@@ -35,13 +35,17 @@ def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int 
                        fix=f"unset {name}")  # fmt: skip
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is an integer or a float, but not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def finite(value: Any, otherwise: Any = None) -> Any:
     """The value where it is a finite number that fits into a float."""
     try:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+        return value if is_number(value) and isfinite(value) else otherwise
     except OverflowError:  # An integer of a thousand digits.
         return otherwise
-    return value if is_number else otherwise
 
 
 def count_text(value: Any) -> str:

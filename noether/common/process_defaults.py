@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.common.errors import RequestError
-from noether.common.numbers import whole
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
 """Written by the image's build: this program is its entry point."""
@@ -60,9 +59,6 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
 
     RequestError: where no folder of this machine can be written, or another user's is in the way.
     """
-    for name in ("COLUMNS", "LINES"):  # Read by rich through int(), which raises at "²" and at 5,000 digits.
-        if not 0 < (whole(environ.get(name, "")) or 0) < 10_000:
-            environ.pop(name, None)
     try:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:

@@ -12,18 +12,16 @@ from typing import Any, cast, get_origin
 
 import yaml
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from pydantic import BaseModel, ValidationError
 
 from noether.common.errors import RequestError
+from noether.common.numbers import is_number
 from noether.common.plain_file import read_plain
 from noether.common.suggest import nearest, plain_characters
 from noether.config.explain import (
     as_override,
-    as_typed,
     default_of,
     fields_of,
-    is_number,
     members_of,
     refusal_of,
     setting_meant,
@@ -36,15 +34,14 @@ from noether.config.layers import (
     SettingsLayer,
     as_yaml,
     layers_of,
-    nested,
     no_option,
     primary_file,
     read_settings,
 )
 from noether.config.recipe import left_to_recipe, with_recipe
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
-from noether.config.section import flat
-from noether.config.sweep import check_amount, expand_sweep, parse_override
+from noether.config.section import flat, merged, nested, take
+from noether.config.sweep import as_typed, check_amount, expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 from noether.config.yaml_reader import RunYaml, SettingsYaml, parse_yaml
 
@@ -94,14 +91,11 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     check_amount(overrides)
     parsed = []
     for place, text in enumerate(overrides):
-        try:
-            override = parse_override(text)
-        except HydraException:
-            raise _unreadable(text, list(overrides[place + 1 : place + 3])) from None
-        key = override.key_or_group
-        unreadable = override.package is not None or (override.is_delete() and "=" in text)
-        if unreadable or not key or key.endswith(".") or ("/" in key and fields_of(key.replace("/", "."))):
-            raise _unreadable(text, list(overrides[place + 1 : place + 3]))
+        override = parse_override(text)
+        key = override.key_or_group if override and override.package is None else ""
+        unreadable = not key or key.endswith(".") or ("/" in key and fields_of(key.replace("/", ".")))
+        if override is None or unreadable or (override.is_delete() and "=" in text):
+            raise _unreadable(text, overrides[place + 1 : place + 3])
         if key.split(".")[0] == "hydra":
             raise RequestError(
                 "setting-of-hydra",
@@ -139,9 +133,9 @@ def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
         raise RequestError("override-too-long", f"cannot read {len(text):,} characters", seen=f"{text[:40]}…",
                            expected="key=value, with a number of at most 20 digits, and few brackets",
                            fix=f"{text.partition('=')[0][:100]}=VALUE")  # fmt: skip
-    after = list(following[: 1 + (following[:1] == ["="])]) if fields_of(text) else []
+    after = following[: 1 + ("=" in following[:1])] if fields_of(text) else []
     if text.endswith(":"):  # YAML in several words: trainer: max_epochs: 3
-        after = list(following[: 1 + following[0].endswith(":")]) if following else []
+        after = following[: 1 + following[0].endswith(":")] if following else []
     seen = " ".join([text, *after]) if after and "=" not in after[-1] and after[-1][0] not in "+~" else text
     if meant := _overrides_meant(plain_characters(seen).rstrip(",;")):
         fix = shlex.join(meant) + any('"' in one for one in meant) * "      (quoted twice: once for the shell)"
@@ -264,22 +258,22 @@ def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsL
     for override in parsed:
         key = override.key_or_group
         if override.is_delete() and key not in groups:
-            taken = [_take(layer.settings, key) for layer in layers]
+            taken = [take(layer.settings, key) for layer in layers]
             if not any(taken):
                 raise RequestError("nothing-to-delete", f"nothing to delete at {key}", seen=f"~{key}",
                                    expected="a key that the files set", fix=f"leave ~{key} out")  # fmt: skip
         elif key not in chosen:
-            layers[-1] = SettingsLayer(None, _merged(layers[-1].settings, nested(key, setting_value(override))))
+            layers[-1] = SettingsLayer(None, merged(layers[-1].settings, nested(key, setting_value(override))))
     for place, layer in enumerate(layers):
         for key in _replaced(laid_over(layers[:place]), layer.settings):
             for lower in layers[:place]:
-                _take(lower.settings, key)
+                take(lower.settings, key)
     return layers
 
 
 def laid_over(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
     """Returns the settings of all layers, where the last one that has a setting counts."""
-    return reduce(_merged, (layer.settings for layer in layers), {})
+    return reduce(merged, (layer.settings for layer in layers), {})
 
 
 def validate(settings: dict[str, Any]) -> RunConfig:
@@ -343,14 +337,6 @@ def dump_config(config: BaseModel) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for name, value in above.items():
-        old = merged.get(name)
-        merged[name] = _merged(old if isinstance(old, dict) else {}, value) if isinstance(value, dict) else value
-    return merged
-
-
 def _replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that go when `above` is laid over `below`."""
     for name in SECTIONS_WITH_KIND:
@@ -361,12 +347,3 @@ def _replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[st
     trainer = above.get("trainer")
     lengths = [name for name in LENGTHS if isinstance(trainer, dict) and trainer.get(name) is not None]
     yield from (f"trainer.{name}" for name in LENGTHS if lengths and name not in lengths)
-
-
-def _take(settings: dict[str, Any], key: str) -> bool:
-    """Deletes a setting by its full name. Returns whether there was one."""
-    name, dot, rest = key.partition(".")
-    part = settings.get(name)
-    if dot:
-        return isinstance(part, dict) and _take(part, rest)
-    return settings.pop(name, part) is not None

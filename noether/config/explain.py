@@ -6,7 +6,6 @@ One table says what other programs call a setting; what else was meant is found 
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cache
@@ -18,10 +17,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from noether.common.errors import RequestError, SettingError
+from noether.common.numbers import is_number
 from noether.common.suggest import nearest, number_meant
 from noether.config.groups import lines_for, our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
-from noether.config.section import Interval, kind_of, sections_in
+from noether.config.section import Interval, kind_of, merged, nested, sections_in, take
+from noether.config.sweep import as_typed, override_value, parse_override
 
 Kinds = Mapping[str, str]
 """The kind of each section that has one, where it is known."""
@@ -209,18 +210,16 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
 
 def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
     """Return the refusal of `key` with a fix that the schema takes: where it refuses the first, that one's, and why."""
-    from hydra.errors import HydraException
-
-    from noether.config.sweep import parse_override
-
     trial, fix = deepcopy(dict(settings)), ""
     try:
         override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
-        setting, value = override.key_or_group, override.value()
-        if setting in SECTIONS or override.is_sweep_override():
+        if override is None or override.key_or_group in SECTIONS or override.is_sweep_override():
             return refused
-        _put(trial, key, None)
-        _put(trial, setting, value)
+        setting, value = override.key_or_group, override.value()
+        for name in (key, setting):
+            take(trial, name)
+        if value is not None:
+            trial = merged(trial, nested(setting, value))
         RunConfig.model_validate(trial)
     except ValidationError as error:
         for problem in error.errors():
@@ -228,19 +227,9 @@ def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kind
             if again.summary.startswith(setting) and not fix:
                 fix = again.fix if re.match(r"'?[\w.]+=", again.fix) else f"leave {key} out"
                 fix = f"{re.split(' {6}', fix)[0]}      ({again.summary})"
-    except (HydraException, RequestError, LookupError, TypeError, ValueError):  # In words, or of a group.
+    except (RequestError, LookupError, TypeError, ValueError):  # In words, or of a group.
         pass
     return RequestError(**refused.parts | {"fix": fix}) if fix else refused
-
-
-def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Set a setting by its full name; None takes it away."""
-    *sections, name = key.split(".")
-    for section in sections:
-        settings = settings.setdefault(section, {})
-    settings.pop(name, None)
-    if value is not None:
-        settings[name] = value
 
 
 def _key_of(problem: Any, settings: Mapping[str, Any]) -> str:
@@ -394,24 +383,4 @@ def as_text(value: Any) -> str:
 
 def as_override(value: Any) -> str:
     """Return a value as Hydra's grammar writes it; the shell may want it quoted."""
-    if not isinstance(value, str):
-        return as_text(value)
-    from noether.config.sweep import override_value  # Hydra takes longer to import than a wrong flag to refuse.
-
-    return override_value(value)
-
-
-def as_typed(text: str) -> str:
-    """Return what was typed as a value, in the quotes of Hydra's grammar where that could not read it."""
-    from hydra.errors import HydraException
-
-    from noether.config.sweep import parse_override, quoted
-
-    with suppress(HydraException):
-        return quoted(text) if parse_override(f"key={text}").is_sweep_override() else text
-    return quoted(text)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is an integer or a float, but not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return override_value(value) if isinstance(value, str) else as_text(value)

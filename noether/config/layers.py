@@ -16,6 +16,7 @@ from noether.common.plain_file import read_given
 from noether.common.suggest import nearest
 from noether.config.explain import value_meant
 from noether.config.groups import DEFAULT_CONFIG, configs_folder, lines_for, our_groups
+from noether.config.section import nested
 from noether.config.yaml_reader import PlainYaml, SettingsYaml, parse_yaml
 
 
@@ -240,13 +241,6 @@ def _entry(entry: Any, file: Path, folder: str, section: str) -> _Entry:
     if not isinstance(entry, dict):
         return _Entry("files", "", [full], inner)
     return _Entry("override" if name != words else "group", full, options, inner)
-
-
-def nested(name: str, content: Any) -> Any:
-    """Returns the content as the sections of a dotted name."""
-    for part in reversed(name.split(".") if name else []):
-        content = {part: content}
-    return content
 
 
 def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: str = "") -> RequestError:

@@ -72,6 +72,31 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value
 
 
+def nested(name: str, content: Any) -> Any:
+    """Returns the content as the sections of a dotted name."""
+    for part in reversed(name.split(".") if name else []):
+        content = {part: content}
+    return content
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of both, where those above count."""
+    both = dict(below)
+    for name, value in above.items():
+        old = both.get(name)
+        both[name] = merged(old if isinstance(old, dict) else {}, value) if isinstance(value, dict) else value
+    return both
+
+
+def take(settings: dict[str, Any], key: str) -> bool:
+    """Deletes a setting by its full name. Returns whether there was one."""
+    name, dot, rest = key.partition(".")
+    part = settings.get(name)
+    if dot:
+        return isinstance(part, dict) and take(part, rest)
+    return settings.pop(name, part) is not None
+
+
 def kind_of(section: type[BaseModel]) -> str | None:
     """Returns the `kind` that chooses a section: "" for the user's own by dotted path, None where nothing chooses."""
     field = section.model_fields.get("kind")

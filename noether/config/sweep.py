@@ -3,13 +3,14 @@
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
-from hydra.errors import HydraException
+from typing import TYPE_CHECKING
 
 from noether.common.errors import RequestError
+
+if TYPE_CHECKING:  # Hydra takes longer to import than a wrong flag to refuse.
+    from hydra.core.override_parser.types import Override
 
 _BETWEEN_COMMAS = re.compile(
     r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\([^)]*\)|{[^}]*}|[^\\,'"])+""", re.DOTALL
@@ -32,9 +33,8 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
     check_amount(overrides)
     choices = []
     for text in overrides:
-        try:
-            override = parse_override(text)
-        except HydraException:
+        override = parse_override(text)
+        if override is None:
             choices.append([text])
             continue
         choices.append(_values(override, text) if override.is_sweep_override() else [text])
@@ -70,23 +70,27 @@ def check_amount(overrides: Sequence[str]) -> None:
         )
 
 
-def parse_override(text: str) -> Override:
-    """Parses one override with Hydra's parser. HydraException: it is none."""
-    try:
+def parse_override(text: str) -> "Override | None":
+    """Parses one override with Hydra's parser; None: it is none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    with suppress(HydraException, ValueError, RecursionError):  # A number of thousands of digits, or as many brackets.
         return OverridesParser.create().parse_override(text)
-    except (ValueError, RecursionError) as error:  # A number of thousands of digits, or as many brackets.
-        raise HydraException(str(error)) from None
+    return None
 
 
 def override_value(text: str) -> str:
     """Returns a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
-    try:
-        override = parse_override(f"key={text}")
-        if not override.is_sweep_override() and override.value() == text:
-            return text
-    except HydraException:
-        pass
-    return quoted(text)
+    override = parse_override(f"key={text}")
+    is_read_so = override is not None and not override.is_sweep_override() and override.value() == text
+    return text if is_read_so else quoted(text)
+
+
+def as_typed(text: str) -> str:
+    """Returns what was typed as a value: quoted if Hydra's grammar could not read it, or only as several."""
+    override = parse_override(f"key={text}")
+    return quoted(text) if override is None or override.is_sweep_override() else text
 
 
 def quoted(text: str) -> str:
@@ -117,7 +121,9 @@ def run_names(names: Sequence[str], differs: Sequence[Sequence[str]]) -> list[st
     return found if is_plain else [f"{name}-{number}" for number, name in enumerate(names)]
 
 
-def _values(override: Override, text: str) -> list[str]:
+def _values(override: "Override", text: str) -> list[str]:
+    from hydra.core.override_parser.types import Glob
+
     if override.is_interval_sweep() or isinstance(override.value(), Glob):
         key = override.get_key_element()
         raise RequestError("no-sweep-values", f"{key} has no list of values", seen=text,
