@@ -373,9 +373,7 @@ def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
 
 def killed_while_stopping(folder: RunFolder, number: int) -> str:
     """Returns what is known of an attempt that was asked to stop and is gone without having saved; "" of any other."""
-    known: Row = {}
-    for row in read_rows(folder.attempts):
-        known |= row if row.get("number") == number else {}
+    known = _rows_by_attempt(folder).get(number, {})
     if "asked" not in known or "outcome" in known:
         return ""
     asked = f"{known['asked']}, {_clock(known['asked_at']) if is_count(known.get('asked_at')) else '?'}"
@@ -383,13 +381,17 @@ def killed_while_stopping(folder: RunFolder, number: int) -> str:
     return f"attempt {number} was asked to stop ({asked}) and {in_update}"
 
 
-def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
+def _rows_by_attempt(folder: RunFolder) -> dict[int, Row]:
     attempts: dict[int, Row] = {}
     for row in read_rows(folder.attempts):
         if is_count(row.get("number")):
             attempts.setdefault(row["number"], {}).update(row)
-    rows = [row for row in attempts.values() if is_count(row.get("start_update"))]
+    return attempts
+
+
+def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
+    """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
+    rows = [row for row in _rows_by_attempt(folder).values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
         last = row.get("last_update", following and following["start_update"])
