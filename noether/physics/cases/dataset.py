@@ -101,7 +101,8 @@ def read_metadata(out: Path) -> dict[str, Any]:
 
 
 def _digest(metadata: Mapping[str, Any]) -> str:
-    return hashlib.sha256(strict_json(metadata).encode()).hexdigest()
+    # JSON can name half a character ("\ud800"), which UTF-8 has not.
+    return hashlib.sha256(strict_json(metadata).encode(errors="surrogatepass")).hexdigest()
 
 
 def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
