@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,8 +51,8 @@ from noether.launch.processes.out_of_memory import killed_for_memory
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 
-# How long a rank may take to say where it is; a stopped one does not.
-STACK_S = 0.5
+# How long a rank may take to say where it is, on a busy machine as well.
+STACK_S = 2.0
 # How a rank ends that the kernel has killed for want of memory, or whose fork server it has.
 BY_THE_KERNEL = (-signal.SIGKILL, 255)
 # How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
@@ -127,19 +127,17 @@ class LocalRanks:
     def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
         """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
-        asked = {worker.stacks: worker for worker in silent}
+        asked = {worker.stacks: worker for worker in silent if not is_stopped(worker.pid)}
         stacks: dict[int, str] = {}
         if STACK_SIGNAL is not None:
-            for worker in silent:
+            for worker in asked.values():
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, STACK_SIGNAL)
             deadline = time.monotonic() + STACK_S
             while asked and (left := deadline - time.monotonic()) > 0:
-                answered = wait(list(asked), left)
-                time.sleep(0.02)  # faulthandler writes line by line.
-                for ready in answered:
+                for ready in wait(list(asked), left):
                     worker = asked.pop(ready)  # type: ignore[call-overload]
-                    stacks[worker.rank] = os.read(worker.stacks.fileno(), 1 << 16).decode("utf-8", "replace")
+                    stacks[worker.rank] = read_stack(worker.stacks, deadline)
                     with suppress(OSError):
                         if log_folder.is_dir():  # Else the run was moved.
                             write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
@@ -172,6 +170,19 @@ class LocalRanks:
                 if worker.ended != worker.process.sentinel:
                     os.close(worker.ended)
         return sorted(self.alive)
+
+
+def read_stack(source: Connection, deadline: float) -> str:
+    """Return the stacks of all threads, which faulthandler writes line by line, with pauses on a busy machine.
+
+    They are whole when the thread that was asked has come, and nothing after it for a moment.
+    """
+    text = b""
+    while source.poll(max(0.0, 0.05 if b"Current thread" in text else deadline - time.monotonic())):
+        if not (lines := os.read(source.fileno(), 1 << 16)):
+            break  # It has ended.
+        text += lines
+    return text.decode("utf-8", "replace")
 
 
 def _doing(worker: RunningWorker, stack: str) -> WorkerReport:

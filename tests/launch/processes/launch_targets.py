@@ -98,9 +98,13 @@ def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
 
 
 def leave_early(context: WorkerContext, code: int) -> int:
-    """Rank 1 leaves while rank 0 has work to do."""
+    """Rank 1 leaves while rank 0 is at work."""
+    works = context.run_info.log_folder / "works"
     if context.worker.rank == 1:
+        while not works.exists():
+            time.sleep(0.01)
         os._exit(code)
+    works.touch()
     time.sleep(60)
     return 0
 

@@ -2,9 +2,11 @@
 
 import io
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -20,7 +22,7 @@ from noether.launch.processes.context import RunInfo
 from noether.launch.processes.listener import hold_ports
 from noether.launch.processes.run import open_link, run_placement
 from noether.launch.processes.spawner import server_environment, start_workers
-from noether.launch.processes.watcher import watch_workers
+from noether.launch.processes.watcher import read_stack, watch_workers
 from tests.refusal import refusal
 
 
@@ -135,6 +137,22 @@ def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
     assert "rank 0: in leave_early (launch_targets.py:" in words
     assert "leave_early" in (tmp_path / "logs" / "rank-0.stack.txt").read_text()
     assert time.monotonic() - started < 10
+
+
+def test_a_stack_that_is_written_with_pauses_is_read_whole() -> None:
+    """As on a busy machine: a part of it, without the asked thread, made a rank that computes "running"."""
+    source, writer = multiprocessing.Pipe(duplex=False)
+    lines = ("Thread 0x1:", "  File x", "Current thread 0x2:", "  File y")
+
+    def write() -> None:
+        for line in lines:
+            time.sleep(0.02)
+            os.write(writer.fileno(), f"{line}\n".encode())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert read_stack(source, time.monotonic() + 60).splitlines() == list(lines)
+    thread.join()
 
 
 @pytest.mark.parametrize("target", ["hang_with_family", "die_with_family"])
