@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from noether.common.errors import RequestError, SettingError
 from noether.common.numbers import is_number
+from noether.common.shown import shortened
 from noether.common.suggest import nearest, number_meant
 from noether.config.groups import lines_for, our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
@@ -368,8 +369,7 @@ def _refused_by_section(error: ValueError, key: str, value: Any, kinds: Kinds) -
 
 
 def _short(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) and (not value or " " in value) else str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shortened(repr(value) if isinstance(value, str) and (not value or " " in value) else str(value), 80)
 
 
 def as_text(value: Any) -> str:
