@@ -15,7 +15,7 @@ from noether.core.data.layout import CAR_SPACE, FRONTAL
 from noether.physics.cases.dataset import DATASET_FILE, CasesDataset, check_files, read_metadata
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.cases.mesh_source import MeshFile, read_part
-from noether.physics.cases.store import Column, case_writer, write_case_file, write_faces, write_set
+from noether.physics.cases.store import Column, case_folder, whole_folder, write_case_file, write_faces, write_set
 from noether.physics.cases.surface_mesh import frontal_area, oriented, point_areas, pressure_force
 from noether.physics.settings import SHAPENET_CAR_SURFACE_POINTS
 
@@ -280,7 +280,7 @@ class CarJob:
             raise problem
         arrays = make_car(self.folder) if self._is_raw else read_published(self.folder)
         sets = {}
-        with case_writer(self.out, self.case) as folder:
+        with whole_folder(case_folder(self.out, self.case)) as folder:
             for name in ("surface", "volume"):
                 own = {key: array for key, array in arrays.items() if key.startswith(name) and key != "surface_quads"}
                 columns = {key: Column(array, f"{key} of {self.folder}") for key, array in own.items()}

@@ -20,7 +20,7 @@ from noether.physics.cases.layout import Files, run_of, step_of
 from noether.physics.cases.mesh_blocks import files_behind, results_elsewhere, unreadable
 from noether.physics.cases.mesh_files import Unfit
 from noether.physics.cases.mesh_source import Arrays, RawSet, read_set, refuse_array
-from noether.physics.cases.store import WHOLE, Column, case_writer, write_case_file, write_set
+from noether.physics.cases.store import WHOLE, Column, case_folder, whole_folder, write_case_file, write_set
 from noether.physics.cases.tables import case_number
 
 SHOWN = 20
@@ -187,7 +187,7 @@ class CaseJob:
         forces: dict[str, list[float]] = {}
         surfaces: dict[str, np.ndarray] = {}
         # Surfaces first: the sets around them are given the distance to them.
-        with case_writer(self.out, self.case) as folder:
+        with whole_folder(case_folder(self.out, self.case)) as folder:
             for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
                 raw = self._read(name)
                 left.setdefault(own.file, []).append(raw.left)

@@ -11,7 +11,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,6 @@ def case_folder(out: Path, case: str) -> Path:
 def set_file(out: Path, case: str, name: str) -> Path:
     """The packed file of one set of a case."""
     return case_folder(out, case) / f"{name}.safetensors"
-
-
-def case_writer(out: Path, case: str) -> AbstractContextManager[Path]:
-    """Yields a new folder that replaces the case's when the context is left without an exception."""
-    return whole_folder(case_folder(out, case))
 
 
 @contextmanager

@@ -23,9 +23,6 @@ class SelfAttention(nn.Module):
     """Every token attends to every token of its sample.
 
     The same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
-
-    dim: channels of a token.
-    heads: attention heads; must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -51,7 +48,7 @@ class SelfAttention(nn.Module):
         """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
         dim = self.output.in_features
         queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
-        out: Tensor = self.output(_read(queries, self.heads, attended_to, table))
+        out: Tensor = self.output(_attend(rotate(queries.unflatten(-1, (self.heads, -1)), table), attended_to))
         return out
 
 
@@ -59,9 +56,6 @@ class CrossAttention(nn.Module):
     """Tokens attend to the tokens of another set and not to each other.
 
     Keys and values are made apart from the queries, so that many chunks of queries can share them.
-
-    dim: channels of a token, in both sets.
-    heads: attention heads; must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -77,7 +71,8 @@ class CrossAttention(nn.Module):
 
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
         """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
-        out: Tensor = self.output(_read(self.query(x), self.heads, attended_to, table))
+        queries = self.query(x).unflatten(-1, (self.heads, -1))
+        out: Tensor = self.output(_attend(rotate(queries, table), attended_to))
         return out
 
 
@@ -89,10 +84,6 @@ def _split_keys_values(fused: Tensor, heads: int, table: Tensor, mask: Tensor | 
 def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
     over_queries = None if mask is None else mask[:, None, None, :]
     return KeysValues(keys.transpose(1, 2), values.transpose(1, 2), over_queries)
-
-
-def _read(queries: Tensor, heads: int, attended_to: KeysValues, table: Tensor) -> Tensor:
-    return _attend(rotate(queries.unflatten(-1, (heads, -1)), table), attended_to)
 
 
 def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:
@@ -167,7 +158,6 @@ def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, numbe
 class AttentionBlock(Recomputable):
     """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
-    dim: channels of a token.
     attention: has `with_keys_values` and `read`, as SelfAttention has them; `keys_values` where it is asked for them.
     The `table` of every call is the tokens' rotary table, or None where positions turn nothing in it.
     mlp_ratio: hidden over outer width of the MLP.
@@ -181,8 +171,7 @@ class AttentionBlock(Recomputable):
     ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        if norms_context:
-            self.context_norm = nn.LayerNorm(dim)
+        self.context_norm = nn.LayerNorm(dim) if norms_context else None
         self.attention = attention
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = MLP(dim, mlp_ratio * dim)
@@ -208,6 +197,18 @@ class AttentionBlock(Recomputable):
         how = self._modulations(condition)
         return self._finish(x, self.attention.read(modulated(self.attention_norm, x, how), attended_to, table), how)
 
+    @recomputed
+    def keys_values(
+        self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
+    ) -> KeysValues:
+        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
+        if self.context_norm is None:
+            normed = modulated(self.attention_norm, context, self._modulations(condition))
+        else:
+            normed = self.context_norm(context)
+        made: KeysValues = self.attention.keys_values(normed, table, mask)
+        return made
+
     def _finish(self, x: Tensor, attended: Tensor, how: Modulations | None) -> Tensor:
         x = x + attended
         out: Tensor = x + self.mlp(modulated(self.mlp_norm, x, how, 1))
@@ -226,15 +227,6 @@ class TransformerBlock(AttentionBlock):
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
         super().__init__(dim, SelfAttention(dim, heads), MLP_RATIO, conditioned=conditioned)
 
-    @recomputed
-    def keys_values(
-        self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
-    ) -> KeysValues:
-        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
-        normed = modulated(self.attention_norm, context, self._modulations(condition))
-        made: KeysValues = self.attention.keys_values(normed, table, mask)
-        return made
-
 
 class PerceiverBlock(AttentionBlock):
     """Queries `read` a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
@@ -245,12 +237,6 @@ class PerceiverBlock(AttentionBlock):
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
         super().__init__(dim, CrossAttention(dim, heads), MLP_RATIO, conditioned=conditioned, norms_context=True)
-
-    @recomputed
-    def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
-        """What the queries attend to, from the latent (batch, tokens, dim), its rotary table and mask."""
-        made: KeysValues = self.attention.keys_values(self.context_norm(context), table, mask)
-        return made
 
 
 def initialise_linear(module: nn.Module) -> None:
