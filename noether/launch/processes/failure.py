@@ -193,6 +193,9 @@ def _log_end(path: Path, lines: int = 20) -> list[str]:
         return []
 
 
+CALLER = " in call_target"  # In faulthandler's text, the end of the frame that called the rank's target.
+
+
 def _own_thread(stack: str) -> str:
     return stack.rpartition("Current thread")[2].partition("\n\n")[0]
 
@@ -248,7 +251,7 @@ def name_missing(
 def own_frames(stack: str) -> str:
     """Return the frames of the thread that is the rank's own, without those that start it, of faulthandler's text."""
     lines = _own_thread(stack).splitlines()[1:]
-    count = next((number for number, line in enumerate(lines) if line.endswith(" in call_target")), len(lines))
+    count = next((number for number, line in enumerate(lines) if line.endswith(CALLER)), len(lines))
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""
 
 

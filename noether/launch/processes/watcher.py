@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection, wait
@@ -31,6 +31,7 @@ from noether.launch.processes.context import (
 )
 from noether.launch.processes.death_signal import adopt_orphans, end_descendants
 from noether.launch.processes.failure import (
+    CALLER,
     as_phrase,
     death_report,
     describe_briefly,
@@ -127,20 +128,17 @@ class LocalRanks:
     def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
         """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
-        asked = {worker.stacks: worker for worker in silent if not is_stopped(worker.pid)}
+        asked = {worker.rank: worker.stacks for worker in silent if not is_stopped(worker.pid)}
         stacks: dict[int, str] = {}
         if STACK_SIGNAL is not None:
-            for worker in asked.values():
+            for rank in asked:
                 with suppress(ProcessLookupError):
-                    os.kill(worker.pid, STACK_SIGNAL)
-            deadline = time.monotonic() + STACK_S
-            while asked and (left := deadline - time.monotonic()) > 0:
-                for ready in wait(list(asked), left):
-                    worker = asked.pop(ready)  # type: ignore[call-overload]
-                    stacks[worker.rank] = read_stack(worker.stacks, deadline)
-                    with suppress(OSError):
-                        if log_folder.is_dir():  # Else the run was moved.
-                            write_whole(log_folder / f"rank-{worker.rank}.stack.txt", stacks[worker.rank])
+                    os.kill(self.workers[rank].pid, STACK_SIGNAL)
+            stacks = read_stacks(asked, time.monotonic() + STACK_S)
+        for rank, stack in stacks.items():
+            with suppress(OSError):
+                if stack and log_folder.is_dir():  # Else the run was moved.
+                    write_whole(log_folder / f"rank-{rank}.stack.txt", stack)
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
     def end_all(self, *, clean: bool) -> list[int]:
@@ -172,17 +170,17 @@ class LocalRanks:
         return sorted(self.alive)
 
 
-def read_stack(source: Connection, deadline: float) -> str:
-    """Return the stacks of all threads, which faulthandler writes line by line, with pauses on a busy machine.
-
-    They are whole when the thread that was asked has come, and nothing after it for a moment.
-    """
-    text = b""
-    while source.poll(max(0.0, 0.05 if b"Current thread" in text else deadline - time.monotonic())):
-        if not (lines := os.read(source.fileno(), 1 << 16)):
-            break  # It has ended.
-        text += lines
-    return text.decode("utf-8", "replace")
+def read_stacks(sources: Mapping[int, Connection], deadline: float) -> dict[int, str]:
+    """Return what ranks write of where they are: line by line, with pauses on a busy machine."""
+    stacks, silent = dict.fromkeys(sources, ""), set(sources)
+    while silent and (left := deadline - time.monotonic()) > 0:
+        ready = wait([sources[rank] for rank in silent], left)
+        for rank in [rank for rank in silent if sources[rank] in ready]:
+            lines = os.read(sources[rank].fileno(), 1 << 16).decode("utf-8", "replace")
+            stacks[rank] += lines
+            if not lines or CALLER in stacks[rank]:
+                silent.discard(rank)
+    return stacks
 
 
 def _doing(worker: RunningWorker, stack: str) -> WorkerReport:

@@ -22,7 +22,7 @@ from noether.launch.processes.context import RunInfo
 from noether.launch.processes.listener import hold_ports
 from noether.launch.processes.run import open_link, run_placement
 from noether.launch.processes.spawner import server_environment, start_workers
-from noether.launch.processes.watcher import read_stack, watch_workers
+from noether.launch.processes.watcher import read_stacks, watch_workers
 from tests.refusal import refusal
 
 
@@ -139,19 +139,20 @@ def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_a_stack_that_is_written_with_pauses_is_read_whole() -> None:
+def test_stacks_that_are_written_with_pauses_are_read_whole() -> None:
     """As on a busy machine: a part of it, without the asked thread, made a rank that computes "running"."""
-    source, writer = multiprocessing.Pipe(duplex=False)
-    lines = ("Thread 0x1:", "  File x", "Current thread 0x2:", "  File y")
+    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
+    lines = ("Thread 0x1:", "  File x", "Current thread 0x2:", "  File y", "  File z, line 1 in call_target")
 
     def write() -> None:
         for line in lines:
-            time.sleep(0.02)
-            os.write(writer.fileno(), f"{line}\n".encode())
+            for _, writer in pipes:
+                time.sleep(0.02)
+                os.write(writer.fileno(), f"{line}\n".encode())
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert read_stack(source, time.monotonic() + 60).splitlines() == list(lines)
+    (thread := threading.Thread(target=write)).start()
+    stacks = read_stacks({rank: source for rank, (source, _) in enumerate(pipes)}, time.monotonic() + 60)
+    assert [stack.splitlines() for stack in stacks.values()] == [list(lines)] * 2
     thread.join()
 
 
