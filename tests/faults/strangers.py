@@ -161,12 +161,13 @@ def undisturbed(folder: Path) -> dict[str, str]:
 
 
 def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
-    """One run under attack: node 0 starts, the stranger, and after `apart_s` seconds node 1."""
+    """One run under attack: node 0 starts, the stranger, and after `apart_s` seconds and 50 connections node 1."""
     folder.mkdir(parents=True)
     port, began = free_port(), time.monotonic()
     with attacked(folder, how, seed, most, port) as stranger:
         processes = [start(folder, 0, port, host=host)]
-        time.sleep(apart_s)
+        while time.monotonic() - began < apart_s or (stranger.connections <= 50 and processes[0].poll() is None):
+            time.sleep(0.01)
         processes.append(start(folder, 1, port, host=host))
         said = finish(processes)
     codes = [process.returncode for process in processes]

@@ -39,7 +39,7 @@ def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
 ) -> None:
     row = strangers.play(tmp_path / "run", how, random.randrange(1000), most, apart_s, host)
     assert row["codes"] == [0, 0], row
-    assert row["connections"] > 20
+    assert row["connections"] > 50
     assert row["hashes"] == undisturbed
 
 
