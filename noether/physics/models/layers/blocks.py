@@ -23,6 +23,7 @@ class SelfAttention(nn.Module):
     """Every token attends to every token of its sample.
 
     The same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
+    dim: channels of a token; heads: attention heads, which must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -56,6 +57,7 @@ class CrossAttention(nn.Module):
     """Tokens attend to the tokens of another set and not to each other.
 
     Keys and values are made apart from the queries, so that many chunks of queries can share them.
+    dim: channels of a token, in both sets; heads: attention heads, which must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -158,6 +160,7 @@ def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, numbe
 class AttentionBlock(Recomputable):
     """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
+    dim: channels of a token.
     attention: has `with_keys_values` and `read`, as SelfAttention has them; `keys_values` where it is asked for them.
     The `table` of every call is the tokens' rotary table, or None where positions turn nothing in it.
     mlp_ratio: hidden over outer width of the MLP.
@@ -201,7 +204,7 @@ class AttentionBlock(Recomputable):
     def keys_values(
         self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> KeysValues:
-        """What other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
+        """Return what other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
         if self.context_norm is None:
             normed = modulated(self.attention_norm, context, self._modulations(condition))
         else:
