@@ -38,7 +38,7 @@ def note(event, arguments):
 sys.addaudithook(note)
 from noether.config.compose import load_config
 from noether.training.begin import train_here
-from noether.training.begin import Start
+from noether.launch.start import Start
 config = load_config(sys.argv[1:], "/tiny.yaml")
 code = train_here(config, Start(config))
 opened.update(line.split()[-1] for line in open("/proc/self/maps") if "{PACKAGES}" in line)

@@ -35,7 +35,7 @@ from noether.launch.processes.run import open_link
 from noether.launch.processes.spawner import start_workers
 from noether.launch.processes.watcher import LocalRanks
 from noether.launch.processes.worker import openmp_defaults
-from noether.training.begin import other_hosts_told
+from noether.launch.start import other_hosts_told
 from noether.training.preflight import check_software
 
 DEFAULT_SECONDS = 50.0

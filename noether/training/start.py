@@ -23,6 +23,7 @@ from noether.launch.plan import RunPlan, plan_run, render_plan, run_info
 from noether.launch.process_group.deadline import Deadline, find_deadline
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
+from noether.launch.start import Start
 from noether.runs.folder import RunFolder
 from noether.runs.lease import (
     FencedError,
@@ -37,7 +38,6 @@ from noether.runs.overview import is_own_attempt, place_aside, set_aside
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.trust import mark_own
-from noether.training.begin import Start
 from noether.training.preflight import check_software, check_start
 from noether.training.tensorboard_page import beside_run
 

@@ -96,7 +96,8 @@ def start(
 
     def act() -> None:
         operations = Operations(config.output_path / str(config.run_id), lambda n: die() if n == die_at else None)
-        from noether.training.begin import Start, train_here
+        from noether.launch.start import Start
+        from noether.training.begin import train_here
 
         try:
             code = train_here(config, Start(config))
