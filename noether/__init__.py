@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from noether.launch.ranks import Ranks
     from noether.physics.predict.loaded import LoadedRun
 
 __version__ = "0.1.0"
@@ -19,3 +21,10 @@ def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedR
     from noether.physics.predict.loaded import LoadedRun
 
     return LoadedRun(run, *more, **options)
+
+
+def join() -> "AbstractContextManager[Ranks]":
+    """Join the ranks that noether run, torchrun, srun or mpirun has started: `with noether.join() as ranks:`."""
+    from noether.launch.ranks import joined
+
+    return joined()

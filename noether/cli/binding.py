@@ -26,6 +26,8 @@ from noether.common.errors import ExitCode, RequestError
 from noether.config.sweep import quoted
 
 ASKS_FOR_HELP = {"--help", "-h"}
+SCRIPT = "--"
+"""The word of a call after which the words are a script's."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """
+    words, script = _before_script(list(words))
     mistakes.check_characters(words)
     line, for_fire = _spelled_out(list(words))
     if for_fire[:1] == ["--completion"]:
@@ -70,7 +73,33 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
         letters = _letters(getattr(end.trace.GetResult(), "command", print))
         text = re.sub(r"(?m)^    (-\w), (?=--)", lambda one: one[0] if one[1] in letters else "    ", said.getvalue())
         return Call("help", print, (text.rstrip(),))
-    return bind([*line, "--help"]) if isinstance(found, CommandGroup) else _arranged(found, words, line)
+    if isinstance(found, CommandGroup):
+        return bind([*line, "--help"])
+    call = _arranged(found, words, line)
+    return replace(call, words=(*call.words, *script))
+
+
+def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of noether's own, and of `noether run` those from the script on, which are not ours to read.
+
+    The script is the first word that is neither a flag, nor the value of one, nor a setting.
+    """
+    for alias, meant in ((["plan", "run"], "--dry-run"), (["submit", "run"], "--submit")):
+        if words[:2] == alias:
+            words = ["run", meant, *words[2:]]
+    place = 1
+    while words[:1] == ["run"] and place < len(words) and not ASKS_FOR_HELP & {words[place]}:
+        word = words[place]
+        if word in ("-m", "--module"):
+            return words[: place + 2], [SCRIPT, *words[place + 2 :]]
+        if is_flag(word):
+            own = commands.flags_of(COMMANDS["run"])
+            place += 1 if "=" in word or own.get(key_of(word)) is bool else 2
+        elif re.match(r"[+~]*[\w.]+=", word) and not Path(word).exists():
+            place += 1
+        else:
+            return words[:place], [SCRIPT, *words[place:]]
+    return words, []
 
 
 def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:

@@ -39,7 +39,7 @@ def train(
 
         return sweep_here(overrides, hp, dry_run=dry_run)
     from noether.checkpoints.own_settings import load_run_config
-    from noether.training.begin import other_hosts_told
+    from noether.launch.start import other_hosts_told
 
     with other_hosts_told() as start:
         config = start.config = load_run_config(overrides, hp)
@@ -49,6 +49,26 @@ def train(
 
             return dry_run_here(config, start, as_json=json, reset=reset)
         return train_here(config, start, reset=reset, tensorboard=tb)
+
+
+def run(
+    *overrides: str, module: str | None = None, submit: bool = False, print: bool = False, dry_run: bool = False
+) -> int:
+    """Run any training script on the devices of this machine or job, unchanged: noether run train.py --lr 0.1
+
+    Its ranks are found, placed, watched and ended as those of train; each has the variables that torchrun sets.
+    noether plan run … is noether run --dry-run …, and noether submit run … noether run --submit …
+
+    Args:
+        overrides: settings of the launch (--devices 0,1), then the script, then the script's own words
+        module: run a module in place of a script, as python -m does; its own words follow
+        submit: submit it to Slurm, with the settings in the slurm section; 75 has it queued again
+        print: with --submit: write the job script to standard output
+        dry_run: show where the ranks would be, and why; with --submit also the job script; start nothing
+    """
+    from noether.launch.script import run_here
+
+    return run_here(overrides, module, dry_run=dry_run)
 
 
 def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -62,12 +62,17 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
     )  # fmt: skip
 
 
-def run_info(config: RunConfig | None, placement: Placement, environ: Mapping[str, str]) -> RunInfo:
+def run_info(
+    config: RunConfig | None, placement: Placement, environ: Mapping[str, str], script: Sequence[str] = ()
+) -> RunInfo:
     """Returns what all ranks of a run are given alike, but for the variables that `plan_run` checks.
 
-    None: what is known of it where the settings are wrong.
+    None: what is known of it where the settings are wrong. `script`: in place of what our own program would train, a
+    script with its words.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
+    if script and config is not None:
+        settings = {"nodes": config.nodes, "script": list(script)}
     versions = {"noether": __version__, "torch": version("torch")}
     distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
@@ -157,26 +162,35 @@ def render_plan(plan: RunPlan, *, every_reason: bool = True) -> list[Any]:
 
     Without `every_reason`, a run on this machine alone has one line of reasons.
     """
-    placement = plan.placement
+    return render_placement(plan.placement, plan.reasons, plan.batch, every_reason=every_reason)
+
+
+def render_placement(
+    placement: Placement, said: Mapping[str, str], batch: BatchPlan | None = None, *, every_reason: bool = True
+) -> list[Any]:
+    """Returns where the ranks are, how they share a batch (None: the script's affair), and the reasons that are `said`.
+
+    Without `every_reason`, a run on this machine alone has one line of them.
+    """
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
     headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
     # Folded, because a long name would otherwise be cut off in a narrow terminal.
-    heads = (Column(head, overflow="fold") for head in ("rank", "host", "local rank", "device", "samples per update"))
-    table = Table(*heads, box=None, padding=(0, 3, 0, 0))
-    steps = plan.batch.accumulation_steps
-    share = f"{plan.batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")
+    names, share = ["rank", "host", "local rank", "device"], list[str]()
+    if batch is not None:
+        names, steps = [*names, "samples per update"], batch.accumulation_steps
+        share = [f"{batch.per_rank}" + (f" in {steps} micro-batches" if steps > 1 else "")]
+    table = Table(*(Column(name, overflow="fold") for name in names), box=None, padding=(0, 3, 0, 0))
     for worker in placement.workers[:ROWS_SHOWN]:
         host = placement.nodes[worker.node_rank]
-        table.add_row(str(worker.rank), host, str(worker.local_rank), str(worker.device), share)
+        table.add_row(str(worker.rank), host, str(worker.local_rank), str(worker.device), *share)
     if len(placement.workers) > ROWS_SHOWN:
-        table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more", "")
+        table.add_row("…", "", "", f"{len(placement.workers) - ROWS_SHOWN} more")
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
-    shown = [headline, table, plan.batch.describe(placement.world_size)]
+    shown = [headline, table, *([batch.describe(placement.world_size)] if batch is not None else [])]
     if not every_reason and placement.launcher == "local":
-        said = "; ".join(plan.reasons[name] for name in ("launcher", "workers"))
-        return [*shown, Text(f"because {said}"), *warnings]
+        return [*shown, Text(f"because {said['launcher']}; {said['workers']}"), *warnings]
     reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
-    for name, reason in plan.reasons.items():
+    for name, reason in said.items():
         reasons.add_row(Text(name, style="dim"), reason)
     return [*shown, "", Text("because"), reasons, *warnings]

@@ -15,7 +15,7 @@ RUN_NAMES = {
     "mpi": (_STEP, _ELASTIC, ("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("PMI_JOBID",)),
 }
 # Settings that must be the same on all ranks of a run. Paths, devices and folder names may differ between hosts.
-SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "trainer")
+SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "trainer", "script")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from noether.launch.process_group.stores import (
     without_dns,
 )
 from noether.launch.process_group.torch_internals import limit_collectives
-from noether.launch.processes.context import RankNote, WorkerContext
+from noether.launch.processes.context import MeetingPoint, RankNote, WorkerContext
 
 T = TypeVar("T")
 
@@ -159,16 +159,9 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         yield Group(context, device)
         return
     limit_s = context.run_info.distributed.init_timeout_s
-    if context.endpoint.served_by:
-        port = exchange_listener(context.endpoint, context.restarts, context.run_info.listener_port, limit_s)
-        if context.worker.rank > 0:
-            context.parent.tell(RankNote("listener", port))
     # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
-        point = context.parent.meet(limit_s + PARENT_ANSWERS_S)
-        listen = context.listen_socket
-        store = join_store(point, listen.detach() if listen is not None else None, limit_s)
-        choose_interface(point.address)
+        point, store = meet(context)
         if device.type == "cuda":
             os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
         before = listening_descriptors()
@@ -190,6 +183,22 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     # leaves by os._exit.
     dist.destroy_process_group()
     channel.leave()
+
+
+def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
+    """Meets the other ranks of several; returns where, and the store that rank 0 serves there.
+
+    NoetherError: rank 0 is gone, or the store of a launcher does not answer.
+    """
+    limit_s, listen = context.run_info.distributed.init_timeout_s, context.listen_socket
+    if context.endpoint.served_by:
+        port = exchange_listener(context.endpoint, context.restarts, context.run_info.listener_port, limit_s)
+        if context.worker.rank > 0:
+            context.parent.tell(RankNote("listener", port))
+    point = context.parent.meet(limit_s + PARENT_ANSWERS_S)
+    store = join_store(point, listen.detach() if listen is not None else None, limit_s)
+    choose_interface(point.address)
+    return point, store
 
 
 def _stay_near(device: torch.device) -> None:

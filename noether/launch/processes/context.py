@@ -187,6 +187,7 @@ class RunInfo:
     shared_folder: Path | None = None
     log_folder: Path = Path()
     logs_stay: bool = True
+    own_logs: bool = True
     listener_port: int = 0
     start_key: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)

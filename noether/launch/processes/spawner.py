@@ -219,7 +219,7 @@ def _start_one(
             "reports": reports_writer,
             "stacks": stacks_writer,
             "counters": counters,
-            "own_log": method != "fork",
+            "own_log": method != "fork" and context.run_info.own_logs,
         },
     )
     process.start()

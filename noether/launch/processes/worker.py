@@ -216,8 +216,10 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return replace(report, follows="lost-peer") if isinstance(error, EndedByAnother) else report
     if isinstance(error, KeyboardInterrupt):
         return _report(rank, host, "interrupted", "interrupted", "", signal_code(signal.SIGINT))
-    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # Without the line in `call_target`.
+    while (
+        error.__traceback__ is not None and error.__traceback__.tb_next is not None and _is_launch(error.__traceback__)
+    ):
+        error.__traceback__ = error.__traceback__.tb_next  # Without the lines that lead to the target.
     trace = "".join(traceback.format_exception(error))
     last = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SystemExit):
@@ -225,6 +227,10 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
     follows, waited_s = consequence_of(error)
     return replace(_report(rank, host, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
+
+
+def _is_launch(trace: Any) -> bool:
+    return str(trace.tb_frame.f_code.co_filename).endswith((__file__, "launch/script.py", "<frozen runpy>", "runpy.py"))
 
 
 def failing_code(code: int) -> int:
