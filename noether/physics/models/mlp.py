@@ -17,15 +17,12 @@ HALF_DOMAIN = 500.0
 class PointwiseMLP(PointModel):
     """Predict fields at points, each from its own position, and outputs of the case.
 
-    Args:
-        dim: channels of the hidden layers.
-        depth: hidden layers.
-        case_dim: channels of what scales and shifts the layers: few, so that tens of cases are not learned by heart.
-        octaves: how many sines and cosines of a coordinate the first layer reads beside it: half a wave over the
-            domain, and each half as long as the one before.
-        shape: whether the points of the geometry are read too, each by two layers and then averaged (as PointNet,
-            Qi et al. 2017, arXiv 1612.00593, pools them). None: only where cases have no parameters to tell them apart.
-        layout: the fields, features, parameters and outputs of a case; the published models' where not given.
+    dim, depth: channels and number of the hidden layers; layout: as of PointModel.
+    case_dim: channels of what scales and shifts the layers: few, so that tens of cases are not learned by heart.
+    octaves: how many sines and cosines of a coordinate the first layer reads beside it: half a wave over the domain,
+    and each half as long as the one before.
+    shape: whether the points of the geometry are read too, each by two layers and then averaged (as PointNet, Qi et al.
+    2017, arXiv 1612.00593, pools them). None: only where cases have no parameters to tell them apart.
     """
 
     points_per_update = 64  # Of many cases: more points of one case say little that is new.

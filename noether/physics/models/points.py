@@ -322,8 +322,7 @@ class Pooling(NamedTuple):
 class GeometryModel(PointModel):
     """A model that reads the shape itself: points of the geometry, pooled into supernodes.
 
-    layout, dim, heads: as of PointModel.
-    depths: numbers of blocks, by the option's name.
+    layout, dim, heads: as of PointModel; depths: numbers of blocks, by the option's name.
     """
 
     def __init__(self, layout: Layout, dim: int, heads: int, pooling: Pooling, **depths: int) -> None:

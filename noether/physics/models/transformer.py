@@ -15,12 +15,9 @@ class Transformer(SequenceModel):
     """Predict fields at points by attention among all points.
 
     Where the batch has anchors, points attend to those only: the trained function, at any resolution.
-
-    Args:
-        dim, heads, layout: as of PointModel, for RoPE on three axes; the published model's layout where not given.
-        depth: transformer blocks.
-
     At the defaults 5,487,748 parameters.
+
+    dim, heads, layout: as of PointModel, for RoPE on three axes; depth: transformer blocks.
     """
 
     def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12, layout: Layout = CAR_FLOW) -> None:

@@ -27,11 +27,7 @@ class SliceAttention(nn.Module):
     token_g = Σ w_g·f_h / (Σ w_g + 1e-5) over the points, attention among the tokens, and Σ_g w_g·token_g for
     each point. W and the tokens' projections are shared by the heads; each head has its own τ. The cost is
     linear in the points. Source: Transolver, Wu et al. 2024 (arXiv 2402.02366), section 3.2.
-
-    Args:
-        dim: channels of a point.
-        heads: attention heads; must divide `dim`.
-        slices: slices of a head.
+    dim, heads: as of PointModel; slices: of a head.
     """
 
     def __init__(self, dim: int, heads: int, slices: int) -> None:
@@ -131,14 +127,10 @@ class Transolver(SequenceModel):
 
     Where the batch has anchors, the slices are made of those only. The seven inputs of a point are standardised over
     the training split, as the authors' code does it: `fit_inputs` stores their mean and standard deviation as buffers.
-
-    Args:
-        dim, heads, layout: as of PointModel; the published model's layout where not given.
-        depth: blocks.
-        slices: slices of a head.
-        mlp_ratio: hidden over outer width of the MLPs.
-
     At the defaults 3,860,804 parameters.
+
+    dim, heads, layout: as of PointModel; depth: blocks; slices: of a head.
+    mlp_ratio: hidden over outer width of the MLPs.
     """
 
     def __init__(

@@ -14,14 +14,11 @@ from noether.physics.models.points import Batch, GeometryModel, Latent, Pooling,
 class UPT(GeometryModel):
     """Predict fields at points, and outputs of the case, from the geometry's points.
 
-    Args:
-        dim, heads, layout: as of PointModel, for RoPE on three axes; the published model's layout where not given.
-        encoder_depth: transformer blocks among the supernodes.
-        decoder_depth: perceiver blocks from queries to supernodes.
-        supernodes, radius, max_neighbours: as of Pooling.
-
     At the defaults 11,015,620 parameters. Every one gets a gradient when both query sets are asked for;
     with one absent, the other's query MLP gets none.
+
+    dim, heads, layout: as of PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as of Pooling.
+    encoder_depth: transformer blocks among the supernodes; decoder_depth: perceiver blocks from queries to supernodes.
     """
 
     def __init__(

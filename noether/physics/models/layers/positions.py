@@ -17,8 +17,6 @@ def sincos_embedding(points: Tensor, dim: int) -> Tensor:
     ω_k = 10000^(−2k/m), k < m/2. The axes are concatenated and zero-padded to `dim`.
 
     points: (..., axes) positions, about 0..1000 for these frequencies to tell points apart.
-    dim: width of the embedding, at least 2 per axis.
-
     Returned is (..., dim), in float64 where `points` are float64, else in float32.
     ValueError: `dim` has no room for one sine and one cosine per axis.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, applied to each axis.
@@ -35,9 +33,7 @@ def rotary_table(points: Tensor, head_dim: int) -> Tensor:
     pairs left over have angle 0. At head_dim 64 and three axes: m = 20, so 30 angles and 2 zeros.
     A table depends on positions only: make it once per forward and share it between all blocks.
 
-    points: (..., axes) positions.
-    head_dim: channels of one attention head; even, at least 2 per axis.
-
+    points: (..., axes) positions; head_dim: channels of one attention head.
     Returned is (..., head_dim/2, 2): cosine and sine, in float64 where `points` are float64, else in float32.
     ValueError: `head_dim` is odd, or has no room for one angle per axis.
     Source: Su et al. 2021 (arXiv 2104.09864), with one group of angles per axis.

@@ -36,9 +36,7 @@ def radius_neighbours(
     Shapes depend on the inputs' shapes alone, never on their values, so that the search can be compiled
     and a step never waits for the device to count edges.
 
-    points: (batch, points, axes), float32 or float64.
-    centres: (batch, centres, axes), the same dtype.
-    radius: in the unit of the points.
+    points, centres: (batch, points or centres, axes), both float32 or both float64.
     max_neighbours: the slots per centre, fewer where there are fewer points.
     mask: (batch, points) bool, False for padding, which is nobody's neighbour; None: no padding.
     """
@@ -101,10 +99,7 @@ class SupernodePooling(nn.Module):
     The message of an edge is Linear(2d→d), GELU, Linear(d→d) on [e(source), e(supernode)]; a supernode
     takes the mean of its messages, its own among them, and Linear(2d→d) of [mean, e(supernode)].
     184,896 parameters at dim 192. Source: UPT, Alkin et al. 2024 (arXiv 2402.12365), section 3.
-
-    dim: channels of an embedding and of a token.
-    radius: edges come from points within it, in the unit of the points.
-    max_neighbours: and only from the nearest so many.
+    Edges come from points within `radius`, in the unit of the points, and only from the nearest `max_neighbours`.
     """
 
     def __init__(self, dim: int, radius: float, max_neighbours: int) -> None:
