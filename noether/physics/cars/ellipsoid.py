@@ -359,9 +359,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
 
     Each file appears complete or not at all. Processes that prepare one folder at the same time wait for
     each other, and the later ones find the work done. Where all is there, nothing is written.
-
     workers: processes to share the work, at most; 1 works in this one, and so does a small order.
-
     RequestError: the folder cannot be written, or a file that is there was made with other settings or is damaged.
     """
     try:

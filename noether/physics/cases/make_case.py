@@ -44,9 +44,7 @@ def skippable(error: RequestError) -> RequestError:
 def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequence[str]) -> None:
     """Refuses cases that lack a file, a number or an array that the map names, and `unknown` names of splits, in words.
 
-    problems: each with its case.
-
-    RequestError: naming the first twenty problems, each with its reason.
+    problems: each with its case. RequestError: naming the first twenty problems, each with its reason.
     """
     found = list({(case, error.summary, error.seen): (case, error) for case, error in problems}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
@@ -255,9 +253,8 @@ def refuse_missing_sets(job: CaseJob) -> None:
 
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
-    kinds = (job.about.parameters, job.about.outputs)
-    parameters, outputs = ({name: _number(job, name, own) for name, own in numbers.items()} for numbers in kinds)
-    return parameters, outputs
+    parameters = {name: _number(job, name, own) for name, own in job.about.parameters.items()}
+    return parameters, {name: _number(job, name, own) for name, own in job.about.outputs.items()}
 
 
 def _number(job: CaseJob, name: str, described: NumberMap) -> float:
@@ -305,30 +302,21 @@ def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
 
 def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
     """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
-    nearest_to = _Nearest(surface, points)
-    return {
-        f"{name}_sdf": Column(points.source, points.where, lambda block: nearest_to(block)[0]),
-        f"{name}_normals": Column(points.source, points.where, lambda block: nearest_to(block)[1]),
-    }
+    from scipy.spatial import cKDTree
 
+    tree, asked, answer = cKDTree(surface), np.empty(0), (np.empty(0), np.empty(0))
 
-class _Nearest:
-    """Distance and direction from the nearest surface point; the last block's answer is kept for the second column."""
+    def from_nearest(part: int, block: np.ndarray) -> np.ndarray:
+        nonlocal asked, answer
+        if not np.array_equal(asked, block):  # the last block's answer is kept for the second column
+            own = points.step(block)
+            distance, nearest = map(np.asarray, tree.query(own))
+            direction = (own - surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
+            asked, answer = block, (distance, direction)
+        return answer[part]
 
-    def __init__(self, surface: np.ndarray, points: Column) -> None:
-        from scipy.spatial import cKDTree
-
-        self.tree, self.surface, self.points = cKDTree(surface), surface, points
-        self.asked = np.empty(0)
-        self.answer = (np.empty(0), np.empty((0, 3)))
-
-    def __call__(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not np.array_equal(self.asked, block):
-            own = self.points.step(block)
-            distance, nearest = map(np.asarray, self.tree.query(own))
-            direction = (own - self.surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
-            self.asked, self.answer = block, (distance, direction)
-        return self.answer
+    return {f"{name}_{key}": Column(points.source, points.where, partial(from_nearest, part))
+            for part, key in enumerate(("sdf", "normals"))}  # fmt: skip
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:

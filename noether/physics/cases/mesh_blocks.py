@@ -129,9 +129,9 @@ def _named_in(path: Path) -> list[Path]:
 
 
 def is_mesh_inside(path: Path) -> bool:
-    """Whether a file of BY_CONTENT is a mesh: a CSV with coordinates, Tecplot's .dat."""
-    if path.suffix.lower() == ".csv":
-        return is_cloud(path)
+    """Whether a file is one of BY_CONTENT, and a mesh: a CSV with coordinates, Tecplot's .dat."""
+    if (suffix := path.suffix.lower()) != ".dat":
+        return suffix == ".csv" and is_cloud(path)
     lines = (line.strip().upper() for line in _head(path, 4096).splitlines())
     return next((line for line in lines if line and not line.startswith(b"#")), b"").startswith(FIRST_WORDS)
 

@@ -80,13 +80,14 @@ def read_set(
     """Read one set of a case's points with the fields of the map, at a step.
 
     values: a table of more arrays; pieces: the files of which `path` is the first, if the map joins several.
-
     RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
     """
     wanted = {own.array for own in about.fields.values()}
     every = [block for own in pieces or [path] for block in read_blocks(own, wanted, step, about.coordinates)]
-    blocks = [block for block in every if _is_wanted(block, about)]
-    if about.kind == "surface" and not blocks and not about.patches:  # the skin of a volume
+    blocks = [block for block in every if about.kind in ("points", block.kind)]
+    if about.patches:
+        blocks = [block for block in every if _is_named(block, about.patches)]
+    elif about.kind == "surface" and not blocks:  # the skin of a volume
         blocks = [block for block in every if DIMENSIONS["surface"] in block.dimensions]
     if not blocks:
         names = [f"{block.name or 'one mesh without a name'} ({block.kind})" for block in every]
@@ -155,8 +156,7 @@ def main(path: str, result: str, part: str) -> None:
         read = read_part(Path(path), ShapePart(*json.loads(part)))
     except RequestError as error:
         read = error
-    with open(result, "wb") as file:
-        pickle.dump(read, file)
+    Path(result).write_bytes(pickle.dumps(read))
 
 
 def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
@@ -221,12 +221,6 @@ def _is_named(block: Block, patches: Iterable[str]) -> bool:
     """Whether one of the names, with * for anything, is that of a block, or of the last part of its name."""
     own = {block.name, block.name.rpartition("/")[2]}
     return any(name == pattern or fnmatch(name, pattern) for pattern in patches for name in own)
-
-
-def _is_wanted(block: Block, about: SetMap) -> bool:
-    if about.patches:
-        return _is_named(block, about.patches)
-    return about.kind in ("points", block.kind)
 
 
 def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:

@@ -269,7 +269,11 @@ def prepare_cases(
         alone = cases_in_another_unit(cases)  # Or really so large, which only the user knows.
         done.broken |= alone if skip_broken else {}
         done.cases = {case: cases[case] for case in sorted(cases.keys() - done.broken, key=partial(in_order, about))}
-        done.splits, noticed = _splits(about, done, root)
+        if about.reader == "shapenet_car":
+            done.splits, noticed = split_cars(list(done.cases)), shortfalls(done.cases)
+        else:
+            noticed = unknown_names(about, [*done.cases, *done.broken], root)
+            done.splits = split_cases(about, list(done.cases), root)
         metadata = gather(about, map_text, done.cases, done.splits)
         metadata["broken"] = {case: str(error) for case, error in sorted(done.broken.items())}
         done.warnings = [str(skippable(error)) for error in alone.values() if not skip_broken]
@@ -277,14 +281,6 @@ def prepare_cases(
         done.notes = _left_out(done.cases) + not_read
         write_metadata(out, metadata)
     return done
-
-
-def _splits(about: CaseMap, done: PreparedCases, root: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """The cases of each split, and what to notice of them, in words."""
-    if about.reader == "shapenet_car":
-        return split_cars(list(done.cases)), shortfalls(done.cases)
-    unknown = unknown_names(about, [*done.cases, *done.broken], root)
-    return split_cases(about, list(done.cases), root), unknown
 
 
 def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterator[Job]:

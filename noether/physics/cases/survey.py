@@ -21,7 +21,7 @@ from noether.physics.cases import mesh_blocks, openfoam
 from noether.physics.cases.case_map import CASE, STEP, SetKind
 from noether.physics.cases.decks import DECKS
 from noether.physics.cases.layout import NUMBER, files_of, leftovers, list_files, match_template, natural, unlisted
-from noether.physics.cases.mesh_blocks import BY_CONTENT, SUFFIXES, is_mesh_inside
+from noether.physics.cases.mesh_blocks import SUFFIXES, is_mesh_inside
 from noether.physics.cases.tables import (
     NUMBER_SUFFIXES,
     TABLE_SUFFIXES,
@@ -73,8 +73,7 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
 
     inside: files that are meshes by what they hold. A single one would be a table of all cases.
     """
-    meshes = [file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)]
-    meshes = _results(meshes)
+    meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
     if best is None:
         return Grouping([], {}, {}, [], {})
@@ -289,7 +288,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
     """Look through a folder of cases. RequestError: it is missing, or holds no mesh that can be read."""
     every = list_files(root)
     files = unlisted(root, every)
-    inside = {file for file in files if file.lower().endswith(BY_CONTENT) and is_mesh_inside(root / file)}
+    inside = {file for file in files if is_mesh_inside(root / file)}
     grouping = group_files(files, inside)
     if not grouping.cases:
         raise RequestError(

@@ -19,9 +19,7 @@ class ExportRequest:
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
     """Exports a run's model, on the CPU.
 
-    Raises:
-        RequestError: `out` is a folder with other things in it, or it holds an earlier export and `overwrite` was not
-            asked for.
+    RequestError: `out` is a folder with other things in it, or an earlier export that is not to be overwritten.
     """
     target = Path(out).expanduser()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):

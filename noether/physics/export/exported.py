@@ -62,16 +62,10 @@ class ExportedModel:
 
     @torch.no_grad()
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Predicts.
+        """Predicts each field (N, C) in its physical unit, vectors in the axes of `about["axes"]`.
 
-        Args:
-            arrays: what `inputs` names, in m and in the axes of `about["axes"]`, NumPy arrays or tensors. Of the set
-                geometry_points and of anchors, whose numbers are fixed, a longer array is thinned to a fixed random
-                choice.
-
-        Returns:
-            Each field (N, C) in its physical unit, vectors in the same axes.
-
+        arrays: what `inputs` names, in m and in the same axes, NumPy arrays or tensors. Of the set geometry_points and
+        of anchors, whose numbers are fixed, a longer array is thinned to a fixed random choice.
         RequestError: an array is missing or has another shape.
         """
         arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
@@ -114,13 +108,11 @@ class ExportedModel:
 def load_exported(folder: str | Path, *, program: bool | None = None, trust: bool = False) -> ExportedModel:
     """Loads an export on the CPU.
 
-    Args:
-        folder: made by `noether export`.
-        program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the graph where
-            it is there and trusted, else the weights.
-        trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
-            model.pt2 may; the weights do only where model.json names a model or a task by dotted path.
-
+    folder: made by `noether export`.
+    program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the graph where it
+    is there and trusted, else the weights.
+    trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
+    model.pt2 may; the weights do only where model.json names a model or a task by dotted path.
     RequestError: the folder holds no export, or not that part of it, or it may run code and is not trusted.
     """
     folder = Path(folder)

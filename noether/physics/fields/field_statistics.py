@@ -154,10 +154,7 @@ SEEN = TypeAdapter(Seen)
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:
-    """Refuses points outside the domain. RequestError.
-
-    low, high: corners (3,) of the box that holds every point.
-    """
+    """Refuses points outside the domain, of which low and high (3,) are the corners of their box. RequestError."""
     margin = 2 * DOMAIN_MARGIN * domain_length
     if low.min() >= domain_low - margin and high.max() <= domain_low + domain_length + margin:
         return

@@ -204,11 +204,9 @@ def measure_scalar(
 ) -> tuple[Measures, str]:
     """Measures how well a number is predicted over the samples of a split.
 
-    prediction: (S,) the number of the predicted fields.
-    truth: (S,) its true value.
+    prediction, truth: (S,) the number of the predicted fields, and its true value.
     integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points; None where
     the truth is that integral, so that nothing is known of its error.
-
     Returned are r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral); and why
     some are undefined, which then are None, "" where none is.
     """

@@ -41,10 +41,8 @@ KEPT = 2048
 
 def kept_scores(scores: np.ndarray) -> np.ndarray:
     """Returns the scores (n,) of a case in order, of many those at evenly spaced ranks."""
-    ordered: np.ndarray = np.sort(scores)
-    if len(ordered) <= KEPT:
-        return ordered
-    return np.asarray(ordered[np.ceil((np.arange(KEPT) + 1) * len(ordered) / KEPT).astype(int) - 1])
+    kept = min(KEPT, len(scores))
+    return np.asarray(np.sort(scores)[np.ceil((np.arange(kept) + 1) * len(scores) / kept).astype(int) - 1])
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
@@ -274,10 +272,7 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 
 
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
-    """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent.
-
-    shape, others, parameters: as of `TrainedModel.shape_batch`.
-    """
+    """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent."""
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
@@ -328,7 +323,6 @@ def predict_together(
 ) -> Prediction:
     """Predicts a shape with each member.
 
-    members: the models.
     shape, others, parameters, chunk_size: as of `TrainedModel.shape_batch` and `predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
     RequestError: as of these, or too few cases were held out for such a level.
