@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import yaml
@@ -21,7 +20,7 @@ from noether.checkpoints.format import newest_update
 from . import victim
 from .data_changes import DATA, OTHER_DATA, write_cars, write_lines
 from .room import LIMIT_S, NO_TRACEBACK, Room, Undisturbed, ended, final_hashes, history, run_command
-from .series import options, run_series
+from .series import harness
 
 OWN = Path(__file__).resolve().parent / "own"
 TESTS = OWN.parents[1]
@@ -119,6 +118,9 @@ class Scene:
     """The rooms, each made when its first case comes."""
 
     def __init__(self, folder: Path) -> None:
+        import noether.training.start  # noqa: F401
+        import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+
         sys.path[:0] = [str(OWN), str(TESTS)]
         self.folder, self.rooms = folder, {}
         self.changes = [(kind, way) for kind, ways in DATA.items() for way in ways]
@@ -131,15 +133,5 @@ class Scene:
         return self.rooms[kind].run_case(way, random.Random(number))
 
 
-def main() -> int:
-    given = options(__doc__, 150).parse_args()
-    import noether.training.start  # noqa: F401
-    import noether.training.train  # noqa: F401  Once, and not in every process that is started.
-
-    with tempfile.TemporaryDirectory(prefix="changed-") as scratch:
-        scene = Scene(Path(scratch))
-        return run_series(given, scene.run_case, summary="changes, {failed} unsaid or tracebacks")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness(__doc__, 150, lambda folder: Scene(folder).run_case, "changes, {failed} unsaid or tracebacks"))

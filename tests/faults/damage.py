@@ -26,7 +26,7 @@ from noether.runs.provenance import provenance
 from noether.runs.records import read_metrics
 from tests.processes import wait_for
 
-from .room import LIMIT_S, NO_TRACEBACK, Blow, Room, ended, final_hashes, history, run_command
+from .room import LIMIT_S, NO_TRACEBACK, Blow, CalmRoom, ended, final_hashes, history, run_command
 from .series import options, run_series
 
 
@@ -166,12 +166,11 @@ class Case(NamedTuple):
         return ": ".join(self)
 
 
-class Scene(Room):
+class Scene(CalmRoom):
     """A room with the stages of a run in it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true")
-        self.calm = self.undisturbed_after_imports()
         shutil.rmtree(self.run_folder("first").path)
         provenance()  # Asks git, once.
         self.stages = {name: folder / f"stage-{name}" for name in ("killed", "stopped", "done")}

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from . import victim
-from .room import LIMIT_S, NO_TRACEBACK, Room, ended, final_hashes, history
+from .room import LIMIT_S, NO_TRACEBACK, CalmRoom, ended, final_hashes, history
 from .series import options, run_series
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
@@ -39,12 +39,8 @@ def build_shim(folder: Path) -> Path | None:
     return target
 
 
-class Scene(Room):
-    """A room with an undisturbed run. This process has the library loaded, which does nothing until it is told."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.calm = self.undisturbed_after_imports()
+class Scene(CalmRoom):
+    """This process has the library loaded, which does nothing until it is told."""
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
         """Trains on a disk that refuses, and then on one that does not; returns what was done and what went wrong."""

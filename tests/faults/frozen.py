@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,17 +24,16 @@ from noether.runs.lease import Lease, read_attempt
 from noether.runs.records import parse_record
 from tests.processes import wait_for
 
-from .room import LIMIT_S, NO_TRACEBACK, Room, final_hashes, history
-from .series import options, run_series
+from .room import LIMIT_S, NO_TRACEBACK, CalmRoom, final_hashes, history
+from .series import harness
 from .victim import Operations, Victim, fork
 
 
-class Scene(Room):
+class Scene(CalmRoom):
     """A room with an undisturbed run, and how many looks and operations it has."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.calm = self.undisturbed_after_imports()
         counted = folder / "looks"
         self.train("counted", lambda: count_checks(lambda number: counted.write_text(str(number)))).wait(LIMIT_S)
         self.looks = int(counted.read_text())
@@ -110,13 +108,6 @@ def count_checks(then: Callable[[int], object]) -> None:
     Lease.check = counted  # type: ignore[method-assign]
 
 
-def main() -> int:
-    given = options(__doc__, 100).parse_args()
-    with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
-        return run_series(
-            given, Scene(Path(scratch)).run_case, summary="frozen starts, {failed} differences or tracebacks"
-        )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    words = "frozen starts, {failed} differences or tracebacks"
+    sys.exit(harness(__doc__, 100, lambda folder: Scene(folder).run_case, words))

@@ -21,19 +21,18 @@ from pathlib import Path
 
 from tests.users import GROUP, USERS, become, in_open_mounts
 
-from .room import LIMIT_S, NO_TRACEBACK, REPOSITORY, Room, final_hashes, history
+from .room import LIMIT_S, NO_TRACEBACK, REPOSITORY, CalmRoom, final_hashes, history
 from .series import options, run_series
 from .victim import Operations, Victim, die, fork
 
 COMMANDS = ("status", "logs", "report", "checkpoints", "evaluate", "settings", "cancel")
 
 
-class GroupFolder(Room):
+class GroupFolder(CalmRoom):
     """A room of two users with an undisturbed run, and a folder of their group."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true", "tracker.report=true")
-        self.calm = self.undisturbed_after_imports()
         folder.chmod(0o711)
         self.group = folder / "group"
         self.group.mkdir()

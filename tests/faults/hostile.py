@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from noether.watch.inside import flat_settings
 
 from .fuzz import LIMIT_S, limit
 from .room import NO_TRACEBACK, REPOSITORY
-from .series import options, run_series
+from .series import harness
 
 
 def growing(first: str, pattern: str) -> Callable[[int], str]:
@@ -54,16 +53,7 @@ YAML: dict[str, Callable[[int], str]] = {
     "odd-tags": lambda size: "".join(f"? !!{tag} ''\n: !!{tag} x\n" for tag in TAGS[size % len(TAGS) :]),
 }
 TAGS = (
-    "int",
-    "float",
-    "bool",
-    "timestamp",
-    "binary",
-    "omap",
-    "pairs",
-    "set",
-    "python/name:os.system",
-    "value",
+    *("int", "float", "bool", "timestamp", "binary", "omap", "pairs", "set", "python/name:os.system", "value"),
     "merge",
 )
 READERS: dict[str, Callable[[Path], object]] = {
@@ -75,42 +65,20 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 NAMES = (
     *("OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "COLUMNS", "LINES", "TERM"),
-    *(
-        "SLURM_JOB_ID",
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        "SLURM_JOB_NODELIST",
-        "SLURM_GPUS_ON_NODE",
-        "SLURM_CPUS_PER_TASK",
-    ),
+    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_GPUS_ON_NODE", "LSB_JOBID"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "CUDA_VISIBLE_DEVICES", "JOB_COMPLETION_INDEX"),
     *("TMPDIR", "HOME", "USER", "PATH", "LANG", "TZ", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PYTHONIOENCODING"),
-    *("GOMP_SPINCOUNT", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NOETHER_IMAGE_DIGEST", "NO_COLOR", "LSB_JOBID"),
+    *("GOMP_SPINCOUNT", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NOETHER_IMAGE_DIGEST", "NO_COLOR", "SLURM_CPUS_PER_TASK"),
 )
 VALUES = (
     *("", " ", "0", "-1", "1e9", "0x10", "nan", "abc", "1,2", "9" * 20, "9" * 5000, "-" + "9" * 5000, "٣", "²"),
-    *(
-        "\x1b[31mred",
-        "a\nb",
-        "\udcff",
-        "/dev/null",
-        "/nowhere/" + "x" * 300,
-        "x" * 100_000,
-        "[0-99999999]",
-        "a[1-",
-        "%n$(id)",
-    ),
+    *("\x1b[31mred", "a\nb", "\udcff", "/dev/null", "/nowhere/" + "x" * 300, "x" * 100_000, "[0-99999999]", "a[1-"),
+    "%n$(id)",
 )
 COMMANDS = (
-    *(
-        ("settings",),
-        ("plan",),
-        ("status", "--output-path", "."),
-        ("submit", "--print"),
-        ("help",),
-        ("doctor", "--help"),
-    ),
-    *(("train", "--dry-run", "trainer.max_updates=1"), ("data", "inspect", "."), ("logs", "none"), ("describe",)),
+    *(("settings",), ("plan",), ("status", "--output-path", "."), ("submit", "--print"), ("help",), ("describe",)),
+    *(("train", "--dry-run", "trainer.max_updates=1"), ("data", "inspect", "."), ("logs", "none")),
+    ("doctor", "--help"),
 )
 
 
@@ -151,11 +119,6 @@ class Scene:
         return f"{story}: {ended.returncode}", wrong
 
 
-def main() -> int:
-    given = options(__doc__, 400).parse_args()
-    with tempfile.TemporaryDirectory(prefix="hostile-") as scratch:
-        return run_series(given, Scene(Path(scratch)).run_case, summary="hostile cases, {failed} endless or tracebacks")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    words = "hostile cases, {failed} endless or tracebacks"
+    sys.exit(harness(__doc__, 400, lambda folder: Scene(folder).run_case, words))

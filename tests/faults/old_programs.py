@@ -13,7 +13,6 @@ import random
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from noether.checkpoints.format import WEIGHTS, list_checkpoints, write_checkpoint
 
 from .room import NO_TRACEBACK, Room, final_hashes, run_command
-from .series import options, run_series
+from .series import harness
 
 RELEASED = Path(__file__).resolve().parents[1] / "checkpoints" / "released"
 COMMANDS = {
@@ -75,6 +74,9 @@ class Museum(Room):
     """Released runs, and what comes out of each as it is."""
 
     def __init__(self, folder: Path) -> None:
+        import noether.training.evaluation  # noqa: F401
+        import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+
         super().__init__(folder)
         self.expected = {}
         for version in sorted(path.name for path in RELEASED.iterdir()):
@@ -125,17 +127,6 @@ class Museum(Room):
         return f"{version}: {story}", wrong
 
 
-def main() -> int:
-    given = options(__doc__, 150).parse_args()
-    import noether.training.evaluation  # noqa: F401
-    import noether.training.train  # noqa: F401  Once, and not in every process that is started.
-
-    with tempfile.TemporaryDirectory(prefix="old-") as scratch:
-        museum = Museum(Path(scratch))
-        return run_series(
-            given, museum.run_case, summary="old programs, {failed} tracebacks, wrong words or differences"
-        )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    words = "old programs, {failed} tracebacks, wrong words or differences"
+    sys.exit(harness(__doc__, 150, lambda folder: Museum(folder).run_case, words))

@@ -120,10 +120,14 @@ class Room:
         folder = self.run_folder(f"calm-{ranks}")
         return Undisturbed(final_hashes(folder), history(folder), seconds, int(count.read_text()))
 
-    def undisturbed_after_imports(self) -> Undisturbed:
-        """The same of one rank, once this process has imported what a run does, which later forks then need not."""
+
+class CalmRoom(Room):
+    """A room with an undisturbed run of one rank. What a run imports is imported here once, and not in its forks."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        super().__init__(folder, *more)
         import_what_is_used(["train", "--hp", str(self.settings), "run_id=first"], self.log("first"), self.environ)
-        return self.undisturbed(1)
+        self.calm = self.undisturbed(1)
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,13 @@ def options(description: str | None, cases: int) -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="the first")
     parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
     return parser
+
+
+def harness(description: str | None, cases: int, scene: Callable[[Path], Case], summary: str) -> int:
+    """Runs a harness of one process by its command line; `scene` makes what runs a case in a folder of its own."""
+    given = options(description, cases).parse_args()
+    with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
+        return run_series(given, scene(Path(scratch)), summary=summary)
 
 
 def run_series(given: argparse.Namespace, run_case: Case, *, summary: str, jobs: int = 1) -> int:
