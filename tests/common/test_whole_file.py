@@ -8,29 +8,19 @@ from noether.common.numbers import strict_json
 from noether.common.whole_file import AppendingFile, write_json, write_whole
 
 
-def test_a_file_that_was_removed_is_written_again_with_what_it_held(tmp_path) -> None:
+@pytest.mark.parametrize(("other", "word"), [(None, "removed"), (b"edited\n", "replaced")], ids=str)
+def test_a_file_that_was_removed_is_written_again_and_one_that_an_editor_replaced_goes_on(other, word, tmp_path):
     said: list[str] = []
     file = AppendingFile(path := tmp_path / "rows", warn=said.append)
     file.append(b"1\n")
     path.unlink()
+    if other is not None:
+        path.write_bytes(other)
     file.append(b"2\n")
     file.append(b"3\n")
     file.close()
-    assert path.read_bytes() == b"1\n2\n3\n"
-    assert [str(path) in text and "removed" in text for text in said] == [True]
-
-
-def test_a_file_that_was_replaced_goes_on_as_the_new_one(tmp_path) -> None:
-    """As an editor saves it."""
-    said: list[str] = []
-    file = AppendingFile(path := tmp_path / "rows", warn=said.append)
-    file.append(b"1\n")
-    (tmp_path / "other").write_bytes(b"edited\n")
-    (tmp_path / "other").replace(path)
-    file.append(b"2\n")
-    file.close()
-    assert path.read_bytes() == b"edited\n2\n"
-    assert ["replaced" in text for text in said] == [True]
+    assert path.read_bytes() == (other or b"1\n") + b"2\n3\n"
+    assert [str(path) in text and word in text for text in said] == [True]
 
 
 def test_a_file_never_takes_the_place_of_a_folder(tmp_path) -> None:
