@@ -22,9 +22,9 @@ def untouchable() -> list[Gpu] | None:
     raise AssertionError("the driver was asked")
 
 
-def found(mask: str | None, gpus: list[Gpu] | None, accelerator: str = "auto"):
+def found(mask: str | None, gpus: list[Gpu] | None, accelerator: str = "auto", system: str = "Linux-x86_64"):
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    return find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system="Linux-x86_64")
+    return find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,7 @@ def test_a_mask_that_cuda_would_cut_is_refused(mask: str, gpus: list[Gpu], words
     ],
 )
 def test_accelerator(accelerator: str, mask: str | None, gpus: list[Gpu] | None, system: str, kind: str) -> None:
-    environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
-    inventory = find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
+    inventory = found(mask, gpus, accelerator, system)
     assert inventory.kind == kind
     assert kind == "cuda" or inventory.devices == (Device(kind),)
     assert inventory.cpus == read_cpus()
@@ -108,9 +107,8 @@ def test_accelerator_cpu_asks_no_driver() -> None:
     ],
 )
 def test_an_absent_accelerator_is_refused(accelerator: str, mask, gpus, system: str, words: list[str]) -> None:
-    environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     with refusal_with(*words):
-        find_devices(LaunchRequest(accelerator), environ, lambda: gpus, system=system)
+        found(mask, gpus, accelerator, system)
 
 
 @pytest.mark.parametrize("override", ["0,1,2,3", "GPU-aa,GPU-bb"])

@@ -85,22 +85,19 @@ def test_plan_train_and_doctor_give_one_answer(situation: str, told: dict[str, d
     check(told[situation], *SITUATIONS[situation][2:])
 
 
-def run_plan(state: str, library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+CPU_TORCH = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built with CUDA")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        pytest.param("healthy", ["[torch-without-cuda]", "accelerator=cpu"], marks=CPU_TORCH, id="torch without CUDA"),
+        pytest.param("lost", ["export CUDA_VISIBLE_DEVICES=0,1,2,4,5,6,7 "], id="a lost GPU, which is left out"),
+    ],
+)
+def test_a_refused_plan_shows_its_line(state: str, words: list[str], library: Path, tmp_path: Path) -> None:
     environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": state, "PYTHONPATH": str(REPOSITORY)}
     plan = [sys.executable, "-m", "noether", "plan"]
-    return subprocess.run(plan, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-
-
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built with CUDA")
-def test_a_torch_without_cuda_on_a_machine_with_gpus_is_refused(library: Path, tmp_path: Path) -> None:
-    refused = run_plan("healthy", library, tmp_path)
-    assert refused.returncode == 2
-    assert "[torch-without-cuda]" in refused.stderr
-    assert "accelerator=cpu" in refused.stderr
-
-
-def test_a_lost_gpu_is_left_out_by_the_line_that_is_shown(library: Path, tmp_path: Path) -> None:
-    refused = run_plan("lost", library, tmp_path)
-    assert refused.returncode == 2
-    assert "Traceback" not in refused.stderr
-    assert "export CUDA_VISIBLE_DEVICES=0,1,2,4,5,6,7 " in refused.stderr
+    refused = subprocess.run(plan, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+    assert all(text in refused.stderr for text in words)
