@@ -49,7 +49,8 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
                            fix=_output_line(task, batch))  # fmt: skip
     with evaluation_mode(model):
         of_one = to_device(dict(predictions), device, precision.weights)
-        _try_loss(task, of_one, prepared)
+        if not task.updates_itself:
+            _try_loss(task, of_one, prepared)
         with torch.no_grad():
             for times in (1, 2):  # What is right of one sample alone, or of several, fails in an evaluation.
                 repeated = ({key: one.repeat_interleave(times, 0) for key, one in of.items()} for of in (of_one, batch))

@@ -34,8 +34,10 @@ from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.runs.records import mapping
 from noether.training.optimizers import Schedule, build_optimizer, build_schedule
+from noether.training.own_update import OwnUpdater, check_own_update, parts_of
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.run_length import RunLength, plan_length
+from noether.training.update import Updater
 
 VERSIONS = ("torch", "numpy", "scipy")
 
@@ -139,6 +141,11 @@ class Run:
         parts, micro = (self.config, self.problem, self.group, self.precision), self.batch.micro
         return Evaluator(*parts, usual_batch_size=micro, at_boundary=at_boundary)
 
+    def updater(self) -> Updater:
+        """Returns what makes the updates of this run."""
+        kind = OwnUpdater if self.problem.task.updates_itself else Updater
+        return kind(self.state, self.group, self.config.trainer, self.precision, self.batch.accumulation_steps)
+
     def is_over(self) -> bool:
         """Whether every update is made and evaluated, or trainer.stop_after or a callback has ended the run."""
         progress, patience = self.state.progress, self.config.trainer.stop_after
@@ -216,9 +223,11 @@ def build_run(
     begun_with = begin_with(problem.model, weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)
+    check_own_update(type(problem.task), trainer, batch.accumulation_steps)
+    parts = parts_of(problem.task, problem.model)
     try_model(problem, group.device, precision)
     ema = EmaWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None
-    optimizer = build_optimizer(config.optimizer, problem.model)
+    optimizer = build_optimizer(config.optimizer, problem.model, parts)
     state = TrainingState(problem.model, ema, optimizer, precision.scaler(), problem.task, Progress())
     if trainer.max_batch_size == "auto":
         batch = batch.with_room_for(largest_micro_batch(problem, precision, group, batch.per_rank))

@@ -19,8 +19,11 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
     Nothing of the run changes. `time_use` is what the seconds of its loop were made of, on as many ranks as there were.
     flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
     matmul_flops_per_second: of square products in the precision of the run, on this rank's device.
-    share: of that ceiling which forward and backward passes reached. None where torch cannot count the model.
+    share: of that ceiling which forward and backward passes reached. None where torch cannot count the model, or where
+    a task makes updates of its own.
     """
+    if run.problem.task.updates_itself:
+        return None
     device = run.group.device
     batch = rehearsal_batch(run.problem, run.batch.micro, device, run.precision)
     try:

@@ -43,12 +43,13 @@ class Loop:
         """
         built, group = self.built, self.built.group
         trainer, progress = built.config.trainer, built.state.progress
-        updater = Updater(built.state, group, trainer, built.precision, built.batch.accumulation_steps)
+        updater = built.updater()
         began, clock, start_update = time.perf_counter(), updater.clock, progress.updates
         due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
         due_checkpoint = self._due(trainer.checkpoint_every)
-        window = LogWindow(group, built.batch.effective, clock)
-        counts = type(built.problem.task).counts is not Task.counts
+        task = built.problem.task
+        window = LogWindow(group, built.batch.effective, clock, own=task.updates_itself)
+        counts = type(task).counts is not Task.counts and not task.updates_itself
         epoch = EpochMetrics(group, built.batch.per_rank, counts=counts)
         # An evaluation that the stop before this start cut short comes first.
         reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0

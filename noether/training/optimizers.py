@@ -3,7 +3,7 @@
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import cos, isfinite, pi
 from typing import Any
 
@@ -30,12 +30,16 @@ from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, W
 from noether.training.run_length import RunLength
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
-    """Builds the optimiser over a model's trainable parameters.
+def build_optimizer(
+    config: OptimizerConfig, model: nn.Module, parts: Mapping[str, nn.Module] | None = None
+) -> Optimizer:
+    """Builds the optimiser over a model's trainable parameters; where it has `parts`, one for each, joined.
 
     Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set. RequestError:
     the user's own is no optimiser, or one that a run cannot use or resume.
     """
+    if parts:
+        return JoinedOptimizer({name: build_optimizer(config, part) for name, part in parts.items()})
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in model.parameters())
     if isinstance(config, CustomOptimizerConfig):
@@ -45,7 +49,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     if isinstance(config, LionConfig):
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     if isinstance(config, MuonConfig):
-        return MuonForMatrices(groups, config, fused=fused)
+        return muon_for_matrices(groups, config, fused=fused)
     return LightSGD(groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
 
 
@@ -108,6 +112,8 @@ class Muon(WithoutCompiler):
     that makes matrices orthogonal. All matrices of one shape go together, which takes half the time for small ones.
     """
 
+    needed = ("momentum_buffer",)
+
     def __init__(
         self, params: Iterable[Any], lr: float, momentum: float, steps: int, weight_decay: float = 0.0
     ) -> None:
@@ -154,50 +160,63 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
     return x.mT if tall else x
 
 
-class MuonForMatrices(WithoutCompiler):
-    """Muon for matrices, AdamW for every other parameter, as one optimiser: they share its state and its groups.
+class JoinedOptimizer(WithoutCompiler):
+    """Several optimisers, each of other parameters, as one: they share its state and its groups."""
 
-    Muon's steps have the size of AdamW's, so that one learning rate and one weight decay serve both.
-    """
+    def __init__(self, parts: Mapping[str, Optimizer]) -> None:
+        super().__init__([group for part in parts.values() for group in part.param_groups], {})
+        self.parts = parts
+        self._part_of = {one: part for part in parts.values() for group in part.param_groups for one in group["params"]}
+        for part in parts.values():
+            self.defaults |= part.defaults
+            self.state.update(part.state)
+        of_own = [part.built_groups for part in parts.values() if hasattr(part, "built_groups")]
+        if of_own:  # All are of one kind, the user's own, which checks for itself what it loads.
+            self.built_groups = [group for groups in of_own for group in groups]
+            self.needed_state = None  # type: ignore[assignment]
+        self._deal(iter(self.param_groups), self.state)
 
-    def __init__(self, groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> None:
-        matrices: list[dict[str, Any]] = []
-        others: list[dict[str, Any]] = []
-        for group in groups:
-            for chosen, kind in ((matrices, True), (others, False)):
-                own = [one for one in group["params"] if is_matrix(one) == kind]
-                chosen.extend([{**group, "params": own}] if own else [])
-        super().__init__([*matrices, *others], {"lr": config.learning_rate, "fused": fused})
-        self._parts: list[Optimizer] = []
-        if matrices:
-            self._parts.append(Muon(matrices, config.learning_rate, config.momentum, config.steps))
-        if others:
-            self._parts.append(LightAdamW(others, config.learning_rate, config.betas, config.eps, fused=fused))
-        self._share()
-
-    def _share(self) -> None:
-        """Gives both parts this optimiser's state, and this one their groups."""
-        for part in self._parts:
-            part.state = self.state
-        self.param_groups = [group for part in self._parts for group in part.param_groups]
+    def _deal(self, groups: Iterator[dict[str, Any]], state: Any) -> None:
+        """Gives each part its groups, and the state that all share."""
+        for part in self.parts.values():
+            part.param_groups, part.state = [next(groups) for _ in part.param_groups], state
+            if isinstance(part, JoinedOptimizer):
+                part._deal(iter(part.param_groups), state)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
-        for part in self._parts:
+        for part in self.parts.values():
             part.step()
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Momentum of a matrix; AdamW's moments of all else."""
-        return ("momentum_buffer",) if is_matrix(parameter) else LightAdamW.needed
+        """What the optimiser of the part that has this parameter needs of it."""
+        its: Any = self._part_of[parameter]
+        needed: tuple[str, ...] = its.needed_state(parameter)
+        return needed
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Takes a state, and gives both parts theirs."""
+        """Takes a state, and gives the parts theirs."""
         super().load_state_dict(state_dict)
-        groups = iter(self.param_groups)
-        for part in self._parts:
-            part.param_groups = [next(groups) for _ in part.param_groups]
-        self._share()
+        self._deal(iter(self.param_groups), self.state)
+
+
+def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> Optimizer:
+    """Builds Muon for matrices and AdamW for every other parameter, joined.
+
+    Muon's steps have the size of AdamW's, so that one learning rate and one weight decay serve both.
+    """
+    split: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for group in groups:
+        for kind, chosen in split.items():
+            own = [one for one in group["params"] if is_matrix(one) == kind]
+            chosen.extend([{**group, "params": own}] if own else [])
+    parts: dict[str, Optimizer] = {}
+    if matrices := split[True]:
+        parts["matrices"] = Muon(matrices, config.learning_rate, config.momentum, config.steps)
+    if others := split[False]:
+        parts["others"] = LightAdamW(others, config.learning_rate, config.betas, config.eps, fused=fused)
+    return JoinedOptimizer(parts)
 
 
 def is_matrix(parameter: Tensor) -> bool:

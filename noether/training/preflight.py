@@ -30,7 +30,7 @@ def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
     check_software(config, plan.placement)
     check_start(config, find_target(config))
     check_data(config)
-    _check_own_components(config)
+    _check_own_components(config, plan.batch.accumulation_steps)
 
 
 def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
@@ -95,7 +95,7 @@ def refuse_without_compiler(
     )  # fmt: skip
 
 
-def _check_own_components(config: RunConfig) -> None:
+def _check_own_components(config: RunConfig, accumulation_steps: int) -> None:
     """Imports the user's own components and callbacks, and checks their options against their constructors.
 
     Components that come with noether are checked by the schema already.
@@ -114,8 +114,10 @@ def _check_own_components(config: RunConfig) -> None:
             Component("model", model.kind, options, base=nn.Module, offered={"layout": None}).find()
         if isinstance(task, CustomTaskConfig):
             from noether.core.tasks.base import Task
+            from noether.training.own_update import check_own_update
 
-            Component("task", task.kind, task.options(), base=Task).find()
+            found = Component("task", task.kind, task.options(), base=Task).find()
+            check_own_update(found, config.trainer, accumulation_steps)
         if isinstance(optimizer, CustomOptimizerConfig):
             from torch.optim import Optimizer
 

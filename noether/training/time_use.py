@@ -193,22 +193,25 @@ class UpdateMetrics:
 
     loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
     skipped: why the weights were not updated; None where they were.
-    counts: what the task counts of this rank's samples, as sums.
+    counts: what the task counts of this rank's samples, as sums. numbers: what a task's own update returned.
     """
 
     loss: Tensor
     gradient_norm: Tensor
     skipped: str | None = None
     counts: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class LogWindow:
     """Sums up the updates since the last log line without reading the device in between.
 
-    What all the time was made of is counted by `clock`; the pace counts the parts of it that are training.
+    What all the time was made of is counted by `clock`; the pace counts the parts of it that are training. `own`: of
+    updates that a task makes by itself, whose numbers are means over the updates that returned them.
     """
 
-    def __init__(self, group: Group, effective_batch_size: int, clock: Clock) -> None:
+    def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
+        self._own = own
         self._group, self._effective, self._clock = group, effective_batch_size, clock
         self._hosts = group.gather(socket.gethostname())
         self.total = TimeTable([[0.0] * len(Part) for _ in range(group.world_size)], self._hosts)
@@ -216,6 +219,7 @@ class LogWindow:
 
     def _clear(self) -> None:
         self._loss: Tensor | float = 0.0
+        self._numbers: dict[str, tuple[Tensor | float, int]] = {}
         self._updates = 0
         self._started, self._started_busy = time.perf_counter(), time.process_time()
 
@@ -223,6 +227,9 @@ class LogWindow:
         """Counts one update."""
         self._loss = self._loss + metrics.loss
         self._norm = metrics.gradient_norm
+        for name, value in metrics.numbers.items():
+            total, count = self._numbers.get(name, (0.0, 0))
+            self._numbers[name] = total + value, count + 1
         self._updates += 1
 
     def read(self) -> dict[str, Any]:
@@ -234,7 +241,8 @@ class LogWindow:
         self._clock.switch(Part.LOGGING)
         times = TimeTable([row[1:] for row in table], self._hosts)
         self.total.add(times)
-        row = {
+        row = self._means() if self._own else {}
+        row |= {
             "loss": sum(row[0] for row in table) / len(table),
             "gradient_norm": float(self._norm),
             "samples_per_second": self._updates * self._effective / sum(seconds[part] for part in TRAINING),
@@ -247,6 +255,12 @@ class LogWindow:
         }
         self._clear()
         return row
+
+    def _means(self) -> dict[str, Any]:
+        """Returns the means of the updates' own numbers over updates and ranks; {} above rank 0."""
+        ranks = self._group.gather({name: (float(total), count) for name, (total, count) in self._numbers.items()})
+        every = {name: [one[name] for one in ranks if name in one] for one in ranks for name in one}
+        return {name: sum(total for total, _ in ones) / sum(count for _, count in ones) for name, ones in every.items()}
 
     def finish(self) -> TimeTable:
         """Returns what all the time since the beginning was made of. Every rank calls it."""

@@ -31,7 +31,6 @@ from noether.training.open_run import OpenRun, open_profile, open_run_services, 
 from noether.training.rehearsal import updates_that_fit
 from noether.training.start import TrainRequest
 from noether.training.time_use import peak_memory_mib
-from noether.training.update import Updater
 
 
 def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
@@ -92,7 +91,7 @@ def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
 def _try_updates(run: Run) -> tuple[list[float], float]:
     """Makes two updates, since the first also allocates and, if asked for, compiles; returns seconds and the loss."""
     group, done = run.group, run.state.progress.updates
-    updater = Updater(run.state, group, run.config.trainer, run.precision, run.batch.accumulation_steps)
+    updater = run.updater()
     moments, losses = [time.perf_counter()], []
     for batches in update_batches(run, updater.clock, done + 2):
         measured = updater.update(batches, run.schedule(min(done, run.length.total_updates - 1)))

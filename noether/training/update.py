@@ -81,6 +81,8 @@ def find_bad_numbers(
         return [f"rank {rank}: the weights, or one of samples {samples}: the update was made before this was seen"]
     if weights:
         return [f"rank {rank}: the weights themselves, {first_of(weights, 1)}"]
+    if state.task.updates_itself:
+        return []
 
     def loss(batch: Batch) -> float:
         return float(loss_of(state.model, state.task, precision, batch))
@@ -127,7 +129,8 @@ class Updater:
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         forward: nn.Module = state.model
-        if group.world_size > 1:
+        own = state.task.updates_itself  # Of several backward passes, which DDP cannot tell from one.
+        if group.world_size > 1 and not own:
             wrapper = DistributedDataParallel if config.compile else LightDDP
             forward = wrapper(
                 forward,
@@ -139,7 +142,7 @@ class Updater:
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
-        late = group.device.type == "cuda" and config.nan_policy == "stop" and not state.scaler.is_enabled()
+        late = group.device.type == "cuda" and config.nan_policy == "stop" and not (own or state.scaler.is_enabled())
         self.look = DeferredFiniteCheck() if late else None
         # Running statistics (BatchNorm) change in the forward pass: an update that is not made must leave them too.
         self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point() and not late]
@@ -197,22 +200,35 @@ class Updater:
         norm = get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
         skipped = self._why_not(norm, batches, before)
         if skipped is None:
-            largest = self.config.clip_gradient_norm
-            # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
-            if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
-                clip_grads_with_norm_(self.parameters, largest, norm)
-            for group in state.optimizer.param_groups:
-                group["lr"] = learning_rate
-            scaler.step(state.optimizer)
-            if state.ema is not None:
-                state.ema.update(state.model, state.progress.updates)
+            self._step(state.optimizer, self.parameters, norm, learning_rate)
         scaler.update()
         for parameter in self.parameters:
             parameter.grad = None
-        clock.switch(Part.OTHER)
-        state.progress.updates += 1
-        state.progress.samples += self.config.effective_batch_size
-        return UpdateMetrics(sum(losses[1:], start=losses[0]), norm, skipped, counts)
+        return self._made(UpdateMetrics(sum(losses[1:], start=losses[0]), norm, skipped, counts))
+
+    def _step(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], norm: Tensor, learning_rate: float
+    ) -> None:
+        """Makes one step of an optimiser, of gradients that are clipped first."""
+        largest = self.config.clip_gradient_norm
+        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
+        if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
+            clip_grads_with_norm_(parameters, largest, norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.state.scaler.step(optimizer)
+
+    def _made(self, measured: UpdateMetrics) -> UpdateMetrics:
+        """Counts an update, with the EMA weights where it was not skipped."""
+        state, progress = self.state, self.state.progress
+        if measured.skipped is None:
+            progress.skipped_in_a_row = 0
+            if state.ema is not None:
+                state.ema.update(state.model, progress.updates)
+        self.clock.switch(Part.OTHER)
+        progress.updates += 1
+        progress.samples += self.config.effective_batch_size
+        return measured
 
     def _backward(self, loss: Tensor) -> None:
         try:
@@ -272,17 +288,21 @@ class Updater:
                 "  fix       lower optimizer.learning_rate; the last checkpoint is as it was"
             )
 
-    def _why_not(self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor]) -> str | None:
-        """Returns None where the update may be made, else why it is skipped; raises where the run must stop."""
+    def _why_not(
+        self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor], *, again: bool = False
+    ) -> str | None:
+        """Returns None where the update may be made, else why it is skipped; raises where the run must stop.
+
+        `again`: an earlier step of this update was skipped already.
+        """
         progress = self.state.progress
         if self.look is not None:
             if (bad := self.look.at(norm, batches)) is not None:
                 raise NonFiniteError(self._describe(progress.updates, bad))
             return None
         if isfinite(norm.item()):
-            progress.skipped_in_a_row = 0
             return None
-        progress.skipped_in_a_row += 1
+        progress.skipped_in_a_row += not again
         for buffer, value in zip(self.statistics, statistics, strict=True):
             buffer.copy_(value)
         # fp16 overflows now and then by design: its scaler halves the scale and the next update fits.
@@ -295,9 +315,7 @@ class Updater:
 
     def _describe(self, update: int, batches: Sequence[Batch]) -> str:
         """Returns what is wrong, the same on every rank: whichever speaks first names the sample."""
-        late = self.look is not None
-        own = find_bad_numbers(self.state, self.precision, batches, self.group.rank, late=late)
-        found = self.group.gather(own)
+        found = self.group.gather(self._causes(batches))
         gradients = ((name, parameter.grad) for name, parameter in self.state.model.named_parameters())
         parameters = [name for name, gradient in gradients if gradient is not None and not all_finite(gradient)]
         causes = [cause for rank in found for cause in rank]
@@ -314,6 +332,11 @@ class Updater:
             f"  fix       {advice}; the last checkpoint is as it was"
         )
         return str(self.group.from_first(text))
+
+    def _causes(self, batches: Sequence[Batch]) -> list[str]:
+        """Returns what brought a gradient that is not finite, on this rank."""
+        late = self.look is not None
+        return find_bad_numbers(self.state, self.precision, batches, self.group.rank, late=late)
 
 
 class _LastGradient:

@@ -1,12 +1,12 @@
 """The base class of tasks, which turn a model's predictions into a loss and metrics."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from noether.common.errors import RequestError
 from noether.config.section import FieldConfig
@@ -89,6 +89,29 @@ class Task:
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
         """Returns the mean loss over the batch's samples, a scalar. `batch` is prepared."""
+        raise NotImplementedError
+
+    @property
+    def updates_itself(self) -> bool:
+        """Whether the task makes its own updates, by `update`: the trainer then never asks for `loss` or `counts`."""
+        return type(self).update is not Task.update
+
+    def optimizers(self, model: nn.Module) -> Mapping[str, nn.Module | Sequence[nn.Parameter]]:
+        """Returns the parts of the model, modules or parameters, that `update` steps, by the names of their optimisers.
+
+        Each part has an optimiser as the settings describe it. Each parameter that is trained belongs to one part.
+        Default: the children of the model.
+        """
+        return dict(model.named_children())
+
+    def update(self, batch: Batch, model: nn.Module, optimizers: Any) -> Mapping[str, Tensor | float]:
+        """Makes one update by itself, of this rank's share of the batch, and returns numbers that are logged.
+
+        `batch` is prepared. `optimizers[NAME].step(loss, rate=1.0)` makes one step of a part: gradients of that part
+        alone, their mean over the ranks, clipping, and a step at `rate` times the schedule's learning rate. Every rank
+        has to make the same steps. `optimizers.updates`: how many updates were made before. Default: the trainer makes
+        the update, of `loss`.
+        """
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:

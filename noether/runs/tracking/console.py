@@ -9,9 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from noether.common.console import Console
-from noether.runs.metrics import Metrics, weights_name
-from noether.runs.records import Row
+from noether.runs.metrics import OF_THE_LOOP, Metrics, weights_name
+from noether.runs.records import Row, metrics_of_row
 from noether.runs.tracking.tracker import Tracker
+
+LOOPS = {metric.name for metric in OF_THE_LOOP}
+"""What a training row has of every run; the rest a task's own update has returned."""
 
 
 class _Display(Progress):
@@ -75,7 +78,9 @@ class ConsoleTracker(Tracker):
     def _log_training(self, row: Row) -> None:
         names = ("learning_rate", "samples_per_second", "memory_mib")
         rate, pace, memory = (self._described[name].text(row[name]) for name in names)
-        facts = (*self._loss(row), f"lr {rate}", pace, memory)
+        own = {name: value for name, value in metrics_of_row(row)[2].items() if name not in LOOPS}
+        beside = map(" ".join, self._described.headlines(own)) if own else ()
+        facts = (*self._loss(row), *beside, f"lr {rate}", pace, memory)
         line = f"update {row['update']:>7}/{self._total_updates}  epoch {row['epoch']:>6.2f}  " + "  ".join(facts)
         if self._progress is None:
             self._console.say(line)
