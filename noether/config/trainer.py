@@ -32,6 +32,11 @@ class TrainerConfig(Section):
     clip_gradient_norm: float | None = Field(
         1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
     )
+    clip_gradient_value: float | None = Field(
+        None,
+        gt=0,
+        description="Clip each number of the gradient to plus or minus this, with clip_gradient_norm=null; null: none.",
+    )
     ema_decay: float | None = Field(
         None, gt=0, lt=1, description="Decay of the exponential moving average of the weights (EMA); null: no EMA."
     )
@@ -110,6 +115,16 @@ class TrainerConfig(Section):
                     expected="a number of updates, epochs or samples",
                     fix=f"'trainer.{name}={Interval(max(1, round(interval.count)), 'epochs')}'",
                 )  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _clipped_once(self) -> "TrainerConfig":
+        norm, value = (f"trainer.clip_gradient_{of}" for of in ("norm", "value"))
+        if self.clip_gradient_norm is not None and self.clip_gradient_value is not None:
+            raise RequestError("clipped-twice", "gradients are clipped by their norm or by value",
+                               seen=f"{norm}={self.clip_gradient_norm} and {value}={self.clip_gradient_value}",
+                               expected="one of the two; the norm is clipped unless it is null",
+                               fix=f"{norm}=null {value}={self.clip_gradient_value}")  # fmt: skip
         return self
 
     @model_validator(mode="after")

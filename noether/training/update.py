@@ -17,7 +17,7 @@ from noether.config.trainer import TrainerConfig
 from noether.core.data.loader import Batch
 from noether.core.precision import Precision, evaluation_mode
 from noether.launch.process_group.group import Group
-from noether.launch.process_group.torch_internals import LightDDP
+from noether.launch.process_group.torch_internals import LightDDP, foreach
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part, UpdateMetrics
 
@@ -210,10 +210,15 @@ class Updater:
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], norm: Tensor, learning_rate: float
     ) -> None:
         """Makes one step of an optimiser, of gradients that are clipped first."""
-        largest = self.config.clip_gradient_norm
+        largest, limit = self.config.clip_gradient_norm, self.config.clip_gradient_value
         # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
         if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
             clip_grads_with_norm_(parameters, largest, norm)
+        if limit is not None:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            numbers = [torch.view_as_real(one) if one.is_complex() else one for one in gradients]
+            foreach.clamp_min_(numbers, -limit)
+            foreach.clamp_max_(numbers, limit)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         self.state.scaler.step(optimizer)

@@ -72,7 +72,8 @@ def train(noether, tmp_path):
     return run
 
 
-FIXED = ("task.kind=own_gan.FixedDuel", "trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05")
+FIXED = ("task.kind=own_gan.FixedDuel", "trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05",
+         "trainer.clip_gradient_norm=null", "trainer.clip_gradient_value=0.001")  # fmt: skip
 
 
 @pytest.mark.slow

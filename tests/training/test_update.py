@@ -82,6 +82,19 @@ def test_the_gradient_is_clipped_once_after_the_last_micro_batch() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_each_number_of_the_gradient_is_clipped_as_torch_does(steps) -> None:
+    config = TrainerConfig(effective_batch_size=7, max_updates=1, clip_gradient_norm=None, clip_gradient_value=0.7)
+    updater, batch = make(config, steps), make_batch(7)
+    model = copy.deepcopy(updater.state.model)
+    MeanSquare().loss(model(batch), batch).backward()
+    assert sorted(float(one.grad.abs().max()) > 0.7 for one in model.parameters()) == [True, True]
+    nn.utils.clip_grad_value_(model.parameters(), 0.7)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    updater.update(cut(batch, *((7,) if steps == 1 else (4, 3))), 0.1)
+    torch.testing.assert_close(updater.state.model.state_dict(), model.state_dict(), rtol=1e-12, atol=0)
+
+
 def broken(batch):
     batch["t"][3] = float("nan")
     return batch
