@@ -4,7 +4,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,7 @@ class Progress:
     rows: of the history so far, those that are written after their checkpoint left out.
     evaluations_in_vain: in a row without a better selection metric.
     ended: a callback has ended the run.
+    plateau: what a schedule that follows evaluations has counted.
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
     """
 
@@ -72,6 +73,7 @@ class Progress:
     evaluation_pending: bool = False
     evaluations_in_vain: int = 0
     ended: bool = False
+    plateau: dict[str, int | float] = field(default_factory=dict)
 
 
 @dataclass

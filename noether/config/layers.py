@@ -254,6 +254,8 @@ def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: s
     near = meant if meant in options else nearest(stem, options)
     if options and (near or not typed or len(options) == 1):
         fix = f"{plus}{group}={near or options[0]}"
+    elif meant and "." in meant:
+        fix = f"{group}.kind={meant}"
     elif re.fullmatch(r"[A-Za-z_][\w/]*(\.[A-Za-z_]\w*)+(:\w+)?", option) and not option.endswith((".yaml", ".yml")):
         fix = f"{group}.kind={re.sub('[/:]', '.', option.replace('.py', ''))}"
     elif group == "dataset" and "/" in option:

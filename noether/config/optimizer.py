@@ -122,14 +122,17 @@ SCHEDULES = ("constant", "cosine", "step", "one_cycle")
 
 
 class CustomScheduleConfig(_Warmed):
-    """Your own schedule, by the dotted path of a function `curve(peak, updates, **options)`.
+    """A schedule of torch, torch.optim.lr_scheduler.OneCycleLR, or your own function `curve(peak, updates, **options)`.
 
-    It is given the peak, the number of updates of the whole run, and all other keys; it returns a function from an
-    update (the first is 0) to its learning rate, which depends on nothing else, so that a resumed run continues it.
+    By its dotted path; all other keys are its options. Torch's is stepped after each update; max_lr, total_steps, T_max
+    and mode are the run's where they are not given. ReduceLROnPlateau is stepped after each evaluation, by
+    trainer.select_by. The function is given the peak and the number of updates of the whole run; it returns a function
+    from an update (the first is 0) to its learning rate, which depends on nothing else, so that a resumed run
+    continues it.
     """
 
     model_config = ConfigDict(extra="allow")
-    kind: Annotated[str, dotted_path_or(*SCHEDULES)]
+    kind: Annotated[str, dotted_path_or(*SCHEDULES, others="torch.optim.lr_scheduler")]
 
     def options(self) -> dict[str, Any]:
         """Returns the other keyword arguments for the function."""

@@ -120,10 +120,11 @@ def chosen_by_kind(*known: str) -> Discriminator:
     return Discriminator(tag)
 
 
-def dotted_path_or(*known: str) -> AfterValidator:
+def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
     """Returns a validator of `kind` that accepts a dotted path to the user's own class (my_package.MyModel).
 
-    The working directory is on the path from which the class is imported.
+    The working directory is on the path from which the class is imported. `others`: the module of which the name of a
+    class alone (OneCycleLR) may be meant.
     """
 
     def check(path: str) -> str:
@@ -132,6 +133,8 @@ def dotted_path_or(*known: str) -> AfterValidator:
             problem = f"unknown kind: {did_you_mean(path, known)} (your own: my_package.MyClass)"
             dotted = re.sub(r"\.py(?=:|$)", "", path).replace("/", ".").replace(":", ".")  # my_package/own.py:MyClass
             instead = dotted if "." in dotted and dotted != path else nearest(path, known) or ""
+            if others and path[:1].isupper() and path.isidentifier() and path.lower() not in known:
+                instead = f"{others}.{path}"
             raise SettingError("unknown-kind-of-component", "", problem, instead=instead)
         return path
 

@@ -33,10 +33,11 @@ from noether.launch.batches import BatchPlan
 from noether.launch.process_group.group import Group
 from noether.runs.metrics import Metric, Metrics, described_by
 from noether.runs.records import mapping
-from noether.training.optimizers import Schedule, build_optimizer, build_schedule
+from noether.training.optimizers import build_optimizer
 from noether.training.own_update import OwnUpdater, check_own_update, parts_of
 from noether.training.rehearsal import largest_micro_batch
 from noether.training.run_length import RunLength, plan_length
+from noether.training.schedules import Schedule, build_schedule
 from noether.training.update import Updater
 
 VERSIONS = ("torch", "numpy", "scipy")
@@ -231,7 +232,9 @@ def build_run(
     state = TrainingState(problem.model, ema, optimizer, precision.scaler(), problem.task, Progress())
     if trainer.max_batch_size == "auto":
         batch = batch.with_room_for(largest_micro_batch(problem, precision, group, batch.per_rank))
-    schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length)
+    selected_by = described_by(problem.task.describe_metrics(), trainer.select_by).selected_by(trainer.select_by)
+    schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length, selected_by.better)
+    schedule.set_momentum(optimizer, 0)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
     return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(begun_with))
@@ -258,6 +261,7 @@ def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, folder):
         warn(change)
     load_checkpoint(run.state, run.group, checkpoint, run.config.seed)
+    run.schedule.go_on_from(run.state.progress.plateau)
     trainer, total_updates, updates = run.config.trainer, run.length.total_updates, run.state.progress.updates
     if updates <= total_updates:
         return
@@ -294,6 +298,11 @@ def check_selection(run: Run) -> None:
                            seen=f"trainer.stop_after={trainer.stop_after}, and no sample to validate on",
                            expected="a dataset.validation_fraction that holds out at least one sample",
                            fix="dataset.validation_fraction=0.1      (or trainer.stop_after=null)")  # fmt: skip
+    if run.schedule.plateau is not None and (not validation or trainer.evaluate_every is None):
+        raise RequestError("plateau-without-evaluations", "this schedule follows evaluations, and there are none",
+                           seen=f"evaluate_every={trainer.evaluate_every}, {len(validation)} samples held out",
+                           expected="evaluations of a validation split during the run",
+                           fix="'trainer.evaluate_every=1 epoch' dataset.validation_fraction=0.1")  # fmt: skip
     if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
         raise RequestError("select-by-direction", "a minus says that higher is better, and of this metric lower is",
                            seen=f"trainer.select_by={trainer.select_by}", expected=run.selected_by.in_words,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 from noether.checkpoints.writer import Saver
@@ -58,6 +59,7 @@ class Loop:
             callback.begin(built)
         for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
             group.parent.begin_update(progress.updates + 1)
+            built.schedule.set_momentum(built.state.optimizer, progress.updates)
             window.add(measured := updater.update(batches, built.schedule(progress.updates)))
             epoch.add(measured)
             group.expect_steady_pace()
@@ -137,7 +139,9 @@ class Loop:
         own = metrics.get(selected)
         metric = None if own is None else selection_metric(self.built, own)
         metric = self.built.group.from_first(metric)
-        self.built.state.progress.evaluation_pending = False
+        progress = self.built.state.progress
+        progress.evaluation_pending = False
+        progress.plateau = self.built.schedule.evaluated(nan if metric is None else metric)
         self._tell_callbacks(own or {})
         return metric
 

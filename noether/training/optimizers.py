@@ -1,10 +1,9 @@
-"""Builds optimisers, that torch does not have and the user's own among them, and the learning rate of each update."""
+"""Builds optimisers, that torch does not have and the user's own among them."""
 
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import cos, isfinite, pi
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,21 +12,9 @@ from torch.optim import Optimizer
 
 from noether.checkpoints.state import group_settings
 from noether.common.errors import RequestError
-from noether.config.optimizer import (
-    AdamWConfig,
-    CosineConfig,
-    CustomOptimizerConfig,
-    CustomScheduleConfig,
-    LionConfig,
-    MuonConfig,
-    OneCycleConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    StepConfig,
-)
+from noether.config.optimizer import AdamWConfig, CustomOptimizerConfig, LionConfig, MuonConfig, OptimizerConfig
 from noether.core.components import Component
 from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, WithoutCompiler, foreach
-from noether.training.run_length import RunLength
 
 
 def build_optimizer(
@@ -285,72 +272,3 @@ def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimiz
 def _unusable(config: CustomOptimizerConfig, seen: str, expected: str) -> RequestError:
     return RequestError("optimizer-unusable", f"no run can use {config.kind}", seen=seen, expected=expected,
                         fix="optimizer=adamw      (or change that class)")  # fmt: skip
-
-
-Schedule = Callable[[int], float]
-"""update (0-based) → learning rate."""
-
-
-def build_schedule(config: ScheduleConfig, peak: float, length: RunLength) -> Schedule:
-    """Returns the learning rate as a pure function of the update, so that a resumed run needs no state.
-
-    Every schedule is in updates of the whole run, whatever the world size. RequestError: the user's own function
-    returns no schedule.
-    """
-    last = max(length.total_updates - 1, 1)
-    if isinstance(config, OneCycleConfig):
-        return _one_cycle(config, peak, length.count_updates(config.rise), last)
-    warmup = length.count_updates(config.warmup) if config.warmup is not None else 0
-    if isinstance(config, CosineConfig):
-        after = _cosine(peak, config.final_learning_rate, warmup, max(last, warmup + 1))
-    elif isinstance(config, CustomScheduleConfig):
-        after = _own_schedule(config, peak, length.total_updates)
-    elif isinstance(config, StepConfig):
-        every, factor = max(length.count_updates(config.every), 1), config.factor
-
-        def after(update: int) -> float:
-            return peak * factor ** (update // every)
-    else:
-
-        def after(update: int) -> float:
-            return peak
-
-    # The first update already moves (1/warmup of the peak), and update `warmup` is the first at the peak.
-    return lambda update: peak * (update + 1) / (warmup + 1) if update < warmup else after(update)
-
-
-def _own_schedule(config: CustomScheduleConfig, peak: float, updates: int) -> Schedule:
-    """Builds the user's own schedule, and asks it for every learning rate of the run before the first update."""
-    given = {"peak": peak, "updates": updates}
-    curve = Component("schedule", config.kind, config.options(), given=given).build()
-    seen = f"{curve!r}, which cannot be called" if not callable(curve) else ""
-    for update in range(0 if seen else updates):
-        rate = curve(update)
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
-            seen = f"{rate!r} for update {update}"
-            break
-    if seen:
-        raise RequestError(
-            "schedule-unusable", f"{config.kind} returns no schedule", seen=seen,
-            expected="a function from an update (the first is 0) to its learning rate, a number of at least 0",
-            fix="schedule=cosine      (or change that function)",
-        )  # fmt: skip
-    return lambda update: float(curve(update))
-
-
-def _cosine(start: float, end: float, first: int, last: int) -> Schedule:
-    """Half a cosine from `start` at update `first` to `end` at update `last`."""
-
-    def rate(update: int) -> float:
-        done = min(max(update - first, 0) / (last - first), 1.0)
-        return end + (start - end) * 0.5 * (1 + cos(pi * done))
-
-    return rate
-
-
-def _one_cycle(config: OneCycleConfig, peak: float, rise: int, last: int) -> Schedule:
-    initial = peak / config.initial_division
-    rise = min(max(rise, 1), max(last - 1, 1))
-    up = _cosine(initial, peak, 0, rise)
-    down = _cosine(peak, initial / config.final_division, rise, max(last, rise + 1))
-    return lambda update: up(update) if update <= rise else down(update)

@@ -125,8 +125,11 @@ def _check_own_components(config: RunConfig, accumulation_steps: int) -> None:
             kind, options = optimizer.kind, optimizer.options()
             Component("optimizer", kind, options, base=Optimizer, given=rate, offered=offered).find()
         if isinstance(schedule, CustomScheduleConfig):
-            peak = {"peak": None, "updates": None}
-            Component("schedule", schedule.kind, schedule.options(), given=peak).find()
+            from noether.training.schedules import torch_scheduler
+
+            if torch_scheduler(schedule, optimizer.learning_rate, config.trainer.max_updates or 1000, "lower") is None:
+                peak = {"peak": None, "updates": None}
+                Component("schedule", schedule.kind, schedule.options(), given=peak).find()
         if config.trainer.callbacks:
             from noether.training.callbacks import load_callbacks
 

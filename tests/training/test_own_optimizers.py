@@ -10,8 +10,10 @@ from torch import nn
 from noether.common.dotted_path import code_granted
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.runs.folder import RunFolder
-from noether.training.optimizers import build_optimizer, build_schedule
+from noether.runs.records import read_metrics
+from noether.training.optimizers import build_optimizer
 from noether.training.run_length import RunLength
+from noether.training.schedules import build_schedule
 from tests.refusal import refusal
 
 OWN = """
@@ -143,17 +145,29 @@ def test_a_constructor_that_asks_for_the_weight_decay_is_given_it() -> None:
 
 
 LENGTH = RunLength(updates_per_epoch=5, total_updates=10, effective_batch_size=1)
+LR = "torch.optim.lr_scheduler"
 NO_SCHEDULES = {
-    "no-function": ("own_steps.no_function", "0.1, which cannot be called"),
-    "below-zero": ("own_steps.below_zero", "for update 6"),
-    "tensors": ("own_steps.tensors", "tensor(0.1000) for update 0"),
+    "no-function": ("own_steps.no_function", {}, "0.1, which cannot be called"),
+    "below-zero": ("own_steps.below_zero", {}, "for update 6"),
+    "tensors": ("own_steps.tensors", {}, "tensor(0.1000) for update 0"),
+    "too-short": (f"{LR}.OneCycleLR", {"total_steps": 5}, "update 6 of 10: Tried to step 6 times"),
+    "option-that-it-refuses": (f"{LR}.OneCycleLR", {"pct_start": 3}, "Expected float between 0 and 1 pct_start"),
+    "an-object": (f"{LR}.SequentialLR", {"milestones": [3]}, "its schedulers, an object"),
+    "a-mode-that-is-none": (f"{LR}.ReduceLROnPlateau", {"mode": "up"}, "mode up is unknown"),
 }
 
 
-@pytest.mark.parametrize(("kind", "words"), NO_SCHEDULES.values(), ids=NO_SCHEDULES)
-def test_what_is_no_schedule_is_refused(kind, words) -> None:
+@pytest.mark.parametrize(("kind", "options", "words"), NO_SCHEDULES.values(), ids=NO_SCHEDULES)
+def test_what_is_no_schedule_is_refused(kind, options, words) -> None:
     with code_granted([kind]), refusal("schedule-unusable", seen=words):
-        build_schedule(CustomScheduleConfig(kind=kind), 0.1, LENGTH)
+        build_schedule(CustomScheduleConfig(kind=kind, **options), 0.1, LENGTH)
+
+
+def test_a_cycle_of_momentum_is_refused_of_an_optimiser_that_has_none() -> None:
+    kinds = "own_steps.Careful", f"{LR}.OneCycleLR"
+    with code_granted(kinds), refusal("schedule-unusable", seen="Careful", fix="schedule.cycle_momentum=false"):
+        optimizer = build_optimizer(CustomOptimizerConfig(kind=kinds[0]), nn.Linear(4, 3))
+        build_schedule(CustomScheduleConfig(kind=kinds[1]), 0.1, LENGTH).set_momentum(optimizer, 0)
 
 
 def test_an_own_schedule_takes_peak_options_and_warm_up() -> None:
@@ -163,12 +177,25 @@ def test_an_own_schedule_takes_peak_options_and_warm_up() -> None:
     assert [schedule(update) for update in (0, 2, 4, 8)] == pytest.approx([0.8 / 3, 0.8, 0.4, 0.2])
 
 
+OF_TORCH = "schedule.kind=torch.optim.lr_scheduler"
+EACH = ("trainer.evaluate_every=1 updates", "trainer.checkpoint_every=1 updates", "trainer.log_every=1 updates")
+WAYS = {
+    "own": ("optimizer.kind=own_steps.Careful", "schedule.kind=own_steps.halved"),
+    "rows-and-columns": ("optimizer.kind=torch.optim.Adafactor", "schedule.kind=own_steps.halved"),
+    "cycled-momentum": ("optimizer=muon", f"{OF_TORCH}.OneCycleLR", "schedule.total_steps=8"),
+    "plateau": ("devices=2", f"{OF_TORCH}.ReduceLROnPlateau", "schedule.threshold=0.5", "schedule.patience=0",
+                "schedule.factor=0.5", *EACH),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["own_steps.Careful", "torch.optim.Adafactor"])  # keeps rows and columns of a matrix
-def test_a_run_with_own_optimiser_and_schedule_goes_on_bit_for_bit(kind: str, noether, tmp_path: Path) -> None:
-    words = ["--hp", str(TINY), "output_path=runs", f"optimizer.kind={kind}"]
-    words += ["schedule.kind=own_steps.halved", "optimizer.learning_rate=1e-3"]
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_with_own_optimiser_and_schedule_goes_on_bit_for_bit(way: str, noether, tmp_path: Path) -> None:
+    words = ["--hp", str(TINY), "output_path=runs", "optimizer.learning_rate=1e-3", *WAYS[way]]
     for name, more in (("whole", ()), ("cut", ("trainer.max_updates=3",)), ("cut", ("resume=auto",))):
         noether("train", *words, f"run_id={name}", *more, cwd=tmp_path, code=0)
     whole, cut = (RunFolder(tmp_path / "runs" / name) for name in ("whole", "cut"))
     assert final_hashes(cut) == final_hashes(whole)
+    rates = [row["learning_rate"] for row in read_metrics(cut.metrics) if row["kind"] == "training"]
+    if way == "plateau":
+        assert rates == [1e-3, 1e-3, *(1e-3 * 0.5**update for update in range(1, 7))]

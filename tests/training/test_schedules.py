@@ -1,12 +1,24 @@
 """Learning rates at the points that matter: the first update, the end of warm-up, the last update."""
 
+import json
+
 import pytest
 import torch
 
-from noether.config.optimizer import ConstantConfig, CosineConfig, OneCycleConfig, StepConfig
+from noether.common.dotted_path import code_granted
+from noether.config.optimizer import (
+    AdamWConfig,
+    ConstantConfig,
+    CosineConfig,
+    CustomScheduleConfig,
+    OneCycleConfig,
+    SGDConfig,
+    StepConfig,
+)
 from noether.config.section import Interval
-from noether.training.optimizers import build_schedule
+from noether.training.optimizers import build_optimizer
 from noether.training.run_length import RunLength
+from noether.training.schedules import build_schedule
 
 LENGTH = RunLength(updates_per_epoch=20, total_updates=100, effective_batch_size=8)
 
@@ -51,3 +63,58 @@ def test_it_is_torchs(name: str) -> None:
         optimizer.step()
         if update < 99:
             reference.step()
+
+
+ADAMW, SGD = AdamWConfig(learning_rate=0.3), SGDConfig(learning_rate=0.3, momentum=0.8)
+BY_PATH = {
+    "OneCycleLR": ({}, {"max_lr": 0.3, "total_steps": 100}),
+    "OneCycleLR of epochs": ({"epochs": 10, "steps_per_epoch": 12, "cycle_momentum": False}, {"max_lr": 0.3}),
+    "CyclicLR": ({"base_lr": 0.01, "mode": "triangular2"}, {"max_lr": 0.3}),
+    "CosineAnnealingLR": ({"eta_min": 0.01}, {"T_max": 100}),
+    "CosineAnnealingWarmRestarts": ({"T_0": 7}, {}),
+    "MultiStepLR": ({"milestones": [10, 50], "gamma": 0.3}, {}),
+    "PolynomialLR": ({"total_iters": 80, "power": 2}, {}),
+}
+
+
+@pytest.mark.parametrize(
+    "config", [AdamWConfig(learning_rate=0.3), SGDConfig(learning_rate=0.3, momentum=0.8)], ids=str
+)
+@pytest.mark.parametrize("name", BY_PATH)
+def test_torch_s_own_class_gives_its_rates_and_momenta_bit_for_bit(name: str, config) -> None:
+    options, filled_in = BY_PATH[name]
+    kind = name.split()[0]
+    own = CustomScheduleConfig(kind=f"torch.optim.lr_scheduler.{kind}", **options)
+    with code_granted([own.kind]):
+        schedule = build_schedule(own, 0.3, LENGTH)
+    ours, theirs = (build_optimizer(config, torch.nn.Linear(1, 1)) for _ in range(2))
+    reference = getattr(torch.optim.lr_scheduler, kind)(theirs, **options, **filled_in)
+    for update in range(100):
+        schedule.set_momentum(ours, update)
+        kept = ours.param_groups[0], theirs.param_groups[0]
+        assert schedule(update) == kept[1]["lr"]
+        assert [kept[0].get(key) for key in ("betas", "momentum")] == [
+            kept[1].get(key) for key in ("betas", "momentum")
+        ]
+        theirs.step()
+        reference.step()
+
+
+@pytest.mark.parametrize(("better", "mode"), [("lower", "min"), ("higher", "max")])
+def test_a_plateau_is_torch_s_and_goes_on_from_what_it_has_counted(better: str, mode: str) -> None:
+    own = CustomScheduleConfig(
+        kind="torch.optim.lr_scheduler.ReduceLROnPlateau", patience=1, cooldown=1, warmup="2 updates"
+    )
+    with code_granted([own.kind]):
+        first, second = (build_schedule(own, 0.3, LENGTH, better) for _ in range(2))
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    reference = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, patience=1, cooldown=1)
+    metrics = [1.0, 0.5, 0.6, float("nan"), 0.7, 1.1, 1.2, 0.4, 0.4, 0.4, 1.3, 1.3]
+    for at, metric in enumerate(metrics):
+        state = (first if at < 5 else second).evaluated(metric)
+        if at == 4:
+            second.go_on_from(json.loads(json.dumps(state)))
+        reference.step(metric)
+        assert (first if at < 5 else second)(9) == optimizer.param_groups[0]["lr"]
+    assert second(0) == pytest.approx(0.1)
+    assert second(9) < 0.3

@@ -1,0 +1,190 @@
+"""The learning rate of each update: by ours, by the user's own function, or by a schedule of torch."""
+
+import inspect
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import cos, isfinite, pi
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from noether.common.dotted_path import load_object
+from noether.common.errors import RequestError
+from noether.config.optimizer import CosineConfig, CustomScheduleConfig, OneCycleConfig, ScheduleConfig, StepConfig
+from noether.core.components import Component
+from noether.launch.process_group.torch_internals import LightSGD
+from noether.training.run_length import RunLength
+
+Curve = Callable[[int], float]
+"""update (0-based) → learning rate."""
+MOMENTUM = 0.9
+"""Of the optimiser that a schedule of torch is tried with: one that changes it cycles the momentum."""
+
+
+@dataclass
+class Schedule:
+    """The learning rate of each update, from 0: a pure function of it, so that a resumed run needs no state.
+
+    momenta: of each update, by a schedule of torch that cycles them.
+    plateau: torch's ReduceLROnPlateau, alone with a state: it lowers the rate after evaluations.
+    """
+
+    curve: Curve
+    momenta: Sequence[float] = ()
+    plateau: ReduceLROnPlateau | None = None
+    _built: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._built = self._numbers()
+
+    def __call__(self, update: int) -> float:
+        """Returns the learning rate of an update."""
+        return self.curve(update)
+
+    def set_momentum(self, optimizer: Optimizer, update: int) -> None:
+        """Gives an optimiser the momentum of an update, where the schedule has any: AdamW's is the first of its betas.
+
+        RequestError: an optimiser without momentum.
+        """
+        for group in optimizer.param_groups if self.momenta else ():
+            if "betas" in group:
+                group["betas"] = (self.momenta[update], *group["betas"][1:])
+            elif "momentum" in group:
+                group["momentum"] = self.momenta[update]
+            else:
+                seen, expected = type(optimizer).__name__, "an optimiser with momentum or betas"
+                raise _unusable("a cycle of momentum", seen, expected, "schedule.cycle_momentum=false")
+
+    def evaluated(self, metric: float) -> dict[str, float]:
+        """Takes the selection metric of an evaluation; returns the state for a checkpoint, {} of a pure function."""
+        if self.plateau is not None:
+            self.plateau.step(metric)
+        return {name: value for name, value in self._numbers().items() if value != self._built[name]}
+
+    def go_on_from(self, state: dict[str, float]) -> None:
+        """Takes back what `evaluated` returned."""
+        if self.plateau is not None:
+            self.plateau.optimizer.param_groups[0]["lr"] = state.get("lr", self._built["lr"])
+            vars(self.plateau).update({name: value for name, value in state.items() if name != "lr"})
+
+    def _numbers(self) -> dict[str, float]:
+        if self.plateau is None:
+            return {}
+        numbers = {name: value for name, value in vars(self.plateau).items() if type(value) in (int, float)}
+        return {**numbers, "lr": self.plateau.optimizer.param_groups[0]["lr"]}
+
+
+def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, better: str = "lower") -> Schedule:
+    """Returns the learning rate of each update of the whole run, whatever the world size.
+
+    `better`: which way the selection metric is. RequestError: the user's own function returns no schedule, or torch's
+    class does not take the options.
+    """
+    total, schedule = length.total_updates, Schedule(lambda update: peak)
+    last = max(total - 1, 1)
+    if isinstance(config, OneCycleConfig):
+        return Schedule(_one_cycle(config, peak, length.count_updates(config.rise), last))
+    warmup = length.count_updates(config.warmup) if config.warmup is not None else 0
+    if isinstance(config, CosineConfig):
+        schedule.curve = _cosine(peak, config.final_learning_rate, warmup, max(last, warmup + 1))
+    elif isinstance(config, CustomScheduleConfig):
+        schedule = _of_torch(config, peak, total, better) or Schedule(_own(config, peak, total))
+    elif isinstance(config, StepConfig):
+        every, factor = max(length.count_updates(config.every), 1), config.factor
+        schedule.curve = lambda update: peak * factor ** (update // every)
+    after = schedule.curve
+    # The first update already moves (1/warmup of the peak), and update `warmup` is the first at the peak.
+    schedule.curve = lambda update: peak * (update + 1) / (warmup + 1) if update < warmup else after(update)
+    return schedule
+
+
+def _own(config: CustomScheduleConfig, peak: float, updates: int) -> Curve:
+    """Builds the user's own schedule, and asks it for every learning rate of the run before the first update."""
+    curve = Component("schedule", config.kind, config.options(), given={"peak": peak, "updates": updates}).build()
+    expected = "a function from an update (the first is 0) to its learning rate, a number of at least 0"
+    if not callable(curve):
+        raise _unusable(config.kind, f"{curve!r}, which cannot be called", expected)
+    for update in range(updates):
+        rate = curve(update)
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
+            raise _unusable(config.kind, f"{rate!r} for update {update}", expected)
+    return lambda update: float(curve(update))
+
+
+def torch_scheduler(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> LRScheduler | None:
+    """Builds the schedule of torch that `schedule.kind` names, with an optimiser of its own; None: it names a function.
+
+    What options do not say and this run knows is filled in: the peak, the number of updates, which way the selection
+    metric is. RequestError: the class does not take the options.
+    """
+    kind: Any = load_object(config.kind, "schedule.kind")
+    if not (inspect.isclass(kind) and issubclass(kind, LRScheduler)):
+        return None
+    options, takes = config.options(), inspect.signature(kind).parameters
+    if objects := [name for name in ("lr_lambda", "schedulers") if name in takes]:
+        fix = "schedule.kind=my_package.curve      (a function of yours: noether help schedule)"
+        raise _unusable(config.kind, f"its {objects[0]}, an object", "options that are numbers or texts", fix)
+    known: dict[str, Any] = {"max_lr": peak, "T_max": updates}
+    if "epochs" not in options:
+        known["total_steps"] = updates
+    if issubclass(kind, ReduceLROnPlateau):
+        known["mode"] = "max" if better == "higher" else "min"
+    optimizer = LightSGD([torch.zeros(1, requires_grad=True)], lr=peak, momentum=MOMENTUM)
+    offered = {name: value for name, value in known.items() if name not in options}
+    component = Component(
+        "schedule", config.kind, options, base=LRScheduler, given={"optimizer": optimizer}, offered=offered
+    )
+    try:
+        scheduler: LRScheduler = component.build()
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unusable(config.kind, str(error), "options that it takes") from None
+    optimizer.step()  # Torch warns of a schedule that comes before its optimiser.
+    return scheduler
+
+
+def _of_torch(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> Schedule | None:
+    """Asks torch's schedule for all rates and momenta before the first update: it is stepped once for each."""
+    scheduler = torch_scheduler(config, peak, updates, better)
+    if scheduler is None:
+        return None
+    group = scheduler.optimizer.param_groups[0]
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return Schedule(lambda update: float(group["lr"]), plateau=scheduler)
+    rates, momenta = array("d"), array("d")
+    for update in range(updates):
+        try:
+            if update:
+                scheduler.step()
+        except ValueError as error:
+            raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
+        rates.append(float(group["lr"]))
+        momenta.append(group["momentum"])
+        if not isfinite(rates[-1]) or rates[-1] < 0:
+            raise _unusable(config.kind, f"{rates[-1]!r} for update {update}", "rates of at least 0")
+    return Schedule(rates.__getitem__, momenta if set(momenta) != {MOMENTUM} else ())
+
+
+def _unusable(kind: str, seen: str, expected: str, fix: str = "") -> RequestError:
+    return RequestError("schedule-unusable", f"no run can use {kind} as its schedule", seen=seen, expected=expected,
+                        fix=fix or "schedule=cosine      (or change its options, or your function)")  # fmt: skip
+
+
+def _cosine(start: float, end: float, first: int, last: int) -> Curve:
+    """Half a cosine from `start` at update `first` to `end` at update `last`."""
+
+    def rate(update: int) -> float:
+        done = min(max(update - first, 0) / (last - first), 1.0)
+        return end + (start - end) * 0.5 * (1 + cos(pi * done))
+
+    return rate
+
+
+def _one_cycle(config: OneCycleConfig, peak: float, rise: int, last: int) -> Curve:
+    initial = peak / config.initial_division
+    rise = min(max(rise, 1), max(last - 1, 1))
+    up = _cosine(initial, peak, 0, rise)
+    down = _cosine(peak, initial / config.final_division, rise, max(last, rise + 1))
+    return lambda update: up(update) if update <= rise else down(update)
