@@ -61,7 +61,7 @@ class Progress:
     rows: of the history so far, those that are written after their checkpoint left out.
     evaluations_in_vain: in a row without a better selection metric.
     ended: a callback has ended the run.
-    plateau: what a schedule that follows evaluations has counted.
+    followed: the selection metrics that a schedule has followed (torch's ReduceLROnPlateau).
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
     """
 
@@ -73,7 +73,7 @@ class Progress:
     evaluation_pending: bool = False
     evaluations_in_vain: int = 0
     ended: bool = False
-    plateau: dict[str, int | float] = field(default_factory=dict)
+    followed: list[float] = field(default_factory=list)
 
 
 @dataclass

@@ -261,7 +261,7 @@ def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable
     for change in data_changes(checkpoint.meta(), run.problem.data, run.config.accept_changes, folder):
         warn(change)
     load_checkpoint(run.state, run.group, checkpoint, run.config.seed)
-    run.schedule.go_on_from(run.state.progress.plateau)
+    run.schedule.evaluated(*run.state.progress.followed)
     trainer, total_updates, updates = run.config.trainer, run.length.total_updates, run.state.progress.updates
     if updates <= total_updates:
         return

@@ -141,7 +141,9 @@ class Loop:
         metric = self.built.group.from_first(metric)
         progress = self.built.state.progress
         progress.evaluation_pending = False
-        progress.plateau = self.built.schedule.evaluated(nan if metric is None else metric)
+        if self.built.schedule.plateau is not None:
+            progress.followed.append(nan if metric is None else metric)
+            self.built.schedule.evaluated(progress.followed[-1])
         self._tell_callbacks(own or {})
         return metric
 

@@ -40,13 +40,12 @@ def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int)
         expected = "metrics of each sample of an evaluation, by which weights are compared, `loss` among them"
         raise _unusable(kind, "`update` without `metrics`", expected)
     expected = "a rank's whole share of a batch at once, no loss scaler, no compilation: the trainer sees no passes"
-    if trainer.precision == "fp16":
-        raise _unusable(kind, "trainer.precision=fp16", expected, "trainer.precision=bf16")
-    if trainer.compile:
-        raise _unusable(kind, "trainer.compile=true", expected, "trainer.compile=false")
-    if trainer.max_batch_size == "auto" or accumulation_steps > 1:
-        seen = f"trainer.max_batch_size={trainer.max_batch_size}, {accumulation_steps} micro-batches on a rank"
-        raise _unusable(kind, seen, expected, "trainer.max_batch_size=null")
+    several = trainer.max_batch_size == "auto" or accumulation_steps > 1
+    cannot = {"precision=bf16": trainer.precision == "fp16", "compile=false": trainer.compile}
+    if refused := [instead for instead, is_set in {**cannot, "max_batch_size=null": several}.items() if is_set]:
+        name = refused[0].partition("=")[0]
+        seen = f"trainer.{name}={getattr(trainer, name)}, {accumulation_steps} micro-batches on a rank"
+        raise _unusable(kind, seen, expected, f"trainer.{refused[0]}")
 
 
 def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:

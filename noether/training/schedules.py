@@ -3,7 +3,7 @@
 import inspect
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import cos, isfinite, pi
 from typing import Any
 
@@ -29,16 +29,12 @@ class Schedule:
     """The learning rate of each update, from 0: a pure function of it, so that a resumed run needs no state.
 
     momenta: of each update, by a schedule of torch that cycles them.
-    plateau: torch's ReduceLROnPlateau, alone with a state: it lowers the rate after evaluations.
+    plateau: torch's ReduceLROnPlateau, which lowers the rate after evaluations.
     """
 
     curve: Curve
     momenta: Sequence[float] = ()
     plateau: ReduceLROnPlateau | None = None
-    _built: dict[str, float] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self._built = self._numbers()
 
     def __call__(self, update: int) -> float:
         """Returns the learning rate of an update."""
@@ -58,23 +54,11 @@ class Schedule:
                 seen, expected = type(optimizer).__name__, "an optimiser with momentum or betas"
                 raise _unusable("a cycle of momentum", seen, expected, "schedule.cycle_momentum=false")
 
-    def evaluated(self, metric: float) -> dict[str, float]:
-        """Takes the selection metric of an evaluation; returns the state for a checkpoint, {} of a pure function."""
+    def evaluated(self, *metrics: float) -> None:
+        """Takes the selection metric of each evaluation, in their order."""
         if self.plateau is not None:
-            self.plateau.step(metric)
-        return {name: value for name, value in self._numbers().items() if value != self._built[name]}
-
-    def go_on_from(self, state: dict[str, float]) -> None:
-        """Takes back what `evaluated` returned."""
-        if self.plateau is not None:
-            self.plateau.optimizer.param_groups[0]["lr"] = state.get("lr", self._built["lr"])
-            vars(self.plateau).update({name: value for name, value in state.items() if name != "lr"})
-
-    def _numbers(self) -> dict[str, float]:
-        if self.plateau is None:
-            return {}
-        numbers = {name: value for name, value in vars(self.plateau).items() if type(value) in (int, float)}
-        return {**numbers, "lr": self.plateau.optimizer.param_groups[0]["lr"]}
+            for metric in metrics:
+                self.plateau.step(metric)
 
 
 def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, better: str = "lower") -> Schedule:
@@ -91,7 +75,7 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, bette
     if isinstance(config, CosineConfig):
         schedule.curve = _cosine(peak, config.final_learning_rate, warmup, max(last, warmup + 1))
     elif isinstance(config, CustomScheduleConfig):
-        schedule = _of_torch(config, peak, total, better) or Schedule(_own(config, peak, total))
+        schedule = _of_path(config, peak, total, better)
     elif isinstance(config, StepConfig):
         every, factor = max(length.count_updates(config.every), 1), config.factor
         schedule.curve = lambda update: peak * factor ** (update // every)
@@ -101,17 +85,37 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, bette
     return schedule
 
 
-def _own(config: CustomScheduleConfig, peak: float, updates: int) -> Curve:
-    """Builds the user's own schedule, and asks it for every learning rate of the run before the first update."""
-    curve = Component("schedule", config.kind, config.options(), given={"peak": peak, "updates": updates}).build()
+def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> Schedule:
+    """Asks the user's own function, or torch's schedule, for every learning rate of the run before its first update."""
+    rates, momenta = array("d"), array("d")
+    scheduler = torch_scheduler(config, peak, updates, better)
+    if scheduler is None:
+        curve = Component("schedule", config.kind, config.options(), given={"peak": peak, "updates": updates}).build()
+    else:
+        group = scheduler.optimizer.param_groups[0]
+        if isinstance(scheduler, ReduceLROnPlateau):
+            return Schedule(lambda update: float(group["lr"]), plateau=scheduler)
+
+        def curve(update: int) -> float:
+            if update:
+                scheduler.step()
+            momenta.append(group["momentum"])
+            return float(group["lr"])
+
     expected = "a function from an update (the first is 0) to its learning rate, a number of at least 0"
     if not callable(curve):
         raise _unusable(config.kind, f"{curve!r}, which cannot be called", expected)
     for update in range(updates):
-        rate = curve(update)
+        try:
+            rate = curve(update)
+        except ValueError as error:
+            if scheduler is None:
+                raise
+            raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
             raise _unusable(config.kind, f"{rate!r} for update {update}", expected)
-    return lambda update: float(curve(update))
+        rates.append(rate)
+    return Schedule(rates.__getitem__, momenta if set(momenta) - {MOMENTUM} else ())
 
 
 def torch_scheduler(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> LRScheduler | None:
@@ -128,43 +132,18 @@ def torch_scheduler(config: CustomScheduleConfig, peak: float, updates: int, bet
         fix = "schedule.kind=my_package.curve      (a function of yours: noether help schedule)"
         raise _unusable(config.kind, f"its {objects[0]}, an object", "options that are numbers or texts", fix)
     known: dict[str, Any] = {"max_lr": peak, "T_max": updates}
-    if "epochs" not in options:
-        known["total_steps"] = updates
-    if issubclass(kind, ReduceLROnPlateau):
-        known["mode"] = "max" if better == "higher" else "min"
+    known |= {} if "epochs" in options else {"total_steps": updates}
+    known |= {"mode": "max" if better == "higher" else "min"} if issubclass(kind, ReduceLROnPlateau) else {}
     optimizer = LightSGD([torch.zeros(1, requires_grad=True)], lr=peak, momentum=MOMENTUM)
     offered = {name: value for name, value in known.items() if name not in options}
-    component = Component(
-        "schedule", config.kind, options, base=LRScheduler, given={"optimizer": optimizer}, offered=offered
-    )
+    given = {"optimizer": optimizer}
+    component = Component("schedule", config.kind, options, base=LRScheduler, given=given, offered=offered)
     try:
         scheduler: LRScheduler = component.build()
     except (ValueError, TypeError, KeyError) as error:
         raise _unusable(config.kind, str(error), "options that it takes") from None
     optimizer.step()  # Torch warns of a schedule that comes before its optimiser.
     return scheduler
-
-
-def _of_torch(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> Schedule | None:
-    """Asks torch's schedule for all rates and momenta before the first update: it is stepped once for each."""
-    scheduler = torch_scheduler(config, peak, updates, better)
-    if scheduler is None:
-        return None
-    group = scheduler.optimizer.param_groups[0]
-    if isinstance(scheduler, ReduceLROnPlateau):
-        return Schedule(lambda update: float(group["lr"]), plateau=scheduler)
-    rates, momenta = array("d"), array("d")
-    for update in range(updates):
-        try:
-            if update:
-                scheduler.step()
-        except ValueError as error:
-            raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
-        rates.append(float(group["lr"]))
-        momenta.append(group["momentum"])
-        if not isfinite(rates[-1]) or rates[-1] < 0:
-            raise _unusable(config.kind, f"{rates[-1]!r} for update {update}", "rates of at least 0")
-    return Schedule(rates.__getitem__, momenta if set(momenta) != {MOMENTUM} else ())
 
 
 def _unusable(kind: str, seen: str, expected: str, fix: str = "") -> RequestError:
