@@ -84,6 +84,7 @@ RULES = {
     "trainer.recompute": (ResumeRule.FREE, "the gradients are the same bit for bit"),
     "trainer.deterministic": (ResumeRule.SAID, "other algorithms round differently"),
     "trainer.clip_gradient_norm": (ResumeRule.SAID, "updates are clipped differently from here on"),
+    "trainer.clip_gradient_value": (ResumeRule.SAID, "updates are clipped differently from here on"),
     "optimizer.kind": (ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
     "optimizer": (ResumeRule.SAID, "updates are made differently from here on"),
     "schedule": (ResumeRule.SAID, "the learning rate follows another curve from here on"),

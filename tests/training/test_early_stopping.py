@@ -77,6 +77,10 @@ def test_any_figure_selects_the_best_checkpoint(select_by, best, devices, train)
 UNFIT = {
     "no-such-metric": ("trainer.select_by=-volume_velocity/relativ_l2 devices=2", f"trainer.select_by={METRIC}"),
     "select-by-direction": ("trainer.select_by=-loss", "trainer.select_by=loss"),
+    "plateau-without-evaluations": (
+        "schedule.kind=torch.optim.lr_scheduler.ReduceLROnPlateau trainer.evaluate_every=null",
+        "'trainer.evaluate_every=1 epoch' dataset.validation_fraction=0.1",
+    ),
     "stop-without-validation": ("trainer.stop_after=2 dataset.validation_fraction=0", "trainer.stop_after=null"),
 }
 
