@@ -68,6 +68,7 @@ RULES = {
     "trainer.max_updates": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
     "trainer.max_samples": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
     "trainer.max_batch_size": (ResumeRule.FREE, "accumulation learns the same, to rounding"),
+    "trainer.across_ranks": (ResumeRule.REFUSED, "samples are compared with others in the loss"),
     "trainer.evaluate_every": (ResumeRule.SAID, "the weights are selected among other updates from here on"),
     **dict.fromkeys(("trainer.checkpoint_every", "trainer.keep_checkpoints"), (ResumeRule.FREE, "what is kept")),
     "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics do not compare"),

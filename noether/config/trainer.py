@@ -18,6 +18,11 @@ class TrainerConfig(Section):
     max_batch_size: int | Literal["auto"] | None = Field(
         None, description="Largest number of samples on a device at once; more are accumulated. auto: as many as fit."
     )
+    across_ranks: Literal["gather", "per_rank"] | None = Field(
+        None,
+        description="What a loss or BatchNorm that compares samples means on several ranks or accumulated. gather: one "
+        "loss of all ranks' samples; per_rank: each micro-batch by itself; null: refused.",
+    )
     max_epochs: int | None = Field(None, gt=0, description="Length of the run in epochs.")
     max_updates: int | None = Field(None, gt=0, description="Length of the run in updates.")
     max_samples: int | None = Field(None, gt=0, description="Length of the run in samples.")

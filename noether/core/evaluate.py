@@ -17,6 +17,7 @@ from noether.config.schema import RunConfig
 from noether.core.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.core.data.order import share_evaluation
 from noether.core.data.points import mask_of
+from noether.core.first_sample import find_comparison
 from noether.core.precision import Precision, evaluation_mode, smaller_when_full
 from noether.core.problem import Problem
 from noether.core.tasks.angles import in_units
@@ -47,8 +48,10 @@ class Evaluator:
 
     @property
     def batch_size(self) -> int:
-        """Samples that a rank evaluates at once."""
-        return self.config.trainer.evaluation_batch_size or self.usual_batch_size
+        """Samples that a rank evaluates at once: on any ranks the same where a loss compares them."""
+        trainer = self.config.trainer
+        usual = trainer.effective_batch_size if self.problem.task.compares_samples else self.usual_batch_size
+        return trainer.evaluation_batch_size or usual
 
     @torch.no_grad()
     def sample_metrics(
@@ -61,16 +64,18 @@ class Evaluator:
     ) -> SplitMetrics:
         """Evaluates the given samples of a data set over all ranks.
 
-        Each rank evaluates every world_size-th sample; nothing is dropped. The metrics are gathered by sample and
-        returned in order, so that their sums do not depend on the number of ranks.
+        Each rank evaluates every world_size-th sample, or batch where the loss compares samples; nothing is dropped.
+        The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
 
         model, dataset, indices: the weights, and the samples of the data set.
         metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
         On rank 0 the metrics of each sample are returned; on the others an empty dict.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
-        own = [indices[position] for position in share_evaluation(len(indices), group.rank, group.world_size)]
-        boundaries = ceil(ceil(len(indices) / group.world_size) / self.batch_size)
+        find_comparison(self.problem, group, self.precision)  # Who evaluates a run of before has not asked yet.
+        together = bool(self.problem.task.compares_samples)
+        shares = share_evaluation(len(indices), group.world_size, self.batch_size, together=together)
+        own = [[indices[position] for position in batch] for batch in shares[group.rank]]
         rows: list[dict[str, np.ndarray]] = []
         pin = group.device.type == "cuda"
         patience = Patience(self.config.distributed.init_timeout_s, group.parent.while_waiting)
@@ -79,21 +84,19 @@ class Evaluator:
             evaluation_mode(model),
             smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
         ):
-            for batch in evaluation_batches(
-                dataset, own, self.batch_size, draw, num_workers=workers, pin_memory=pin, patience=patience
-            ):
+            for batch in evaluation_batches(dataset, own, draw, num_workers=workers, pin_memory=pin, patience=patience):
                 self.at_boundary()
                 batch = to_device(batch, group.device, self.precision.weights)
                 found = (metrics or self.problem.task.metrics)(self._predict(model, batch), batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in found.items()})
-            for _ in range(boundaries - len(rows)):  # A rank may have a batch less than the others.
+            for _ in range(len(shares[0]) - len(rows)):  # A rank may have a batch less than the others.
                 self.at_boundary()
-        return _in_order(group.gather(rows), len(indices))
+        return _in_order(group.gather(rows), shares, len(indices))
 
     @torch.no_grad()
     def fields(self, model: nn.Module, dataset: Dataset, index: int) -> tuple[Predictions, Batch]:
         """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
-        (batch,) = evaluation_batches(dataset, [index], 1, self.problem.draw)
+        (batch,) = evaluation_batches(dataset, [[index]], self.problem.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
         with evaluation_mode(model):
             return self.problem.task.to_physical(self._predict(model, batch)), batch
@@ -128,8 +131,10 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
     return predictions
 
 
-def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMetrics:
-    """Undoes the dealing: rank r holds samples r, r + world_size, …"""
+def _in_order(
+    ranks: list[list[dict[str, np.ndarray]]], shares: Sequence[Sequence[Sequence[int]]], samples: int
+) -> SplitMetrics:
+    """Undoes the dealing: `shares` are the positions of the samples in each rank's batches."""
     if not ranks or not samples:
         return {}
     every = [row.keys() for rows in ranks for row in rows]
@@ -143,9 +148,10 @@ def _in_order(ranks: list[list[dict[str, np.ndarray]]], samples: int) -> SplitMe
             fix="give every batch the same keys in the metrics of task.kind",
         )
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}
-    for rank, rows in enumerate(ranks):
-        for name in names if rows else ():
-            ordered[name][rank :: len(ranks)] = np.concatenate([row[name] for row in rows])
+    for rows, batches in zip(ranks, shares, strict=True):
+        for row, batch in zip(rows, batches, strict=True):
+            for name in names:
+                ordered[name][batch] = row[name]
     return ordered
 
 

@@ -1,17 +1,24 @@
 """Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from math import isclose, isnan, nan
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from noether.common.errors import RequestError
+from noether.common.numbers import first_of
 from noether.core.data.loader import Batch, stack_samples, to_device
 from noether.core.data.order import SampleKey
+from noether.core.models.build import TensorModel
 from noether.core.precision import Precision, evaluation_mode
 from noether.core.problem import Problem
 from noether.core.tasks.base import Predictions, Task
+from noether.launch.batches import BatchPlan
+from noether.launch.process_group.group import Group
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
@@ -30,12 +37,9 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             expected="a model with at least one parameter that requires a gradient",
             fix="model.kind=my_package.MyModel      (another model)",
         )  # fmt: skip
-    sample = problem.splits.train[problem.train_indices[0]]
-    drawn = {**problem.draw.for_training(sample, SampleKey(0, 0)), "index": torch.tensor(0)}
-    batch = to_device(stack_samples([drawn]), device, precision.weights)
-    kept_rng = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    batch = _batch_of(problem, [0], device, precision)
     try:
-        with evaluation_mode(model), kept_rng:
+        with evaluation_mode(model), _kept_rng(device):
             prepared = task.prepare(batch)
             with precision.autocast():
                 predictions = model(prepared)
@@ -52,9 +56,103 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         if not task.updates_itself:
             _try_loss(task, of_one, prepared)
         with torch.no_grad():
-            for times in (1, 2):  # What is right of one sample alone, or of several, fails in an evaluation.
-                repeated = ({key: one.repeat_interleave(times, 0) for key, one in of.items()} for of in (of_one, batch))
+            # What is right of one sample alone, or of several, fails in an evaluation.
+            for times in (2,) if task.compares_samples else (1, 2):
+                repeated = (
+                    {key: one.repeat_interleave(times, 0) if one.ndim else one for key, one in of.items()}
+                    for of in (of_one, batch)
+                )
                 _try_metrics(task, *repeated)
+
+
+def _kept_rng(device: torch.device) -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _batch_of(problem: Problem, positions: Sequence[int], device: torch.device, precision: Precision) -> Batch:
+    """Returns a batch of the training samples at these positions, as the first epoch has them."""
+    samples = []
+    for position in positions:
+        sample = problem.splits.train[problem.train_indices[position]]
+        drawn = problem.draw.for_training(sample, SampleKey(position, 0))
+        samples.append({**drawn, "index": torch.tensor(problem.train_indices[position])})
+    return to_device(stack_samples(samples, pad=problem.draw.pad), device, precision.weights)
+
+
+def find_comparison(problem: Problem, group: Group, precision: Precision) -> str:
+    """Returns what shows that the loss compares samples, so that it is no mean over them; "" where it is one.
+
+    A task that does not say so is tried, and its `compares_samples` set. Every rank calls it.
+    """
+    task, seen = problem.task, "compares_samples = True"
+    if task.compares_samples is None:
+        seen = group.from_first(_comparison(problem, group.device, precision))
+        task.compares_samples = bool(seen)
+    return seen if task.compares_samples else ""
+
+
+def _comparison(problem: Problem, device: torch.device, precision: Precision) -> str:
+    """Holds the loss of four samples against the mean of each one's and of its halves, in evaluation mode.
+
+    Random numbers differ in batches of other sizes. Where a loss draws some, pairs of the samples are compared instead:
+    of a mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision would hide a small difference in its rounding.
+    """
+    task, model, samples = problem.task, problem.model, len(problem.train_indices)
+    ours = all(type(one).__module__.startswith("noether.") for one in (task, model))
+    few = range(0, samples, max(1, samples // 4))[: min(4, samples // 2 * 2)]
+    if not few or (ours and not isinstance(model, TensorModel)):
+        return ""
+
+    def loss(*chosen: int, seed: int = 0) -> float:
+        torch.manual_seed(seed)
+        try:
+            prepared = task.prepare(_batch_of(problem, chosen, device, precision))
+            return float(task.loss(model(prepared), prepared))
+        except Exception:  # Of a batch, training shows it with its traceback; one sample alone may be no batch.
+            return nan
+
+    def same(one: float, other: float) -> bool:
+        return isclose(one, other, rel_tol=1e-9 if precision.name == "float64" else 1e-3, abs_tol=1e-12)
+
+    half = len(few) // 2
+    with evaluation_mode(model), _kept_rng(device), torch.no_grad():
+        whole, alone = loss(*few), sum(map(loss, few)) / len(few)
+        halves = (loss(*few[:half]) + loss(*few[half:])) / 2
+        if isnan(whole) or (same(whole, alone) and same(whole, halves)):
+            return ""
+        if not same(whole, loss(*few, seed=1)):
+            if half == 1 or same(halves, (loss(few[0], few[3]) + loss(few[2], few[1])) / 2):
+                return ""
+            return "the loss of two samples is not the sum of what each adds"
+    return f"a loss of {whole:.4g} of {len(few)} samples, {halves:.4g} in halves, {alone:.4g} in the mean of each alone"
+
+
+def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:
+    """Refuses a batch in parts whose samples are compared, until trainer.across_ranks (`asked`) says what is meant.
+
+    compared: what shows that the loss compares samples; BatchNorm is found by its class. RequestError.
+    """
+    accumulated = batch.accumulation_steps > 1
+    norms = [
+        name
+        for name, module in problem.model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training and (accumulated or not isinstance(module, SyncBatchNorm))
+    ]
+    by_loss = compared and (accumulated or asked != "gather") and not problem.task.updates_itself
+    if asked == "per_rank" or batch.micro == batch.effective or not (norms or by_loss):
+        return
+    seen = compared if by_loss else f"BatchNorm {first_of(norms, 3)}"
+    fix = "trainer.across_ranks=per_rank      (each micro-batch by itself; or GroupNorm, or on GPUs SyncBatchNorm)"
+    if by_loss:
+        together = "max_batch_size=null" if accumulated else "across_ranks=gather      (one loss of all)"
+        fix = f"trainer.{together}\ntrainer.across_ranks=per_rank      (each micro-batch by itself)\n"
+        fix += "compares_samples = False in the task      (if each sample has a loss of its own)"
+    raise RequestError(
+        "samples-compared-in-parts", "the samples of a batch are compared with each other, and it is computed in parts",
+        seen=f"{seen}; at once {batch.micro} of {batch.effective}",
+        expected="a mean over samples (of ragged ones that of each one's mean), the whole batch at once, or your word",
+        fix=fix,
+    )  # fmt: skip
 
 
 def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:

@@ -25,7 +25,7 @@ from noether.config.trainer import LENGTHS
 from noether.core.data.loader import seed_everything
 from noether.core.data.order import GlobalOrder
 from noether.core.evaluate import Evaluator
-from noether.core.first_sample import try_model
+from noether.core.first_sample import check_parts, find_comparison, try_model
 from noether.core.models.build import count_parameters, recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
@@ -57,10 +57,13 @@ def conditions_of(device: torch.device) -> dict[str, Any]:
     }
 
 
-def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
+def differences_of_resume(
+    meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module, *, apart: bool = False
+) -> list[str]:
     """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
 
-    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write.
+    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write; `apart`: the loss
+    compares the samples of each micro-batch.
     """
     said = []
     if changed := [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]:
@@ -72,9 +75,9 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
         modules = list(model.modules())
         normed = any(isinstance(module, _BatchNorm) for module in modules)
         dropped = any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
-        if layers := ["BatchNorm"] * normed + ["dropout"] * dropped:
+        if layers := ["BatchNorm"] * normed + ["dropout"] * dropped + ["a loss of each micro-batch"] * apart:
             said.append(
-                f"the model has {' and '.join(layers)}: with another {'number of ranks' if ranks else 'micro-batch'} "
+                f"the run has {' and '.join(layers)}: with another {'number of ranks' if ranks else 'micro-batch'} "
                 "its weights differ by more than rounding"
             )
     before, here = _known(meta), _known(now)
@@ -226,12 +229,14 @@ def build_run(
         recompute_blocks(problem.model)
     check_own_update(type(problem.task), trainer, batch.accumulation_steps)
     parts = parts_of(problem.task, problem.model)
+    compared = find_comparison(problem, group, precision)
     try_model(problem, group.device, precision)
     ema = EmaWeights(problem.model, trainer.ema_decay) if trainer.ema_decay else None
     optimizer = build_optimizer(config.optimizer, problem.model, parts)
     state = TrainingState(problem.model, ema, optimizer, precision.scaler(), problem.task, Progress())
     if trainer.max_batch_size == "auto":
         batch = batch.with_room_for(largest_micro_batch(problem, precision, group, batch.per_rank))
+    check_parts(problem, trainer.across_ranks, batch, compared)
     selected_by = described_by(problem.task.describe_metrics(), trainer.select_by).selected_by(trainer.select_by)
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length, selected_by.better)
     schedule.set_momentum(optimizer, 0)

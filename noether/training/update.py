@@ -16,8 +16,10 @@ from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.core.data.loader import Batch
 from noether.core.precision import Precision, evaluation_mode
+from noether.core.tasks.base import Predictions
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import LightDDP, foreach
+from noether.training.gathered import gathered
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part, UpdateMetrics
 
@@ -90,7 +92,8 @@ def find_bad_numbers(
     device = next((value.device for value in batches[0].values()), torch.device("cpu"))
     with restored_afterwards(state.model, device):
         with evaluation_mode(state.model):
-            losses = [(index, loss(alone)) for index, alone in _single_samples(batches)]
+            alike = () if state.task.compares_samples else _single_samples(batches)
+            losses = [(index, loss(alone)) for index, alone in alike]
         found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
         for batch in () if found else batches:
             if not isfinite(together := loss(batch)):
@@ -114,7 +117,8 @@ class Updater:
     """Makes updates of a training state.
 
     The gradient is that of the mean loss over the global batch: each micro-batch counts by its samples, the
-    ranks' equal shares are averaged by DDP, and they are reduced once per update (`no_sync` around the
+    ranks' equal shares are averaged by DDP (of a loss that compares samples the predictions are gathered first, where
+    trainer.across_ranks says so), and they are reduced once per update (`no_sync` around the
     forward and backward of all micro-batches but the last), then clipped.
 
     Whether a gradient is finite is the same on every rank, for it is their mean: all decide alike without asking each
@@ -176,10 +180,7 @@ class Updater:
             last = number == len(batches) - 1
             with nullcontext() if last or self.ddp is None else self.ddp.no_sync():
                 clock.switch(Part.FORWARD)
-                prepared = state.task.prepare(batch)
-                with self.precision.autocast():
-                    predictions = self.forward(prepared)
-                part = state.task.loss(predictions, prepared)
+                part, predictions, prepared = self._loss(batch)
                 if len(batches) > 1:
                     part = part * (len(batch["index"]) / samples)
                 clock.switch(Part.BACKWARD)
@@ -235,6 +236,18 @@ class Updater:
         progress.samples += self.config.effective_batch_size
         return measured
 
+    def _loss(self, batch: Batch) -> tuple[Tensor, Predictions, Batch]:
+        """Returns the loss, with this rank's predictions and prepared batch."""
+        task, group = self.state.task, self.group
+        prepared = task.prepare(batch)
+        with self.precision.autocast():
+            predictions = self.forward(prepared)
+        if self.config.across_ranks != "gather" or group.world_size == 1:
+            return task.loss(predictions, prepared), predictions, prepared
+        samples = len(batch["index"])
+        together = (gathered(own, samples, group) for own in (predictions, prepared))
+        return task.loss(*together), predictions, prepared
+
     def _backward(self, loss: Tensor) -> None:
         try:
             loss.backward()
@@ -274,7 +287,7 @@ class Updater:
         passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
         with restored_afterwards(self.state.model, self.group.device):
             for _ in range(passes):
-                loss = loss_of(self.forward, self.state.task, self.precision, batch)
+                loss, *_ = self._loss(batch)
                 with self.group.parent.waiting("all_reduce of the gradients"):
                     self.state.scaler.scale(loss).backward()
                 self.state.model.zero_grad()

@@ -68,7 +68,7 @@ def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
 
 def test_batches_that_differ_in_their_metrics_are_refused() -> None:
     with refusal("metrics-differ") as caught:
-        _in_order([[{"loss": np.zeros(2)}], [{"loss": np.zeros(1), "lift": np.zeros(1)}]], 3)
+        _in_order([[{"loss": np.zeros(2)}], [{"loss": np.zeros(1), "lift": np.zeros(1)}]], [[[0, 2]], [[1]]], 3)
     assert caught.value.seen == "lift in some of them only"
 
 
@@ -83,7 +83,8 @@ class ComplexModel(nn.Module):
 def test_metrics_and_fields_are_of_the_same_predictions() -> None:
     """Complex values keep their imaginary part, and counts stay counts."""
     measured: list[dict[str, torch.Tensor]] = []
-    task = SimpleNamespace(prepare=lambda batch: batch, to_physical=lambda predictions: predictions)
+    as_it_is = dict.fromkeys(("prepare", "to_physical"), lambda tensors: tensors)
+    task = SimpleNamespace(**as_it_is, compares_samples=False)
     problem, samples = Problem(None, [], [], PointSampler(0, {}), task, ComplexModel(), {}), cars(1)
     evaluator = Evaluator(load_config([]), problem, one_rank(), Precision("float32", "cpu"), usual_batch_size=1)
 

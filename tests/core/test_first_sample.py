@@ -1,17 +1,21 @@
 """Mistakes in a user's own data set or model are answered in words before the first update."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from learned import one_rank
 from torch import nn
 
 from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
-from noether.core.first_sample import try_model
+from noether.core.first_sample import check_parts, find_comparison, try_model
 from noether.core.precision import Precision
 from noether.core.problem import build_problem
 from noether.core.tasks.base import Task
+from noether.launch.batches import plan_batches
 from tests.refusal import refusal
 
 HERE = "test_first_sample"
@@ -171,14 +175,18 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def start(overrides: list[str]) -> None:
-    """Everything that a rank does before its first update but for the process group."""
+def start(overrides: list[str], world_size: int = 1) -> bool | None:
+    """Everything that a rank does before its first update but for the process group; whether samples are compared."""
     config = load_config(overrides)
-    precision = Precision("float32", "cpu")
+    trainer, precision = config.trainer, Precision("float32", "cpu")
     with code_granted(config.own_code()):
         problem = build_problem(config, prepare_data(config), CPU, precision)
     problem.fit()
+    compared = find_comparison(problem, one_rank(), precision)
     try_model(problem, CPU, precision)
+    parts = plan_batches(trainer.effective_batch_size, trainer.max_batch_size, world_size)
+    check_parts(problem, trainer.across_ranks, parts, compared)
+    return problem.task.compares_samples
 
 
 @pytest.mark.parametrize(("overrides", "summary", "seen", "fix"), MISTAKES.values(), ids=MISTAKES)
@@ -210,6 +218,7 @@ def test_the_look_at_the_model_leaves_no_trace() -> None:
         problem = build_problem(config, None, CPU, precision)
     problem.model.train()
     before = torch.get_rng_state()
+    find_comparison(problem, one_rank(), precision)
     try_model(problem, CPU, precision)
     assert torch.equal(before, torch.get_rng_state())
     assert problem.model.training
@@ -247,3 +256,83 @@ def test_a_task_that_only_has_a_loss_is_scored_by_it() -> None:
     predictions = {"logits": torch.arange(6.0).reshape(3, 2)}
     found = OnlyLoss().metrics(predictions, {"image": torch.zeros(3, 1)})
     assert found["loss"].tolist() == [0.5, 6.5, 20.5]
+
+
+def by_loss(score, **members: object) -> type[Task]:
+    """A task whose loss is this function of the logits (B, 3) and the batch."""
+    return other(loss=lambda self, predictions, batch: score(predictions["logits"], batch), **members)
+
+
+def between(logits: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits @ logits.T, torch.arange(len(logits)))
+
+
+class Centred(TensorOut):
+    def forward(self, batch):
+        logits = super().forward(batch)
+        return {"logits": logits - logits.mean(dim=0)}
+
+
+class Normed(TensorOut):
+    frozen = False
+
+    def __init__(self, batch_norm=nn.BatchNorm1d):
+        super().__init__()
+        self.layers.append(batch_norm(3))
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.layers[-1].train(mode and not self.frozen)
+        return self
+
+
+Frozen, NormedByAll = type("Frozen", (Normed,), {"frozen": True}), lambda: Normed(nn.SyncBatchNorm)
+Mean, Sum = by_loss(lambda logits, _: logits.square().mean()), by_loss(lambda logits, _: logits.square().sum())
+Contrast, Declared = by_loss(lambda logits, _: between(logits)), by_loss(lambda x, _: x.mean(), compares_samples=True)
+Denied = by_loss(lambda logits, _: between(logits), compares_samples=False)
+Weighted = by_loss(lambda x, batch: (x.mean(1) * (batch["label"] + 1)).sum() / (batch["label"] + 1).sum())
+OfSeveral = by_loss(lambda logits, _: logits.view(len(logits) // 2, 2, 3).diff(dim=1).square().mean())
+"""Of pairs; one sample alone raises an error."""
+Noisy = by_loss(lambda logits, _: (logits + torch.randn_like(logits)).square().mean())
+NoisyContrast = by_loss(lambda logits, _: between(logits + torch.randn_like(logits)))
+COMPARES = {
+    "Mean": False, "Noisy": False, "Denied": False, "Declared": True, "Sum": True, "Contrast": True, "Weighted": True,
+    "OfSeveral": True, "NoisyContrast": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", COMPARES)
+def test_a_loss_that_is_no_mean_over_samples_is_found(task: str) -> None:
+    assert start(own_task(task)) == COMPARES[task]
+
+
+def test_so_is_a_model_that_compares_samples_under_a_task_of_ours() -> None:
+    assert not start([*IMAGES, *ADAPTER])
+    assert start([*IMAGES, f"model.kind={HERE}.Centred"])
+
+
+ACROSS, BY_RANK, ALL = "trainer.across_ranks=gather", "trainer.across_ranks=per_rank", "trainer.max_batch_size=null"
+TWO_AT_ONCE = "trainer.max_batch_size=2"
+PARTS = {
+    "one-batch": ("Contrast", "TensorOut", 1, [], ""),
+    "a-mean-in-parts": ("Mean", "TensorOut", 2, [TWO_AT_ONCE], ""),
+    "ranks": ("Contrast", "TensorOut", 2, [], ACROSS),
+    "accumulated": ("Contrast", "TensorOut", 1, [TWO_AT_ONCE], ALL),
+    "gathered": ("Contrast", "TensorOut", 2, [ACROSS], ""),
+    "gathered-and-accumulated": ("Contrast", "TensorOut", 2, [ACROSS, TWO_AT_ONCE], ALL),
+    "each-by-itself": ("Contrast", "TensorOut", 2, [BY_RANK, TWO_AT_ONCE], ""),
+    "batch-norm": ("Mean", "Normed", 2, [], BY_RANK),
+    "batch-norm-accumulated": ("Mean", "Normed", 1, [TWO_AT_ONCE], BY_RANK),
+    "batch-norm-and-gathered": ("Contrast", "Normed", 2, [ACROSS], BY_RANK),
+    "batch-norm-by-itself": ("Mean", "Normed", 2, [BY_RANK], ""),
+    "batch-norm-of-all-ranks": ("Mean", "NormedByAll", 2, [], ""),
+    "batch-norm-of-all-ranks-accumulated": ("Mean", "NormedByAll", 2, [TWO_AT_ONCE], BY_RANK),
+    "batch-norm-frozen": ("Mean", "Frozen", 2, [TWO_AT_ONCE], ""),
+}
+
+
+@pytest.mark.parametrize(("task", "model", "ranks", "words", "fix"), PARTS.values(), ids=PARTS)
+def test_a_batch_whose_samples_are_compared_is_not_computed_in_parts_unasked(task, model, ranks, words, fix) -> None:
+    settings = [f"dataset.kind={HERE}.Images", f"task.kind={HERE}.{task}", f"model.kind={HERE}.{model}"]
+    with refusal("samples-compared-in-parts", fix=fix) if fix else nullcontext():
+        start([*settings, "model.output=logits", "trainer.effective_batch_size=8", *words], ranks)

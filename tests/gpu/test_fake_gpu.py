@@ -188,7 +188,7 @@ class OnFakeGPU:
         problem.fit()
         order = RankOrder(GlobalOrder(len(problem.train_indices), 2, 0), (2,), 0, 0, 4)
         self.batches = list(training_batches(problem.splits.train, problem.train_indices, order, problem.draw))[:2]
-        self.test = next(evaluation_batches(problem.splits.test, [0, 1], 2, problem.draw))
+        self.test = next(evaluation_batches(problem.splits.test, [[0, 1]], problem.draw))
         self.config, self.task, self.model = config, problem.task, gpu.place(problem.model, device)
 
     def state(self) -> TrainingState:

@@ -47,6 +47,10 @@ def test_what_differs_is_said(model, changes, found) -> None:
         assert part in sentence
 
 
+def test_a_loss_that_compares_a_rank_s_samples_is_said_with_another_number_of_them() -> None:
+    assert "a loss of each micro-batch" in differences_of_resume(NOW | {"world_size": 4}, NOW, PLAIN, apart=True)[-1]
+
+
 def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:
     """ATEN_CPU_CAPABILITY stands for another kind of CPU; torch reads it once: this start is a process of its own."""
     folder = train("moved", "trainer.max_updates=2")

@@ -76,13 +76,16 @@ def test_running_statistics_are_rank_0_s_in_every_evaluation_and_no_trial_moves_
     (tmp_path / "own.py").write_text(OWN + NORMALISED)
     (tmp_path / "own.yaml").write_text(CONFIG.replace("own.Linear", "own.Normalised"))
     words = ["output_path=runs", "run_id=norm", "devices=2", "trainer.max_batch_size=auto", "trainer.max_epochs=2"]
+    refused = noether("train", "--hp", "own.yaml", *words, cwd=tmp_path, code=2)
+    assert "[samples-compared-in-parts]" in refused.err
+    words += ["run_id=by-rank", "trainer.across_ranks=per_rank"]
     noether("train", "--hp", "own.yaml", *words, cwd=tmp_path, code=0)
-    rows = [json.loads(line) for line in (tmp_path / "runs" / "norm" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "by-rank" / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if row["kind"] == "evaluation" and row["weights"] == "raw"][-1]
     checked = ("--split", "validation", "--weights", "raw", "--checkpoint", "latest", "--json")
-    again = noether("evaluate", "runs/norm", *checked, cwd=tmp_path, code=0)
+    again = noether("evaluate", "runs/by-rank", *checked, cwd=tmp_path, code=0)
     assert json.loads(again.out)["metrics"]["mae"] == pytest.approx(last["metrics"]["mae"], rel=1e-6)
-    newest = sorted((tmp_path / "runs" / "norm" / "checkpoints").iterdir())[-1]
+    newest = sorted((tmp_path / "runs" / "by-rank" / "checkpoints").iterdir())[-1]
     assert int(load_file(newest / "model.safetensors")["norm.num_batches_tracked"]) == last["update"]
 
 

@@ -71,22 +71,20 @@ def training_batches(
 
 def evaluation_batches(
     dataset: Dataset,
-    indices: Sequence[int],
-    batch_size: int,
+    batches: Sequence[Sequence[int]],
     draw: PointSampler,
     *,
     num_workers: int = 0,
     pin_memory: bool = False,
     patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
-    """Yields the given samples, each exactly once, with all their points; the rest as for `training_batches`."""
+    """Yields the given batches of samples, with all their points; the rest as for `training_batches`."""
 
-    def read(own: list[int]) -> Batch:
+    def read(own: Sequence[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
         stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
         return {**stacked, "index": torch.tensor(own)}
 
-    batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
     return _loader(read, batches, num_workers, pin_memory, patience)
 
 

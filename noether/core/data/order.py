@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -81,9 +82,17 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
     return sorted(shuffled[held_out:].tolist()), sorted(shuffled[:held_out].tolist())
 
 
-def share_evaluation(samples: int, rank: int, world_size: int) -> range:
-    """Returns the samples that a rank evaluates: together the ranks count each sample exactly once."""
-    return range(rank, samples, world_size)
+def share_evaluation(samples: int, world_size: int, size: int, *, together: bool = False) -> list[list[range]]:
+    """Returns the batches of each rank, of at most `size` samples: together they count each sample exactly once.
+
+    together: the same samples share a batch on any number of ranks, and none has few where others have many.
+    """
+    if together:
+        count = ceil(samples / size)
+        batches = [range(i * samples // count, (i + 1) * samples // count) for i in range(count)]
+        return [batches[rank::world_size] for rank in range(world_size)]
+    own = [range(rank, samples, world_size) for rank in range(world_size)]
+    return [[every[start : start + size] for start in range(0, len(every), size)] for every in own]
 
 
 def fixed_rows(available: int, wanted: int) -> np.ndarray:

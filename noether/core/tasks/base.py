@@ -30,12 +30,15 @@ class Evaluated(Predictions):
 class Task:
     """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
 
-    The other methods have defaults. The metrics are the loss of each sample; the others say what is known of
-    them, which point errors an evaluation collects, which baselines are scored beside it, and which parts a report has.
+    The other methods have defaults. The metrics are the loss of each sample (of its batch where samples are compared);
+    the others say what is known of them, which point errors an evaluation collects, which baselines are scored beside
+    it, and which parts a report has.
     """
 
     reads_masks = False
     """Whether padded batches are understood: points where `<set>_mask` is False count nothing."""
+    compares_samples: bool | None = None
+    """Whether the loss is no mean over samples, but depends on which share a batch; None: found out by trying it."""
     fields: Mapping[str, FieldConfig] = {}
     """The fields at points that are predicted; pictures, baselines and files for ParaView are made of these."""
     inputs: tuple[str, ...] = ()
@@ -117,14 +120,17 @@ class Task:
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
 
-        Default: the loss of each sample by itself.
+        Default: the loss of each sample by itself; where the loss compares samples, that of the batch.
         """
         prepared = self.prepare(batch)
-        samples = range(len(next(iter(prepared.values()))))
-        each = [
-            self.loss(*({key: value[i : i + 1] for key, value in of.items()} for of in (predictions, prepared)))
-            for i in samples
-        ]
+        samples = len(next(iter(prepared.values())))
+        if self.compares_samples:
+            return {"loss": self.loss(predictions, prepared).expand(samples)}
+
+        def alone(of: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
+            return {key: value[i : i + 1] if value.ndim else value for key, value in of.items()}
+
+        each = [self.loss(alone(predictions, i), alone(prepared, i)) for i in range(samples)]
         return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:

@@ -225,7 +225,7 @@ def _cases(
 def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
     """Yields a member's prediction of each case, and the truth."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
-    for given in evaluation_batches(dataset, indices, 1, member.draw(dataset)):
+    for given in evaluation_batches(dataset, [[index] for index in indices], member.draw(dataset)):
         batch = to_device(given, member.device, member.precision.weights)
         physical = task.to_physical(member.predict(batch, chunk))
         pairs = {name: (physical[name][0], by_channel(batch[name], batched=True)[0]) for name in task.fields}

@@ -72,7 +72,7 @@ def test_only_the_training_indices_are_read() -> None:
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int, num_workers: int) -> None:
-    batches = list(evaluation_batches(Samples(), range(7), batch_size, DRAW, num_workers=num_workers))
+    batches = list(evaluation_batches(Samples(), *share_evaluation(7, 1, batch_size), DRAW, num_workers=num_workers))
     assert [int(index) for batch in batches for index in batch["index"]] == list(range(7))
     assert all(batch["surface_points"].shape[1:] == (20, 3) for batch in batches)
     assert all(batch[GEOMETRY].shape[1:] == (5, 3) for batch in batches)
@@ -117,7 +117,7 @@ def test_a_wait_for_a_batch_that_never_comes_ends(code: str) -> None:
     with stop.listening():
         stop.join(group)
         patience = Patience(1.5 if code else 60, group.parent.while_waiting)
-        batches = evaluation_batches(Hanging(), range(4), 2, DRAW, num_workers=1, patience=patience)
+        batches = evaluation_batches(Hanging(), [[0, 1], [2, 3]], DRAW, num_workers=1, patience=patience)
         assert next(batches)["index"].tolist() == [0, 1]
         if not code:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -132,7 +132,7 @@ def test_why_a_batch_cannot_be_sent_ends_the_run(tmp_path: Path, monkeypatch: py
     folder.mkdir()
     monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(folder))
     with pytest.raises(OSError, match="AF_UNIX path too long") as caught:
-        list(evaluation_batches(Samples(), range(4), 2, DRAW, num_workers=1, patience=Patience(20)))
+        list(evaluation_batches(Samples(), [[0, 1], [2, 3]], DRAW, num_workers=1, patience=Patience(20)))
     traceback.clear_frames(caught.tb)  # Loader workers end with what refers to them.
 
 
@@ -242,7 +242,11 @@ def test_validation_is_cut_from_training_without_overlap(samples: int, fraction:
     assert len(validation) == min(round(samples * fraction), samples - 1)
 
 
-@given(st.integers(0, 50), st.integers(1, 9))
-def test_evaluation_counts_each_sample_once(samples: int, world: int) -> None:
-    dealt = [index for rank in range(world) for index in share_evaluation(samples, rank, world)]
-    assert sorted(dealt) == list(range(samples))
+@given(st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), st.booleans())
+def test_evaluation_counts_each_sample_once(samples: int, world: int, size: int, together: bool) -> None:
+    dealt = [batch for rank in share_evaluation(samples, world, size, together=together) for batch in rank]
+    assert sorted(index for batch in dealt for index in batch) == list(range(samples))
+    assert max(map(len, dealt), default=0) <= size
+    if together and dealt:  # The same batches on any ranks, none of them a rest of few samples.
+        assert sorted(dealt, key=min) == share_evaluation(samples, 1, size, together=True)[0]
+        assert min(map(len, dealt)) >= max(map(len, dealt)) - 1

@@ -1,0 +1,68 @@
+"""Batches that a user's own classes make or compare: the same on any number of ranks, and resumed bit for bit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import final_hashes
+from learned import difference, weights
+
+from noether.runs.folder import RunFolder
+from noether.runs.records import read_metrics
+
+CONFIG = """
+defaults: [/optimizer: sgd, /schedule: constant, _self_]
+dataset: {{kind: own_batches.{dataset}, validation_fraction: 0.25}}
+model: {{kind: own_batches.{model}}}
+task: {{kind: own_batches.{task}}}
+optimizer: {{learning_rate: 0.05}}
+accelerator: cpu
+trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate_every: 7 updates}}
+"""
+
+
+@pytest.fixture
+def own(noether, tmp_path: Path):
+    """Trains own classes by further words to the end; returns the run's folder."""
+    (tmp_path / "own_batches.py").write_text(Path(__file__).with_name("own_batches.py").read_text())
+
+    def train(kinds: dict[str, str], name: str, *words: str) -> RunFolder:
+        (tmp_path / "own.yaml").write_text(CONFIG.format(**kinds))
+        noether("train", "--hp", "own.yaml", "output_path=runs", f"run_id={name}", *words, cwd=tmp_path, code=0)
+        return RunFolder(tmp_path / "runs" / name)
+
+    return train
+
+
+def scores(folder: RunFolder) -> list[float]:
+    """The losses of the validation and the test split."""
+    rows = [row["metrics"]["loss"] for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
+    return [*rows, json.loads(folder.result.read_text())["metrics"]["loss"]]
+
+
+CONTRAST = {"dataset": "Pairs", "model": "Encoders", "task": "Contrast"}
+OWN = {"contrast": (CONTRAST, "trainer.across_ranks=gather", 4)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kinds", "word", "most"), OWN.values(), ids=OWN)
+def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(kinds, word, most, own) -> None:
+    one = own(kinds, "one", word)
+    assert difference(weights(one, which=0), weights(one)) > 1e-4, "nothing was learned"
+    for ranks in (2, 4)[: most // 2]:
+        other = own(kinds, f"on-{ranks}", word, f"devices={ranks}")
+        assert difference(weights(one), weights(other)) < 1e-14
+        assert scores(other) == pytest.approx(scores(one), rel=1e-12)
+        assert min(scores(other)) > 0
+    for ranks in (1, 2):
+        own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "trainer.max_updates=4")  # In mid-epoch.
+        resumed = own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "resume=auto")
+        assert final_hashes(resumed) == final_hashes(one if ranks == 1 else RunFolder(one.path.parent / "on-2"))
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_a_run_compares_the_same_samples(own, noether, tmp_path: Path) -> None:
+    folder = own(CONTRAST, "one")
+    words = ("evaluate", "runs/one", "--split", "validation", "--checkpoint", "latest", "--json")
+    found = json.loads(noether(*words, cwd=tmp_path, code=0).out)["metrics"]["loss"]
+    assert found == pytest.approx(scores(folder)[0], rel=1e-12)
