@@ -141,12 +141,11 @@ def _in_order(
     names = every[0]
     if odd := sorted(set().union(*every).difference(set(names).intersection(*every))):
         raise RequestError(
-            "metrics-differ",
-            "the batches of an evaluation differ in their metrics",
+            "metrics-differ", "the batches of an evaluation differ in their metrics",
             seen=f"{', '.join(odd)} in some of them only",
             expected="the same metrics of every sample: NaN where it has none, which `summarise` leaves out",
             fix="give every batch the same keys in the metrics of task.kind",
-        )
+        )  # fmt: skip
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}
     for rows, batches in zip(ranks, shares, strict=True):
         for row, batch in zip(rows, batches, strict=True):

@@ -1,7 +1,7 @@
 """Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from math import isclose, isnan, nan
 from typing import Any
@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
-from noether.core.data.loader import Batch, stack_samples, to_device
+from noether.core.data.loader import Batch, batch_of, seed_everything, to_device
 from noether.core.data.order import SampleKey
+from noether.core.data.points import Sample
 from noether.core.models.build import TensorModel
 from noether.core.precision import Precision, evaluation_mode
 from noether.core.problem import Problem
@@ -37,7 +38,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
             expected="a model with at least one parameter that requires a gradient",
             fix="model.kind=my_package.MyModel      (another model)",
         )  # fmt: skip
-    batch = _batch_of(problem, [0], device, precision)
+    batch = _batch_of(problem, [_drawn(problem, 0)], device, precision)
     try:
         with evaluation_mode(model), _kept_rng(device):
             prepared = task.prepare(batch)
@@ -69,14 +70,17 @@ def _kept_rng(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def _batch_of(problem: Problem, positions: Sequence[int], device: torch.device, precision: Precision) -> Batch:
-    """Returns a batch of the training samples at these positions, as the first epoch has them."""
-    samples = []
-    for position in positions:
-        sample = problem.splits.train[problem.train_indices[position]]
-        drawn = problem.draw.for_training(sample, SampleKey(position, 0))
-        samples.append({**drawn, "index": torch.tensor(problem.train_indices[position])})
-    return to_device(stack_samples(samples, pad=problem.draw.pad), device, precision.weights)
+def _drawn(problem: Problem, position: int) -> tuple[int, Sample]:
+    """Returns the number and the points of a training sample, as the first epoch has them."""
+    index = problem.train_indices[position]
+    return index, problem.draw.for_training(problem.splits.train[index], SampleKey(position, 0))
+
+
+def _batch_of(
+    problem: Problem, drawn: Iterable[tuple[int, Sample]], device: torch.device, precision: Precision
+) -> Batch:
+    indices, samples = zip(*drawn, strict=True)
+    return to_device(batch_of(problem.splits.train, indices, samples, pad=problem.draw.pad), device, precision.weights)
 
 
 def find_comparison(problem: Problem, group: Group, precision: Precision) -> str:
@@ -99,12 +103,13 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
     """
     task, model, samples = problem.task, problem.model, len(problem.train_indices)
     ours = all(type(one).__module__.startswith("noether.") for one in (task, model))
-    few = range(0, samples, max(1, samples // 4))[: min(4, samples // 2 * 2)]
-    if not few or (ours and not isinstance(model, TensorModel)):
+    if samples < 2 or (ours and not isinstance(model, TensorModel)):
         return ""
+    half = min(2, samples // 2)
+    few = [_drawn(problem, at) for at in range(0, samples, max(1, samples // 4))[: 2 * half]]
 
-    def loss(*chosen: int, seed: int = 0) -> float:
-        torch.manual_seed(seed)
+    def loss(*chosen: tuple[int, Sample], seed: int = 0) -> float:
+        seed_everything(seed)
         try:
             prepared = task.prepare(_batch_of(problem, chosen, device, precision))
             return float(task.loss(model(prepared), prepared))
@@ -114,7 +119,6 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
     def same(one: float, other: float) -> bool:
         return isclose(one, other, rel_tol=1e-9 if precision.name == "float64" else 1e-3, abs_tol=1e-12)
 
-    half = len(few) // 2
     with evaluation_mode(model), _kept_rng(device), torch.no_grad():
         whole, alone = loss(*few), sum(map(loss, few)) / len(few)
         halves = (loss(*few[:half]) + loss(*few[half:])) / 2

@@ -22,7 +22,7 @@ from noether.common.plain_file import StampedFile
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
-from noether.core.data.loader import seed_everything
+from noether.core.data.loader import seed_everything, training_order
 from noether.core.data.order import GlobalOrder
 from noether.core.evaluate import Evaluator
 from noether.core.first_sample import check_parts, find_comparison, try_model
@@ -215,7 +215,7 @@ def build_run(
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
-    order = GlobalOrder(len(problem.train_indices), trainer.effective_batch_size, config.seed)
+    order = training_order(problem.splits.train, problem.train_indices, trainer.effective_batch_size, config.seed)
     length = plan_length(order, trainer)
     if group.is_first:
         problem.fit()

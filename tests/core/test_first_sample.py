@@ -11,6 +11,8 @@ from torch import nn
 from noether.common.dotted_path import code_granted
 from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
+from noether.core.data.loader import training_order
+from noether.core.data.order import GlobalOrder
 from noether.core.first_sample import check_parts, find_comparison, try_model
 from noether.core.precision import Precision
 from noether.core.problem import build_problem
@@ -51,6 +53,41 @@ class Stream(Images):
     """Samples one after another, as a generator gives them."""
 
     __len__ = None
+
+
+class Series(torch.utils.data.IterableDataset):
+    def __init__(self, split: str, root: object) -> None: ...
+
+    def __iter__(self):
+        return iter(Images("train", None))
+
+
+def with_batches(**members: object) -> type[Images]:
+    """Images with more of what a DataLoader would be given."""
+    return type("Batches", (Images,), members)
+
+
+CollateFn = with_batches(collate_fn=lambda self, samples: None)
+ASampler = with_batches(sampler=torch.utils.data.RandomSampler(range(10)))
+SamplerClass = with_batches(sampler=torch.utils.data.RandomSampler)
+TorchSampler = with_batches(sampler=lambda self: iter(range(10)))
+BatchSampler = with_batches(batch_sampler=[[0, 1], [2, 3]])
+WorkerInit = with_batches(worker_init_fn=lambda self, worker: None)
+
+
+def Hidden(split: str, root: object) -> torch.utils.data.Dataset:
+    return torch.utils.data.Subset(Reversed(split, root), [0, 1, 2])
+
+
+Reversed = with_batches(sampler=lambda self, indices, generator: indices[::-1])
+Unseeded = with_batches(sampler=lambda self, indices, generator: torch.tensor(indices)[torch.randperm(len(indices))])
+HeldOut = with_batches(sampler=lambda self, indices, generator: range(10))
+Growing = with_batches(
+    drawn=iter([9, 9, 9, 8, 8]), sampler=lambda self, indices, generator: indices[: next(self.drawn)]
+)
+OneTuple = with_batches(collate=lambda self, samples: ([sample["image"] for sample in samples],))
+OneList = with_batches(collate=lambda self, samples: {"image": [sample["image"] for sample in samples]})
+Packed = with_batches(collate=lambda self, samples: {"image": torch.cat([sample["image"] for sample in samples] * 2)})
 
 
 class Cars:
@@ -151,6 +188,24 @@ CARS = [f"dataset.kind={HERE}.Cars", "task=car_flow", "task.scalars={}", "datase
 SMALL = ["model.dim=12", "model.heads=2"]
 UPT = [*SMALL, "model.supernodes=4", "model.encoder_depth=1", "model.decoder_depth=1"]
 MISTAKES = {
+    **{
+        f"{kind}-of-a-data-set": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.{kind}"], *words)
+        for kind, words in {
+            "Series": ("has no __len__", "Series", "islice"),
+            "CollateFn": ("has a collate_fn", "<", "def collate(self, samples)"),
+            "ASampler": ("has a sampler that", "RandomSampler", "def sampler(self, indices, generator)"),
+            "SamplerClass": ("has a sampler that", "RandomSampler", "def sampler(self, indices, generator)"),
+            "TorchSampler": ("has a sampler that", "<", "def sampler(self, indices, generator)"),
+            "BatchSampler": ("has a batch_sampler", "[[0, 1]", "def sampler(self, indices, generator)"),
+            "WorkerInit": ("has a worker_init_fn", "<", "def __getitem__(self, index)"),
+            "Hidden": ("has a sampler that", "Batches", "def sampler(self, indices, generator)"),
+            "Unseeded": ("sampler gives no order", "or others", "generator=generator"),
+            "HeldOut": ("sampler gives no order", "sample ", "generator=generator"),
+            "OneTuple": ("collate returns no batch", "what it returns", "torch.stack"),
+            "OneList": ("collate returns no batch", "image: [tensor", "torch.stack"),
+            "Packed": ("collate returns no batch", "image: (2, 4, 4)", "torch.stack"),
+        }.items()
+    },
     "tuples": ([*IMAGES, *ADAPTER, "dataset.as_=tuples"], "is not a dictionary", "tuple", "__getitem__"),
     "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
@@ -184,6 +239,8 @@ def start(overrides: list[str], world_size: int = 1) -> bool | None:
     problem.fit()
     compared = find_comparison(problem, one_rank(), precision)
     try_model(problem, CPU, precision)
+    indices, size = problem.train_indices, trainer.effective_batch_size
+    training_order(problem.splits.train, indices, size, config.seed)
     parts = plan_batches(trainer.effective_batch_size, trainer.max_batch_size, world_size)
     check_parts(problem, trainer.across_ranks, parts, compared)
     return problem.task.compares_samples
@@ -193,6 +250,23 @@ def start(overrides: list[str], world_size: int = 1) -> bool | None:
 def test_a_mistake_is_answered_in_words(overrides: list[str], summary: str, seen: str, fix: str) -> None:
     with refusal(summary=summary, seen=seen, fix=fix):
         start(overrides)
+
+
+def test_a_sampler_draws_each_epoch_by_the_seed_alone() -> None:
+    by_chance = with_batches(
+        sampler=lambda self, indices, generator: torch.tensor(indices)[torch.randint(0, 5, (8,), generator=generator)]
+    )("train", None)
+    order, again = (training_order(by_chance, [1, 3, 5, 7, 9], 2, seed=3) for _ in range(2))
+    uses = [key for update in range(12) for key in order.global_batch(update)]
+    assert uses == [key for update in range(12) for key in again.global_batch(update)]
+    assert [key.epoch for key in uses] == list(range(24)), "each use of a sample has random numbers of its own"
+    assert (order.samples, order.updates_per_epoch) == (8, 4)
+    assert {key.sample for key in uses} <= set(range(5))
+    assert len({tuple(key.sample for key in uses[first : first + 8]) for first in (0, 8, 16)}) == 3
+    growing = training_order(Growing("train", None), range(10), 3, seed=0)
+    with refusal("sampler-unusable", seen="9 samples, then 8, or others, in epoch 1"):
+        growing.global_batch(3)
+    assert training_order(Images("train", None), range(10), 2, seed=0) == GlobalOrder(10, 2, 0)
 
 
 @pytest.mark.parametrize(

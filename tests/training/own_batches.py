@@ -1,8 +1,9 @@
-"""A user's own contrastive loss: each of two views is to find the other one among those of its batch."""
+"""A user's own batches: pairs for a contrastive loss, series of differing lengths, and samples drawn by weights."""
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from noether.core.tasks.base import Task
 
@@ -28,6 +29,44 @@ class Encoders(nn.Module):
 
 
 class Contrast(Task):
+    """Each is to find the other of its pair among those of its batch."""
+
     def loss(self, found, batch):
         scores = found["scale"] * found["one"] @ found["other"].T
         return cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+
+
+class Series(Pairs):
+    """One to seven steps, and how many of their numbers are positive."""
+
+    def __getitem__(self, index):
+        steps = self.one[index, : 1 + index % 7, None]
+        return {"steps": steps, "count": (steps > 0).sum().float()}
+
+    def collate(self, samples):
+        last = torch.tensor([len(sample["steps"]) - 1 for sample in samples])
+        count = torch.stack([sample["count"] for sample in samples])
+        return {"steps": pad_sequence([sample["steps"] for sample in samples], True), "last": last, "count": count}
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps, self.count = nn.GRU(1, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, batch):
+        states = self.steps(batch["steps"])[0]
+        return {"count": self.count(states[torch.arange(len(states)), batch["last"]])[:, 0]}
+
+
+class Count(Task):
+    def loss(self, found, batch):
+        return (found["count"] - batch["count"]).square().mean()
+
+
+class Weighted(Series):
+    """Long series twice as often as short ones, 21 an epoch; some drawn several times."""
+
+    def sampler(self, indices, generator):
+        weights = torch.tensor([1.0 + (index % 7 > 3) for index in indices])
+        return torch.tensor(indices)[torch.multinomial(weights, 21, replacement=True, generator=generator)]

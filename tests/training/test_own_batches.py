@@ -41,7 +41,12 @@ def scores(folder: RunFolder) -> list[float]:
 
 
 CONTRAST = {"dataset": "Pairs", "model": "Encoders", "task": "Contrast"}
-OWN = {"contrast": (CONTRAST, "trainer.across_ranks=gather", 4)}
+SERIES = {"dataset": "Series", "model": "Recurrent", "task": "Count"}
+OWN = {
+    "contrast": (CONTRAST, "trainer.across_ranks=gather", 4),
+    "series": (SERIES, "num_workers=0", 2),
+    "weighted": (SERIES | {"dataset": "Weighted"}, "num_workers=1", 4),
+}
 
 
 @pytest.mark.slow

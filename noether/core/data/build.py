@@ -3,6 +3,7 @@
 A data set of noether's own is a line of `noether/registry.py`.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -144,12 +145,16 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     for name in ("train", "test"):
         given = {"split": name, "root": folder}
         built = Component("dataset", dataset.kind, dataset.options(), given=given).build()
+        _check_batching(built, dataset.kind)
+        stream = any(base.__name__ == "IterableDataset" for base in type(built).__mro__)
         for method, about in (("__len__", "the number of samples"), ("__getitem__", "a sample by its number")):
-            if getattr(type(built), method, None) is None:
+            if stream or getattr(type(built), method, None) is None:
+                fix = f"def {method}(self{', index' * (method == '__getitem__')}) in {dataset.kind}: {about}"
                 raise RequestError(
                     "dataset-method-missing", f"{dataset.kind} has no {method}", seen=f"{type(built)!r}",
-                    expected="a data set with __len__ and __getitem__: len(data) samples, and each by its number",
-                    fix=f"def {method}(self{', index' * (method == '__getitem__')}) in {dataset.kind}: {about}",
+                    expected="a data set with __len__ and __getitem__: len(data) samples, and each by its number,\n"
+                    "from which their order follows on any ranks and after a resume",
+                    fix="self.samples = list(itertools.islice(STREAM, N))      (and __len__)" if stream else fix,
                 )  # fmt: skip
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
@@ -157,6 +162,31 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
                                expected="at least one",
                                fix=f"give {dataset.kind} samples for split={name!r}")  # fmt: skip
     return Splits(splits["train"], splits["test"])
+
+
+TAKES = {"collate": ("samples",), "sampler": ("indices", "generator")}
+UNCALLED = {"collate_fn": "collate", "batch_sampler": "sampler", "worker_init_fn": "__getitem__"}
+"""What users of PyTorch give a DataLoader, and the method of a data set that does it here."""
+
+
+def _check_batching(built: Any, kind: str) -> None:
+    """Refuses a data set with something for a DataLoader that nothing here calls: other batches would be trained on."""
+    # Torch's own Subset and ConcatDataset hide what the data sets in them have.
+    inside = vars(built) if type(built).__module__ == "torch.utils.data.dataset" else {}
+    hidden = [inside.get("dataset"), *inside.get("datasets", ())]
+    for name in (*TAKES, *UNCALLED):
+        own: Any = getattr(built, name, None)
+        instead = UNCALLED.get(name, name)
+        with suppress(TypeError, KeyError):
+            inspect.signature(own).bind(*TAKES[name])
+            own = own if isinstance(own, type) else None
+        if own is not None or any(hasattr(one, name) for one in hidden):
+            raise RequestError(
+                "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
+                seen=repr(own or hidden)[:100],
+                expected="collate(samples): a batch; sampler(indices, generator): an epoch's samples",
+                fix=f"def {instead}(self, {', '.join(TAKES.get(instead, ['index']))}) in {kind}",
+            )  # fmt: skip
 
 
 def check_folder(dataset: Any, root: Path | None) -> None:

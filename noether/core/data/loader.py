@@ -3,8 +3,9 @@
 import multiprocessing
 import random
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.queues import Queue
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from noether.common.errors import RequestError
 from noether.common.processes import STOP_SIGNALS
-from noether.core.data.order import RankOrder, SampleKey
+from noether.core.data.order import GlobalOrder, RankOrder, SampleKey
 from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.process_group.torch_internals import FOR_EVER, LOOK_S, Patience, awaited, send_error
 from noether.launch.processes.death_signal import die_with_parent
@@ -63,8 +64,7 @@ def training_batches(
             if get_worker_info() is not None:  # What a data set draws there is the same on any ranks, and when resumed.
                 seed_everything(draw.seed, key.epoch, key.sample)
             samples.append(draw.for_training(dataset[i], key))
-        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
-        return {**stacked, "index": torch.tensor(own)}
+        return batch_of(dataset, own, samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
 
     return _loader(read, order, num_workers, pin_memory, patience)
 
@@ -82,8 +82,7 @@ def evaluation_batches(
 
     def read(own: Sequence[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
-        stacked = stack_samples(samples, pad=draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
-        return {**stacked, "index": torch.tensor(own)}
+        return batch_of(dataset, own, samples, pad=draw.pad, one_at_a_time="trainer.evaluation_batch_size=1")
 
     return _loader(read, batches, num_workers, pin_memory, patience)
 
@@ -139,6 +138,53 @@ def _start_loader_worker(worker: int) -> None:
     Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
+def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_size: int, seed: int) -> GlobalOrder:
+    """Returns the order of a run's samples: by a permutation, or as the data set's own `sampler` draws each epoch.
+
+    RequestError: it does not draw the same twice, or as many in each epoch, or of `indices` alone.
+    """
+    own: Any = getattr(dataset, "sampler", None)
+    if own is None:
+        return GlobalOrder(len(indices), effective_batch_size, seed)
+    places = {index: place for place, index in enumerate(indices)}
+
+    def draw(epoch: int) -> list[int]:
+        words = np.random.SeedSequence([seed, epoch]).generate_state(1)
+        return [int(index) for index in own(list(indices), torch.Generator().manual_seed(int(words[0])))]
+
+    @lru_cache(maxsize=2)
+    def drawn(epoch: int) -> np.ndarray:
+        found = draw(epoch)
+        strange = [f"sample {index}" for index in found if index not in places]
+        if strange or len(found) != count or found != draw(epoch):
+            raise RequestError(
+                "sampler-unusable", "the data set's sampler gives no order that ranks and a resume could share",
+                seen=strange[0] if strange else f"{count} samples, then {len(found)}, or others, in epoch {epoch}",
+                expected="as many of `indices` in each epoch, by the random numbers of `generator` alone",
+                fix="return torch.tensor(indices)[torch.randperm(len(indices), generator=generator)]",
+            )  # fmt: skip
+        return np.array([places[index] for index in found])
+
+    count = len(draw(0))
+    return GlobalOrder(len(drawn(0)), effective_batch_size, seed, drawn)
+
+
+def batch_of(
+    dataset: Dataset, indices: Sequence[int], samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = ""
+) -> Batch:
+    """Returns the samples as a batch: as the data set's own `collate` makes it, or stacked as by `stack_samples`."""
+    own: Any = getattr(dataset, "collate", None)
+    made: Any = stack_samples(samples, pad=pad, one_at_a_time=one_at_a_time) if own is None else own(samples)
+    batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
+    for key, value in batch.items() if own is not None else ():
+        if not isinstance(value, Tensor) or value.shape[:1] != (len(samples),):
+            raise RequestError("collate-unusable", "the data set's collate returns no batch",
+                               seen=f"{key}: {tuple(value.shape) if isinstance(value, Tensor) else value}"[:100],
+                               expected=f"a dictionary of tensors with a row for each sample, ({len(samples)}, …)",
+                               fix='return {"KEY": torch.stack([sample["KEY"] for sample in samples])}')  # fmt: skip
+    return {**batch, "index": torch.tensor(indices)}
+
+
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
     """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
@@ -151,12 +197,10 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
         if sample.keys() != first.keys():
             odd = sorted(set(sample) ^ set(first))
             raise RequestError(
-                "batch-keys-differ",
-                "samples of one batch differ in their keys",
-                seen=f"{', '.join(odd)} in some of them only",
-                expected="the same keys in every sample",
+                "batch-keys-differ", "samples of one batch differ in their keys",
+                seen=f"{', '.join(odd)} in some of them only", expected="the same keys in every sample",
                 fix="noether data describe      (names such samples); then give every sample the same keys",
-            )
+            )  # fmt: skip
     try:
         return {key: torch.stack([sample[key] for sample in samples]) for key in first}
     except RuntimeError:
@@ -164,13 +208,13 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
             shapes = {tuple(sample[key].shape) for sample in samples}
             if len(shapes) > 1:
                 raise RequestError(
-                    "batch-shapes-differ",
-                    f"samples of one batch differ in the shape of {key}",
+                    "batch-shapes-differ", f"samples of one batch differ in the shape of {key}",
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
                     expected="one shape; for a model and a task with reads_masks = True, SET_points and what lies at\n"
                     "them may have several",
-                    fix=f"{one_at_a_time}      (one sample at a time)" if one_at_a_time else "one sample at a time",
-                ) from None
+                    fix=f"{one_at_a_time or 'one sample'}      (at a time)\n"
+                    "def collate(self, samples) in your data set      (makes a batch of them: padded, with a mask)",
+                ) from None  # fmt: skip
         raise
 
 

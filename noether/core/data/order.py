@@ -1,6 +1,6 @@
 """Which samples make up each update, whatever the world size, and which points show a shape that is not drawn anew."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -10,7 +10,10 @@ import numpy as np
 
 
 class SampleKey(NamedTuple):
-    """One use of a sample: its position in the training split and the epoch, from which its random numbers follow."""
+    """One use of a sample: its position in the training split and the epoch, from which its random numbers follow.
+
+    Where a data set draws its samples itself, several times in an epoch maybe, the number of the use is in its place.
+    """
 
     sample: int
     epoch: int
@@ -27,6 +30,8 @@ class GlobalOrder:
     samples: int
     effective_batch_size: int
     seed: int
+    drawn: Callable[[int], np.ndarray] | None = None
+    """epoch → its samples, where the data set draws them itself."""
 
     @property
     def updates_per_epoch(self) -> int:
@@ -37,8 +42,10 @@ class GlobalOrder:
         """Returns the samples of an update (0-based), over all ranks."""
         epoch, position = divmod(update, self.updates_per_epoch)
         start = position * self.effective_batch_size
-        indices = _permutation(self.samples, self.seed, epoch)[start : start + self.effective_batch_size]
-        return [SampleKey(int(index), epoch) for index in indices]
+        own, first = self.drawn, update * self.effective_batch_size
+        every = _permutation(self.samples, self.seed, epoch) if own is None else own(epoch)
+        indices = every[start : start + self.effective_batch_size]
+        return [SampleKey(int(index), epoch if own is None else first + i) for i, index in enumerate(indices)]
 
 
 @lru_cache(maxsize=2)

@@ -107,16 +107,13 @@ def surviving_map(
     while suspects := (yield from _run(function, waiting, workers)):
         for item in suspects:
             if (yield from _run(function, iter([item]), 1)):
-                yield (
-                    item,
-                    RequestError(
-                        "reading-process-died",
-                        "the process that prepared it died",
-                        seen="a reader of VTK crashed, or memory ran out and the system killed the process",
-                        expected="complete files, and memory for one case in each process",
-                        fix="--workers 1, or leave this case out",
-                    ),
-                )
+                died = RequestError(
+                    "reading-process-died", "the process that prepared it died",
+                    seen="a reader of VTK crashed, or memory ran out and the system killed the process",
+                    expected="complete files, and memory for one case in each process",
+                    fix="--workers 1, or leave this case out",
+                )  # fmt: skip
+                yield item, died
 
 
 def _run(
