@@ -57,13 +57,10 @@ def conditions_of(device: torch.device) -> dict[str, Any]:
     }
 
 
-def differences_of_resume(
-    meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module, *, apart: bool = False
-) -> list[str]:
+def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
     """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
 
-    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write; `apart`: the loss
-    compares the samples of each micro-batch.
+    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write.
     """
     said = []
     if changed := [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]:
@@ -75,6 +72,7 @@ def differences_of_resume(
         modules = list(model.modules())
         normed = any(isinstance(module, _BatchNorm) for module in modules)
         dropped = any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
+        apart = mapping(mapping(now, "config"), "trainer").get("across_ranks") == "per_rank"
         if layers := ["BatchNorm"] * normed + ["dropout"] * dropped + ["a loss of each micro-batch"] * apart:
             said.append(
                 f"the run has {' and '.join(layers)}: with another {'number of ranks' if ranks else 'micro-batch'} "

@@ -1,7 +1,6 @@
-"""One loss of the samples of all ranks: what each has is gathered, and the gradient is that of the whole batch."""
+"""One loss of the samples of all ranks: what it reads is gathered, and the gradient is that of the whole batch."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 from zlib import crc32
 
 import torch
@@ -11,31 +10,44 @@ from noether.common.errors import RequestError
 from noether.launch.process_group.group import Group
 
 
-class _Rows(torch.autograd.Function):
-    """Every rank's rows. Each rank has the gradient of its own alone, and DDP takes the mean over the ranks."""
+class Together(Mapping[str, Tensor]):
+    """Predictions or a batch of all ranks, in the order of the global batch. Every rank reads the same keys in turn.
 
-    @staticmethod
-    def forward(context: Any, own: Tensor, group: Group) -> Tensor:
-        context.group, context.rows = group, len(own)
-        return group.rows(own)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        first = context.group.rank * context.rows
-        return gradient[first : first + context.rows] * context.group.world_size, None
-
-
-def gathered(own: Mapping[str, Tensor], samples: int, group: Group) -> dict[str, Tensor]:
-    """Returns predictions or a batch of all ranks, in the order of the global batch. Every rank calls it.
-
-    A number (a temperature, say) is the model's own, and stays. RequestError: another tensor has not a row for each of
-    the rank's `samples`, or the ranks' differ in their shapes.
+    Each is gathered when it is first read. A number (a temperature, say) is the model's own, and stays.
+    RequestError: a tensor has not a row for each of the rank's `samples`, or the ranks' differ in their shapes.
     """
-    shown = ", ".join(f"{key} {tuple(value.shape)}" for key, value in own.items())
-    others = {row[0] for row in group.table([crc32(shown.encode())])}
-    if len(others) > 1 or any(value.ndim and len(value) != samples for value in own.values()):
-        raise RequestError("cannot-gather", "a loss of all ranks' samples needs the same shapes on every rank",
-                           seen=f"rank {group.rank}: {shown}", expected=f"({samples}, …) everywhere, or a number",
-                           fix="pad to a fixed length in the data set's collate, or trainer.across_ranks=per_rank"
-                           )  # fmt: skip
-    return {key: _Rows.apply(value, group) if value.ndim else value for key, value in own.items()}  # type: ignore[no-untyped-call]
+
+    def __init__(self, own: Mapping[str, Tensor], samples: int, group: Group) -> None:
+        self._own, self._samples, self._group = own, samples, group
+        self._every = {key: value for key, value in own.items() if not value.ndim}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __getitem__(self, key: str) -> Tensor:
+        """Returns the rows of all ranks, one rank's after another's."""
+        if key not in self._every:
+            own, group = self._own[key], self._group
+            seen = f"{key} {tuple(own.shape)} of {own.dtype}"
+            if len({row[0] for row in group.table([crc32(seen.encode())])}) > 1 or len(own) != self._samples:
+                raise RequestError("cannot-gather", f"the loss of all ranks' samples cannot read {key}",
+                                   seen=f"{seen} on rank {group.rank}", expected=f"({self._samples}, …) on every rank",
+                                   fix=f"pad {key} to one length, or leave it out of the loss")  # fmt: skip
+            self._every[key] = _rows_of_all(own, group)
+        return self._every[key]
+
+
+def _rows_of_all(own: Tensor, group: Group) -> Tensor:
+    content = own.detach().contiguous().reshape(-1).view(torch.uint8)  # Of any type: a sum with zeros keeps each byte.
+    every = content.new_zeros(group.world_size, len(content))
+    every[group.rank] = content
+    rows, first = group.sum(every).view(-1).view(own.dtype).view(-1, *own.shape[1:]), group.rank * len(own)
+    if not own.requires_grad:
+        return rows
+    mine = own.view_as(own)
+    # Each rank has the gradient of its own rows alone, and DDP takes the mean over the ranks.
+    mine.register_hook(lambda gradient: gradient * group.world_size)
+    return torch.cat([rows[:first], mine, rows[first + len(own) :]])

@@ -130,8 +130,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     callbacks = load_callbacks(config.trainer.callbacks)
     if target.checkpoint is not None:
         # Before it is read, which code that has changed may not be able to.
-        apart = bool(run.problem.task.compares_samples) and config.trainer.across_ranks == "per_rank"
-        for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model, apart=apart):
+        for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model):
             console.warn(difference)
         go_on_from(run, target.checkpoint, context.host, console.warn)
         console.say(f"resumed {folder.run_id} after update {run.state.progress.updates}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from math import isfinite
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from noether.core.precision import Precision, evaluation_mode
 from noether.core.tasks.base import Predictions
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import LightDDP, foreach
-from noether.training.gathered import gathered
+from noether.training.gathered import Together
 from noether.training.rehearsal import loss_of, restored_afterwards
 from noether.training.time_use import Clock, Part, UpdateMetrics
 
@@ -244,8 +244,7 @@ class Updater:
             predictions = self.forward(prepared)
         if self.config.across_ranks != "gather" or group.world_size == 1:
             return task.loss(predictions, prepared), predictions, prepared
-        samples = len(batch["index"])
-        together = (gathered(own, samples, group) for own in (predictions, prepared))
+        together: Any = (Together(own, len(batch["index"]), group) for own in (predictions, prepared))
         return task.loss(*together), predictions, prepared
 
     def _backward(self, loss: Tensor) -> None:

@@ -23,6 +23,7 @@ def with_packages(**changed: object) -> dict:
 
 
 OTHER_CPU = {"conditions": HERE | {"cpu_capability": "AVX2", "processor": "B"}}
+BY_RANK = NOW | {"config": {"trainer": {"across_ranks": "per_rank"}}}
 DIFFERENCES = {
     "as-before": (NORMED, {}, ()),
     "ranks": (PLAIN, {"world_size": 4}, ("4 ranks before, 2 now",)),
@@ -39,16 +40,16 @@ DIFFERENCES = {
 }
 
 
+def test_a_loss_of_each_rank_is_said() -> None:
+    assert "a loss of each micro-batch" in differences_of_resume(NOW | {"world_size": 4}, BY_RANK, PLAIN)[-1]
+
+
 @pytest.mark.parametrize(("model", "changes", "found"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_what_differs_is_said(model, changes, found) -> None:
     said = differences_of_resume(NOW | changes, NOW, model)
     assert len(said) == len(found)
     for part, sentence in zip(found, said, strict=True):
         assert part in sentence
-
-
-def test_a_loss_that_compares_a_rank_s_samples_is_said_with_another_number_of_them() -> None:
-    assert "a loss of each micro-batch" in differences_of_resume(NOW | {"world_size": 4}, NOW, PLAIN, apart=True)[-1]
 
 
 def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:

@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import final_hashes
-from learned import difference, weights
+from learned import difference, one_rank, weights
 
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
+from noether.training.gathered import Together
+from tests.refusal import refusal
 
 CONFIG = """
 defaults: [/optimizer: sgd, /schedule: constant, _self_]
@@ -51,9 +54,14 @@ OWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "word", "most"), OWN.values(), ids=OWN)
-def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(kinds, word, most, own) -> None:
+def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(
+    kinds, word, most, own, noether, tmp_path
+) -> None:
     one = own(kinds, "one", word)
     assert difference(weights(one, which=0), weights(one)) > 1e-4, "nothing was learned"
+    asked = ("evaluate", "runs/one", "--split", "validation", "--checkpoint", "latest", "--json")
+    found = json.loads(noether(*asked, cwd=tmp_path, code=0).out)["metrics"]["loss"]
+    assert found == pytest.approx(scores(one)[0], rel=1e-12), "a later evaluation has other batches"
     for ranks in (2, 4)[: most // 2]:
         other = own(kinds, f"on-{ranks}", word, f"devices={ranks}")
         assert difference(weights(one), weights(other)) < 1e-14
@@ -65,9 +73,8 @@ def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(kinds, wo
         assert final_hashes(resumed) == final_hashes(one if ranks == 1 else RunFolder(one.path.parent / "on-2"))
 
 
-@pytest.mark.slow
-def test_an_evaluation_of_a_run_compares_the_same_samples(own, noether, tmp_path: Path) -> None:
-    folder = own(CONTRAST, "one")
-    words = ("evaluate", "runs/one", "--split", "validation", "--checkpoint", "latest", "--json")
-    found = json.loads(noether(*words, cwd=tmp_path, code=0).out)["metrics"]["loss"]
-    assert found == pytest.approx(scores(folder)[0], rel=1e-12)
+def test_what_cannot_be_gathered_is_named() -> None:
+    of_three = Together({"logits": torch.zeros(3, 2), "scale": torch.ones(())}, 3, one_rank())
+    assert {**of_three}["logits"].shape == (3, 2)
+    with refusal("cannot-gather", seen="weights (2, 5) of torch.float32 on rank 0"):
+        Together({"weights": torch.zeros(2, 5)}, 3, one_rank())["weights"]

@@ -197,22 +197,18 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
     shapes: what is expected, by name.
     """
 
-    def wrong(code: str, summary: str, seen: str, expected: str) -> RequestError:
-        return RequestError(code, summary, seen=seen, expected=expected, fix=f"fix the forward of model.kind, or {fix}")
-
+    fix = f"fix the forward of model.kind, or {fix}"
     if not isinstance(predictions, Mapping):
-        raise wrong(
-            "predictions-not-a-dictionary", "the model returns no dict", type(predictions).__name__,
-            f"a dict with {', '.join(shapes)}",
-        )  # fmt: skip
+        raise RequestError("predictions-not-a-dictionary", "the model returns no dict", seen=type(predictions).__name__,
+                           expected=f"a dict with {', '.join(shapes)}", fix=fix)  # fmt: skip
     for name, expected in shapes.items():
         if name not in predictions:
-            raise wrong(
-                "prediction-missing", f"the model predicts no {name}", ", ".join(predictions) or "nothing",
-                f"{name} {expected}",
-            )  # fmt: skip
+            raise RequestError("prediction-missing", f"the model predicts no {name}",
+                               seen=", ".join(predictions) or "nothing", expected=f"{name} {expected}",
+                               fix=fix)  # fmt: skip
         if (seen := tuple(predictions[name].shape)) != expected:
-            raise wrong("prediction-shape", f"the model's {name} has the wrong shape", str(seen), str(expected))
+            raise RequestError("prediction-shape", f"the model's {name} has the wrong shape", seen=str(seen),
+                               expected=str(expected), fix=fix)  # fmt: skip
 
 
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:

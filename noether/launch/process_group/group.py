@@ -61,14 +61,6 @@ class Group:
                 dist.all_reduce(tensor)
         return tensor
 
-    def rows(self, tensor: Tensor) -> Tensor:
-        """Returns every rank's tensor, of one shape and type on all, one after another along the first axis."""
-        own = tensor.detach().contiguous().reshape(-1).view(torch.uint8)  # Gloo knows neither bool nor complex numbers.
-        every = [torch.empty_like(own) for _ in range(self.world_size)]
-        with self.parent.waiting("all_gather of a batch"):
-            dist.all_gather(every, own)
-        return torch.cat(every).view(tensor.dtype).view(-1, *tensor.shape[1:])
-
     def gather(self, value: T) -> list[T]:
         """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
         if self._channel is None:

@@ -23,7 +23,6 @@ COLLECTIVES = (
     "gather on rank 0",
     "barrier",
     "meeting of all ranks",
-    "all_gather of a batch",
 )
 """What a rank can wait in, by number; 0 is nothing."""
 
