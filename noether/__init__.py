@@ -1,15 +1,36 @@
 """noether: one training program for every machine."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from noether.cli.python import RunEnded, plan, submit, train
+    from noether.common.errors import RequestError
     from noether.launch.ranks import Ranks
     from noether.physics.predict.loaded import LoadedRun
 
+# The wing of that name gives it up to the function: it would take it when it is imported first.
+import_module("noether.submit")
+del globals()["submit"]
+
 __version__ = "0.1.0"
+__all__ = ["RequestError", "RunEnded", "join", "load_run", "plan", "submit", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported here: the commands that plan and refuse must not load torch.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from noether.cli import python
+
+    return getattr(python, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
 
 
 def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedRun":
@@ -17,7 +38,6 @@ def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedR
 
     Options and errors are those of `noether.physics.predict.loaded.LoadedRun`.
     """
-    # Imported here: the commands that plan and refuse must not load torch.
     from noether.physics.predict.loaded import LoadedRun
 
     return LoadedRun(run, *more, **options)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 RAISED = (
     "RequestError", "SettingError", "DamagedCheckpoint", "DiskRefusal", "JoinError", "EndedByAnother", "MidRunError",
+    "RunEnded",
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[1] / "noether"
 

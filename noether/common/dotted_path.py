@@ -15,7 +15,15 @@ from noether.common.suggest import nearest
 
 LISTS = ("trainer.callbacks", "tracker.services")
 """Settings that hold several names."""
-_GRANTED: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
+
+
+class GrantedCode(frozenset[str]):
+    """Dotted paths that may be imported; `folder`: where they are looked for first ("": the working directory)."""
+
+    folder = ""
+
+
+_GRANTED: ContextVar[GrantedCode] = ContextVar("granted", default=GrantedCode())  # noqa: B039 - it is frozen
 
 
 @contextmanager
@@ -24,7 +32,7 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 
     Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved.
     """
-    before = _GRANTED.set(frozenset(paths))
+    before = _GRANTED.set(paths if isinstance(paths, GrantedCode) else GrantedCode(paths))
     try:
         yield
     finally:
@@ -32,21 +40,24 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 
 
 def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
-    """Returns what a setting names: an entry of `registry`, or a dotted path, the working directory first on the path.
+    """Returns what a setting names: an entry of `registry`, or a dotted path, its folder first on the path.
 
     A dotted path must have been granted. `base`, what a class should derive from, is for the error alone.
 
     Raises:
-        RequestError: not a dotted path, one that was not granted, no such module, a module it imports is missing, or no
-            such name in it. Other errors of the imported code are left alone: their traceback is what helps.
+        RequestError: not a dotted path, one that was not granted, no such module or another of its name, a module it
+            imports is missing, or no such name in it. Other errors of the imported code are left alone: their traceback
+            is what helps.
     """
     path = (registry or {}).get(name, name)
     if name not in (registry or {}):
         _check_granted(path, setting)
     module_name, _, attribute = path.rpartition(".")
+    folder = _GRANTED.get().folder if path == name else ""
     if path == name:
-        _look_here_first()
+        _look_first(folder or os.getcwd())
     module = _import(module_name, path, setting)
+    _check_place(module, folder)
     found = getattr(module, attribute, module)
     if not isinstance(found, ModuleType):
         return found
@@ -85,12 +96,19 @@ def _check_granted(path: str, setting: str) -> None:
                            fix="--trust, or trust=True in Python      (after reading the settings)")  # fmt: skip
 
 
-def _look_here_first() -> None:
-    """Put the working directory on the path, for the user's own code alone: ours is not looked for there."""
+def _look_first(folder: str) -> None:
+    """Put a folder on the path, for the user's own code alone: ours is not looked for there."""
     # For good: loader workers that unpickle a user's class are given this process's sys.path.
-    directory = os.getcwd()
-    if directory not in sys.path and "" not in sys.path:
-        sys.path.insert(0, directory)
+    if folder not in sys.path and not ("" in sys.path and folder == os.getcwd()):
+        sys.path.insert(0, folder)
+
+
+def _check_place(module: ModuleType, folder: str) -> None:
+    """Refuses a module that lies in the granted folder, and was imported from another before."""
+    file, place = getattr(module, "__file__", None), os.path.join(folder, *module.__name__.split(".")) + ".py"
+    if folder and file and os.path.exists(place) and not os.path.samefile(place, file):
+        raise RequestError("module-of-another-folder", f"{module.__name__} was imported from another folder",
+                           seen=file, expected=place, fix="load that run in a Python process of its own")  # fmt: skip
 
 
 def _import(module_name: str, path: str, setting: str) -> Any:

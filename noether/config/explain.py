@@ -383,4 +383,8 @@ def as_text(value: Any) -> str:
 
 def as_override(value: Any) -> str:
     """Return a value as Hydra's grammar writes it; the shell may want it quoted."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(as_override(one) or repr('') for one in value)}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{as_override(one) or repr('')}" for key, one in value.items()) + "}"
     return override_value(value) if isinstance(value, str) else as_text(value)

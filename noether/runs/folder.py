@@ -100,6 +100,10 @@ class RunFolder:
         return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} {copy}"
 
 
+TOLD = "NOETHER_TELL_RUN"
+"""The variable with the file in which whoever has started a training from Python learns its run's folder."""
+
+
 def new_run_id() -> str:
     """Returns a name that sorts by time and that two runs started in one second do not share."""
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"

@@ -52,6 +52,11 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
         time.sleep(POLL_S)
 
 
+def log_text(folder: RunFolder) -> str:
+    """Return what the run's job, or its rank 0, has written; "" before that."""
+    return "".join(shown_log(_read_on(path, 0).decode(errors="replace")) for path in log_files(folder, None))
+
+
 def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
     """Returns the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
 

@@ -1,7 +1,8 @@
 """Decides whether a run is the user's own: code named in the settings of another user's run is not run unasked.
 
-A run that is started gets a mark, `started-by.json`: its settings for what is code of the user's own, signed with a
-key that only this user can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Who owns a file proves
+A run that is started gets a mark, `started-by.json`: the folder in which it was started, where its code is looked for
+again, and a signature of that and of its settings for what is code of the user's own, with a key that only this user
+can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Who owns a file proves
 nothing: a run that was copied or unpacked belongs to whoever did so. So without the key, as in a container with a home
 of its own, a run is trusted only if the user says so.
 """
@@ -13,9 +14,9 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Collection
 from pathlib import Path
 
+from noether.common.dotted_path import GrantedCode
 from noether.common.errors import RequestError
 from noether.common.plain_file import read_plain
 from noether.common.whole_file import write_json
@@ -32,7 +33,8 @@ def mark_own(folder: RunFolder, config: RunConfig) -> None:
     """
     key = _own_key(make=True) if config.own_code(submits=True) else None
     if key is not None:
-        write_json(folder.path / MARK, {"signature": _signature(key, config)})
+        here = os.getcwd()
+        write_json(folder.path / MARK, {"signature": _signature(key, config, here), "folder": here})
 
 
 def approved_code(
@@ -44,8 +46,10 @@ def approved_code(
     *,
     trains: bool,
     submits: bool = False,
-) -> Collection[str]:
+) -> GrantedCode:
     """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
+
+    They are looked for in the folder in which the run was started, if the user's own mark says which that is.
 
     config: its settings as they are about to be built. written_in: the file that they were read from.
     trust: whether the user has said that this run's code may run. fix: the words that say so; by default --trust.
@@ -54,8 +58,8 @@ def approved_code(
     RequestError: the run names code, this user did not start it and does not trust it.
     """
     code = config.own_code(trains=trains, submits=submits)
-    why = "" if trust or not code else _why_not_own(folder, config, written_in)
-    if why:
+    why, place = _why_not_own(folder, config, written_in) if code else ("", "")
+    if why and not trust:
         raise RequestError(
             "untrusted-run",
             f"{folder.path.name} was not started by you, and names code that would run with your rights",
@@ -63,28 +67,33 @@ def approved_code(
             expected="a run that you have started, or settings that you have read",
             fix=fix or f"--trust      (after reading {written_in.name}; trust=True in Python)",
         )
-    return code
+    granted = GrantedCode(code)
+    with contextlib.suppress(OSError):  # A folder that is gone may have been made anew by somebody else.
+        granted.folder = place if os.stat(place).st_uid == os.getuid() else ""
+    return granted
 
 
-def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> str:
+def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> tuple[str, str]:
+    """Returns why the run is not taken for the user's own, or "" and the folder in which it was started."""
     owner = written_in.lstat().st_uid
     if owner != os.getuid():
-        return f"the file belongs to user {owner}"
+        return f"the file belongs to user {owner}", ""
     key = _own_key(make=False)
     if key is None:
-        return "this user has no key that could have signed it"
+        return "this user has no key that could have signed it", ""
     try:
-        signature = str(json.loads(read_plain(folder.path / MARK))["signature"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return f"there is no {MARK} of yours"
-    fits = hmac.compare_digest(signature.encode(), _signature(key, config).encode())
-    return "" if fits else f"{MARK} does not fit the settings"
+        mark = json.loads(read_plain(folder.path / MARK))
+        signature, place = str(mark["signature"]), str(mark.get("folder", ""))  # Earlier versions kept no folder.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"there is no {MARK} of yours", ""
+    fits = hmac.compare_digest(signature.encode(), _signature(key, config, place).encode())
+    return ("", place) if fits else (f"{MARK} does not fit the settings", "")
 
 
-def _signature(key: bytes, config: RunConfig) -> str:
+def _signature(key: bytes, config: RunConfig, place: str) -> str:
     sections = {setting.partition(".")[0] for setting in config.own_code(submits=True).values()}
-    text = json.dumps(config.model_dump(mode="json", include=sections), sort_keys=True)
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    text = json.dumps(config.model_dump(mode="json", include=sections), sort_keys=True) + place
+    return hmac.new(key, text.encode(errors="surrogateescape"), hashlib.sha256).hexdigest()
 
 
 def _own_key(*, make: bool) -> bytes | None:

@@ -23,18 +23,27 @@ def submit_here(
 
     RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
-    job = _in_this_container(describe_job(overrides, hp, multirun=multirun))
+    job = described_here(overrides, hp, multirun=multirun)
     if dry_run:
         print(*describe_plan(job), "", sep="\n")
         print(render_script(job), end="")
         return ExitCode.DONE
     if to_print or (not has_slurm() and not sys.stdout.isatty()):
         return _print_script(job)
+    job_id = send(job, [*(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides])
+    print(*describe_plan(job), sep="\n")
+    print(f"submitted as job {job_id}; to follow it:")
+    print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
+    return ExitCode.DONE
+
+
+def send(job: TrainingJob, words: Sequence[str]) -> str:
+    """Submit the job of `noether submit WORDS`, and return its id. RequestError: no Slurm; a run is in the queue."""
     if not has_slurm():
-        words = ["noether", "submit", *(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
         raise RequestError("no-slurm", "there is no Slurm here", seen="no sbatch on the PATH",
                            expected="the login node of a cluster, or --print to write the script to standard output",
-                           fix=f"{shlex.join(words)} --print > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
+                           fix=shlex.join(["noether", "submit", *words])
+                           + " --print > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
     _refuse_missing_image(job)
     _refuse_queued(job)
     _make_folder(job)
@@ -44,10 +53,7 @@ def submit_here(
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
         write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
-    print(*describe_plan(job), sep="\n")
-    print(f"submitted as job {started[0][0].partition('_')[0]}; to follow it:")
-    print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
-    return ExitCode.DONE
+    return started[0][0].partition("_")[0]
 
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
@@ -68,8 +74,9 @@ def _print_script(job: TrainingJob) -> int:
     return ExitCode.DONE
 
 
-def _in_this_container(job: TrainingJob) -> TrainingJob:
+def described_here(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
     """Returns the job, with this image as its container if it is submitted by `apptainer run noether.sif submit …`."""
+    job = describe_job(overrides, hp, multirun=multirun)
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job

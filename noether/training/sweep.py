@@ -4,12 +4,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from rich.table import Table
 
@@ -21,7 +23,7 @@ from noether.common.numbers import counted
 from noether.common.processes import stops_handled
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, run_names, varied
-from noether.launch.plan import plan_run, render_plan
+from noether.launch.plan import RunPlan, plan_run, render_plan
 from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, is_run, new_run_id
 from noether.runs.metrics import Metrics, described_in
@@ -55,7 +57,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         console.say(f"run {index + 1} of {len(runs)}: {run.folder.path}   {' '.join(run.differs)}")
         if dry_run:
             continue
-        code = _train(run, hp)
+        code = train_apart([*(["--hp", hp] if hp else []), *run.words])
         if code != ExitCode.DONE:
             how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
             console.say(f"run {index + 1} of {len(runs)} {how}; to continue: the same command with\n  {again}")
@@ -86,14 +88,7 @@ def plan_here(
     if multirun:
         swept = plan_sweep(overrides, hp, "plan")[1]
         runs = {f"{run.folder.path}   {' '.join(run.differs)}": run.words for run in swept}
-    plans = []
-    for words in runs.values():
-        config = load_run_config(words, hp)
-        plans.append(plan_run(config, visible_devices=visible_devices))
-        if visible_devices is None:
-            from noether.training.preflight import check_as_train_does
-
-            check_as_train_does(config, plans[-1])
+    plans = [checked_plan(words, hp, visible_devices) for words in runs.values()]
     if as_json:
         found = [plan.as_dict() for plan in plans]
         print(json.dumps(found if multirun else found[0], indent=2))
@@ -102,6 +97,17 @@ def plan_here(
     for name, plan in zip(runs, plans, strict=True):
         console.say(*([f"run    {name}"] if multirun else []), *render_plan(plan, every_reason=not multirun), sep="\n")
     return ExitCode.DONE
+
+
+def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str | None = None) -> RunPlan:
+    """Return what train would do with one run. RequestError: as for train, if it is planned for this machine."""
+    config = load_run_config(overrides, hp)
+    plan = plan_run(config, visible_devices=visible_devices)
+    if visible_devices is None:
+        from noether.training.preflight import check_as_train_does
+
+        check_as_train_does(config, plan)
+    return plan
 
 
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -157,15 +163,21 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
     return base, runs, "resume=auto" if len(set(names)) > 1 else f"run_id={base} resume=auto"
 
 
-def _train(run: SweptRun, hp: str | None) -> int:
-    """Runs one training to its end, and passes signals on to it; it saves and stops where this process is killed."""
-    words = ["train", *(["--hp", hp] if hp else []), *run.words]
-    command = [sys.executable, "-m", "noether", *words]
-    process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM))
+def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None = None, **options: Any) -> int:
+    """Run `noether train WORDS` in a process of its own to its end, and pass signals on to it; return its exit code.
+
+    It saves and stops when this process is killed. `options` are those of `Popen`; `read` reads what it is given as a
+    pipe: stderr, or stdout with stderr in it.
+    """
+    command = [sys.executable, "-m", "noether", "train", *words]
+    process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM), **options)
 
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    with stops_handled(forward):
+    # Only the main thread hears signals: started in another, a training is stopped with `noether cancel`.
+    with stops_handled(forward) if threading.current_thread() is threading.main_thread() else nullcontext():
+        if read and (pipe := process.stdout or process.stderr):
+            read(pipe)
         code = process.wait()
     return code if code >= 0 else signal_code(-code)

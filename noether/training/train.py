@@ -1,8 +1,10 @@
 """What every worker runs: join the group, build the problem, train or resume, evaluate, report."""
 
 import json
+import os
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from noether.launch.process_group.group import Group, joined_group
 from noether.launch.process_group.stop import AgreedStop, describe_stop
 from noether.launch.processes.context import WorkerContext
 from noether.runs.continue_line import continue_line
+from noether.runs.folder import TOLD
 from noether.runs.lease import record_asked, record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.trust import mark_own
@@ -117,6 +120,8 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     assert target is not None  # Rank 0's own.
     assert target.lease is not None
     folder, lease = target.folder, target.lease
+    if told := os.environ.get(TOLD):
+        write_record(Path(told), {"run": str(folder.path.absolute())})
     with refusals_told(folder.path):
         if group.is_first:
             lease.check()

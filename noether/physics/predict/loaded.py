@@ -1,4 +1,4 @@
-"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its metrics and its history."""
+"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its model, its metrics and its history."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from noether.checkpoints.own_settings import WantedModel, choose_model
 from noether.common.console import Console
@@ -17,14 +18,15 @@ from noether.physics.predict.predict import open_shape
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Axes
 from noether.physics.predict.shape_request import interval_level
-from noether.physics.predict.trained import TrainedModel, load_trained
+from noether.physics.predict.trained import TrainedModel, load_model, load_trained
 from noether.physics.uncertainty.ensemble import Ensemble, calibrated, predict_together
 from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
+from noether.runs.overview import run_state
 from noether.runs.records import read_metrics, read_record
 
 
 class LoadedRun:
-    """A run that was made before.
+    """A run that was made before: what `noether.train`, `noether.load_run` and `Job.result` return.
 
     Args:
         run, more: the run's folder; with more of them, the mean of several runs is predicted.
@@ -47,7 +49,19 @@ class LoadedRun:
         self._members = [choose_model(WantedModel(word, checkpoint, weights, trust)) for word in words]
         check_members(self._members)
         self._folder = self._members[0].folder
+        self.path: Path = self._folder.path
         self.config: RunConfig = self._members[0].config
+
+    def __repr__(self) -> str:
+        state = run_state(self._folder, {})
+        more = f" and {len(self._members) - 1} more" if self._members[1:] else ""
+        said = [f"update {state.update}/{state.total_updates}", *state.headlines] if state.total_updates else []
+        return f"<run {self.path}{more}: {', '.join([state.state, *said])}>"
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model with its weights, on the CPU, whatever its task; it takes a batch as the task has prepared it."""
+        return load_model(self._members[0], torch.device("cpu"))[1]
 
     @cached_property
     def trained(self) -> TrainedModel:
@@ -78,6 +92,16 @@ class LoadedRun:
     def history(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl: training and evaluations, in the order in which they were written."""
         return list(read_metrics(self._folder.metrics))
+
+    def history_frame(self) -> Any:
+        """Return the history as a pandas.DataFrame, a column for each value. RequestError: pandas is not installed."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise RequestError("no-pandas", "a table of the history needs pandas", seen="pandas is not installed",
+                               expected="pandas, or run.history, a list of dictionaries",
+                               fix="pip install pandas") from None  # fmt: skip
+        return pandas.json_normalize(self.history)
 
     @property
     def parameters(self) -> dict[str, tuple[Any, Any]]:
@@ -113,8 +137,8 @@ class LoadedRun:
 
         Returns:
             Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
-            predicted, `scalars` (what is derived, as text with units), and `outside` (in words: parameters out of
-            range, what of the shape is unlike the training shapes, and what a coefficient lacks).
+            predicted, `scalars` (what is derived, as numbers), `units` of all that has one, and `outside` (in words:
+            parameters out of range, what of the shape is unlike the training shapes, and what a coefficient lacks).
             With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
             high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
@@ -126,7 +150,8 @@ class LoadedRun:
             self._ensemble, opened.shape, opened.others, parameters, chunk_size, calibration=calibration
         )
         answer: dict[str, Any] = {**opened.files.back(found.fields), "points": opened.given.points}
-        answer["scalars"] = {name: self.trained.output_text(name, value) for name, value in found.scalars.items()}
+        answer["scalars"] = {name: float(value) for name, value in found.scalars.items()}
+        answer["units"] = {name: unit for name, unit in self.trained.units.items() if unit}
         lacks = self.trained.lacking_words(opened.shape, found.fields, parameters)
         answer["outside"] = [*self.trained.outside_training(parameters), *opened.warnings, *lacks]
         if calibration is not None:

@@ -23,7 +23,7 @@ from noether.core.evaluate import predict_batch
 from noether.core.models.build import build_model
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import place_model, point_draw
-from noether.core.tasks.base import Predictions, build_task, check_predictions
+from noether.core.tasks.base import Predictions, Task, build_task, check_predictions
 from noether.physics.cases.mesh_source import ShapePart
 from noether.physics.fields.field_statistics import Span
 from noether.physics.fields.fields import FieldsTask
@@ -297,12 +297,17 @@ class TrainedModel:
             if keys
         ]
 
-    def output_text(self, label: str, value: float) -> str:
-        """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each field and each output of the case; coefficients have none."""
         units = {name: field.unit for name, field in self.task.fields.items()}
         for name, field in self.task.case_fields.items():
             units |= dict.fromkeys(self.task.case_labels(name), field.unit)
-        return Metric(label, units.get(label, "")).text(value)
+        return units
+
+    def output_text(self, label: str, value: float) -> str:
+        """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+        return Metric(label, self.units.get(label, "")).text(value)
 
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
         """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
@@ -322,30 +327,35 @@ class TrainedModel:
         return force_coefficient({name: surface[name][None] for name in scalar.fields}, batch, scalar)
 
 
-def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
-    """Builds a run's model and loads a checkpoint's weights and scaling.
-
-    RequestError: the task predicts no fields at points, or the checkpoint does not say at which points.
-    """
-    config, checkpoint = chosen.config, chosen.checkpoint
+def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Module, Precision]:
+    """Builds a run's task and model, of any field, and loads a checkpoint's weights and scaling."""
+    config, precision = chosen.config, choose_precision(chosen.config.trainer, device)
     with code_granted(chosen.code):
         task = build_task(config.task.kind, **config.task.options())
+        load_task_state(task, chosen.checkpoint)
+        model = build_model(config.model.kind, task.layout(), **config.model.options())
+    model = place_model(model, device, precision)
+    load_weights(model, chosen.checkpoint, chosen.weights)
+    return task, model.eval(), precision
+
+
+def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
+    """Loads a run's model of fields at points.
+
+    RequestError: the task predicts none, or the checkpoint does not say at which points.
+    """
+    config, checkpoint = chosen.config, chosen.checkpoint
+    task, model, precision = load_model(chosen, device)
     if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
         raise RequestError("needs-field-model", "predict and export need a model of fields at points",
                            seen=f"task.kind={config.task.kind}", expected="a run with task.kind=fields",
                            fix="noether evaluate RUN      (the metrics of a run of any task)")  # fmt: skip
-    load_task_state(task, checkpoint)
     if shape_key(task.seen.points) is None:
         raise RequestError("training-points-unknown",
                            f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
                            seen="no points in task.json",
                            expected="a checkpoint of a data set with points")  # fmt: skip
-    precision = choose_precision(config.trainer, device)
-    with code_granted(chosen.code):
-        built = build_model(config.model.kind, task.layout(), **config.model.options())
-    model = place_model(built, device, precision)
-    load_weights(model, checkpoint, chosen.weights)
-    return TrainedModel(config, model.eval(), task, device, precision)
+    return TrainedModel(config, model, task, device, precision)
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -1,9 +1,11 @@
 """Runs Slurm's commands (squeue, sbatch, scancel) and reads this user's jobs."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +78,18 @@ def queued_jobs() -> dict[str, QueuedJob]:
     rows = (line.split(SEPARATOR) for line in text.split("\n"))
     jobs = (QueuedJob(*row) for row in rows if len(row) == FIELDS.count(SEPARATOR) + 1)
     return {job.job_id: job for job in jobs}
+
+
+def job_state(job_id: str) -> str | None:
+    """Return the state of a job that waits, runs or has ended, in Slurm's words; None when Slurm does not know it."""
+    if known := queued_jobs().get(job_id):
+        return known.state
+    # The controller forgets a job minutes after its end; what sacct asks may not be kept at all.
+    for command in (f"scontrol -o show job {job_id}", f"sacct -n -X -P -o State -j {job_id}"):
+        with suppress(SlurmError):
+            if found := re.search(r"(?:JobState=|^)([A-Z_]+)\b(?!=)", run_slurm(command.split())):
+                return found[1]
+    return None
 
 
 def run_slurm(

@@ -1,0 +1,249 @@
+"""The commands from Python: `noether.train`, `noether.plan` and `noether.submit`, with the words of the command line.
+
+A keyword is a flag of the command or a setting, whose value is written so that it is read back as it is; a dictionary
+sets what is in it: `trainer={"max_updates": 4}`.
+"""
+
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from noether.checkpoints.own_settings import load_run_config
+from noether.cli.binding import Call, bind
+from noether.cli.commands import COMMANDS, flags_of
+from noether.cli.mistakes import flag_of
+from noether.common.console import Console
+from noether.common.errors import ExitCode, RequestError, signal_code
+from noether.config.explain import as_override
+from noether.config.section import flat
+from noether.launch.detect.slurm.queue import SlurmError, job_state, queued_jobs
+from noether.launch.plan import render_plan
+from noether.launch.script import here
+from noether.runs.cancel import cancel_run
+from noether.runs.folder import TOLD, RunFolder
+from noether.runs.logs import log_text
+from noether.runs.overview import DONE, STOPPED, RunState, run_state
+from noether.runs.records import read_record
+from noether.submit.submit import described_here, send
+from noether.training.sweep import checked_plan, train_apart
+
+if TYPE_CHECKING:  # It imports torch, which a plan and a submission do without.
+    from noether.physics.predict.loaded import LoadedRun
+
+Words = str | Sequence[str | os.PathLike[str]]
+"""What is typed after the command: one text, which is read as a shell reads it, or a list of words."""
+FLAGS = {"train": ("hp", "reset", "tb"), "plan": ("hp", "visible_devices"), "submit": ("hp",)}
+"""The flags that a command has in Python too; the others print, or make several runs."""
+LINES_SHOWN = 12
+
+
+class RunEnded(RequestError):
+    """A run that has not come to its end. `exit_code`: 75 if everything is saved; `path`: its folder, None before."""
+
+    path: Path | None = None
+
+
+class Plan(dict[str, Any]):
+    """What train would do, as `noether plan --json` has it; shown as `noether plan` shows it."""
+
+    text = ""
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, repr=False)
+class SubmittedJob:
+    """The job of a run. `id` is Slurm's, `path` the run's folder; queued again, it is the same job."""
+
+    id: str
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}: {self.state}, {self.path}>"
+
+    @property
+    def state(self) -> str:
+        """The state in Slurm's words: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm has forgotten the job."""
+        return job_state(self.id) or ("COMPLETED" if self._run().state == DONE else "UNKNOWN")
+
+    @property
+    def logs(self) -> str:
+        """What the job has written so far, as `noether logs` shows it."""
+        return log_text(RunFolder(self.path))
+
+    def done(self) -> bool:
+        """Return whether the job has ended. SlurmError: Slurm does not answer."""
+        return self.id not in queued_jobs()
+
+    def wait(self, timeout: float = float("inf")) -> None:
+        """Wait until the job has ended, however often it is queued again. TimeoutError: not within these seconds."""
+        ends, pause_s = time.monotonic() + timeout, 0.5
+        while True:
+            with suppress(SlurmError):  # A controller that is started anew answers later.
+                if self.done():
+                    return
+            if time.monotonic() > ends:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s")
+            time.sleep(pause_s)
+            pause_s = min(10.0, 1.5 * pause_s)
+
+    def result(self, timeout: float = float("inf")) -> "LoadedRun":
+        """Wait for the job, and return its run. RunEnded: that has not come to its end; TimeoutError as of `wait`."""
+        self.wait(timeout)
+        if (run := self._run()).state == DONE:
+            return _loaded(self.path)
+        code = int(ExitCode.CHECKPOINTED if run.state == STOPPED else ExitCode.FAILED)
+        raise _ended(code, self.path, f"job {self.id}, {self.state}: {run.why}\n{self.logs}", "submit")
+
+    def cancel(self) -> None:
+        """Stop the job as `noether cancel` does: everything is saved, and it is not queued again."""
+        if not self.done():
+            cancel_run(str(self.path))
+
+    def _run(self) -> RunState:
+        folder = RunFolder(self.path)
+        folder.look_afresh()
+        return run_state(folder, {})
+
+
+def train(words: Words = (), **settings: Any) -> "LoadedRun":
+    """Train, and return the run: `noether.train("+experiment/ellipsoid=quick", trainer={"max_updates": 4}, seed=1)`.
+
+    Args:
+        words: what is typed after `noether train`, as one text or as a list.
+        settings: they count over the words; and hp, reset and tb, the flags of the command.
+
+    It trains in a process of its own, and an interrupt stops it with everything saved. In a task of srun, torchrun or
+    mpirun it is a rank of their run, as `noether train` is. RequestError: as for the command; RunEnded: it failed, or
+    was stopped.
+    """
+    with _refusals_of("train"), tempfile.TemporaryDirectory(prefix="noether-") as scratch:
+        _refuse_inside_a_rank()
+        line, call = _bound("train", words, settings)
+        load_run_config(call.words, call.flags.get("hp"))
+        # To the stdout of a notebook no other process can write.
+        own, told, said = sys.stdout is not sys.__stdout__, Path(scratch, "run.json"), list[str]()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if own else {"stderr": subprocess.PIPE}
+
+        def read(pipe: IO[bytes]) -> None:
+            for text in pipe:
+                said[:] = [*said[-200:], text.decode(errors="replace")]
+                print(said[-1], end="", file=sys.stdout if own else sys.stderr, flush=True)
+
+        code = train_apart(line, read, env={**os.environ, TOLD: str(told)}, **pipes)
+        found = read_record(told).get("run")
+        path = Path(found) if found else None
+    if code == signal_code(signal.SIGINT):
+        raise KeyboardInterrupt
+    if code != ExitCode.DONE or path is None:
+        raise _ended(code, path, "".join(said), "train")
+    return _loaded(path)
+
+
+def plan(words: Words = (), **settings: Any) -> Plan:
+    """Return what `noether.train` would do here, as a dictionary that is shown as the table of `noether plan`.
+
+    The flags are hp, and visible_devices ("0,1,2,3") of another machine. RequestError: as for the command.
+    """
+    with _refusals_of("plan"):
+        _, call = _bound("plan", words, settings)
+        found, text = checked_plan(call.words, **{"hp": None, **call.flags}), io.StringIO()
+    Console(None, speaks=True, stream=text).say(*render_plan(found), sep="\n")
+    plan = Plan(found.as_dict())
+    plan.text = text.getvalue().rstrip()
+    return plan
+
+
+def submit(words: Words = (), **settings: Any) -> SubmittedJob:
+    """Submit a run to Slurm, with the settings of the section slurm; hp is a flag. RequestError: as for the command."""
+    with _refusals_of("submit"):
+        line, call = _bound("submit", words, settings)
+        job = described_here(call.words, call.flags.get("hp"))
+        return SubmittedJob(send(job, line), job.runs[0].folder.absolute())
+
+
+def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str], Call]:
+    """Return the line after `noether VERB`, and the call that it makes."""
+    line = shlex.split(words) if isinstance(words, str) else [os.fspath(word) for word in words]
+    own = flags_of(COMMANDS[verb])
+    for name, value in flat(settings):
+        line.append(f"{flag_of(name)}={value}" if name in own else f"{name}={as_override(_plain(name, value))}")
+    call = bind([verb, *line])
+    if others := [one for one in (call.verb, *call.flags) if one not in (verb, *FLAGS[verb])]:
+        raise RequestError("not-from-python", f"noether.{verb} has no {others[0]}", seen=shlex.join(line),
+                           expected=f"settings, {', '.join(FLAGS[verb])}",
+                           fix=shlex.join(["noether", verb, *line]) + "      (in a shell)")  # fmt: skip
+    return line, call
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as a setting has it: a class by its dotted path. RequestError: no rank could import that."""
+    if not hasattr(value, "__qualname__"):
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return value.tolist() if hasattr(value, "tolist") else value  # Of NumPy and torch.
+    path = f"{value.__module__}.{value.__qualname__}"
+    if path.startswith("__main__") or "<" in path:
+        raise RequestError("class-not-importable", f"no rank can import {path}", seen=f"{name}={path}",
+                           expected="a class of a module, which each rank imports by its name",
+                           fix=f"write it into my_module.py, and {name}=my_module.{value.__name__}"
+                           "      (in a notebook: %%writefile my_module.py)")  # fmt: skip
+    return path
+
+
+def _refuse_inside_a_rank() -> None:
+    distributed = sys.modules.get("torch.distributed")
+    joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if joined or here() is not None or TOLD in os.environ:
+        raise RequestError("train-inside-a-rank", "this process is a rank of a run already",
+                           seen="an initialised process group" if joined else "a rank that noether has started",
+                           expected="a process that is no rank yet, or tasks of srun or torchrun that each call it",
+                           fix="if __name__ == '__main__':      (before it, in a module that ranks import)")  # fmt: skip
+
+
+def _loaded(path: Path) -> "LoadedRun":
+    from noether.physics.predict.loaded import LoadedRun
+
+    return LoadedRun(path, trust=True)  # Its code is what the caller named.
+
+
+def _ended(code: int, path: Path | None, text: str, verb: str) -> RunEnded:
+    """Return the error of a run that ended with a code: the refusal that it printed last, if it printed one."""
+    refusals = re.findall(r"(?m)^noether: (.*) \[([\w-]+)\]\n((?:  .*\n)*)", text)
+    seen = "\n".join(text.rstrip().splitlines()[-LINES_SHOWN:])
+    if code == ExitCode.CHECKPOINTED:
+        error = RunEnded("run-stopped", "the run was stopped, and everything is saved",
+                         seen=run_state(RunFolder(path), {}).why if path else "it had not begun to train",
+                         fix=f'noether.{verb}(resume="{path}")' if path else "the same call")  # fmt: skip
+    elif refusals:
+        summary, its_code, rest = refusals[-1]
+        error = RunEnded(its_code, f"{summary}\n{rest}".rstrip())
+    else:
+        error = RunEnded("run-failed", f"the run has ended with exit code {code}", seen=seen,
+                         fix=f"noether logs {path}" if path else "")  # fmt: skip
+    error.exit_code, error.path = code, path
+    return error
+
+
+@contextmanager
+def _refusals_of(verb: str) -> Iterator[None]:
+    """Write the fix of a refusal as a call, if it is a word of the command line."""
+    try:
+        yield
+    except RequestError as error:
+        word, gap, comment = error.fix.partition("      (")
+        if not re.fullmatch(r"'?[+~]*[\w./]+=.*", word):
+            raise
+        refused = RequestError(**error.parts | {"fix": f"noether.{verb}({word!r}){gap}{comment}"})
+        raise refused from None
