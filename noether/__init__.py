@@ -1,7 +1,9 @@
 """noether: one training program for every machine."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# The wing takes its name when it is imported first; then the function has it.
+from noether import submit as _submit  # noqa: F401
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -12,10 +14,7 @@ if TYPE_CHECKING:
     from noether.launch.ranks import Ranks
     from noether.physics.predict.loaded import LoadedRun
 
-# The wing of that name gives it up to the function: it would take it when it is imported first.
-import_module("noether.submit")
 del globals()["submit"]
-
 __version__ = "0.1.0"
 __all__ = ["RequestError", "RunEnded", "join", "load_run", "plan", "submit", "train"]
 

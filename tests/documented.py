@@ -92,6 +92,13 @@ def commands(path: Path, *programs: str) -> list[str]:
     return [line for line in lines if line.partition(" ")[0] in programs and " " in line]
 
 
+def python_blocks(path: Path) -> dict[str, str]:
+    """Returns the Python code of a page by the heading of the second level above it, "" for the first."""
+    sections = re.split(r"(?m)^## (.*)\n", f"## \n{path.read_text()}")[1:]
+    blocks = (re.findall(r"(?ms)^```python\n(.*?)^```", text) for text in sections[1::2])
+    return {name: "".join(found) for name, found in zip(sections[::2], blocks, strict=True)}
+
+
 def needs(page: str, line: str, *, full: bool = False) -> str:
     """Returns what a command needs that is not here; "" where it can run."""
     for where, what, needed, is_here in NEEDS:

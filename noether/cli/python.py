@@ -209,7 +209,7 @@ def _refuse_inside_a_rank() -> None:
         raise RequestError("train-inside-a-rank", "this process is a rank of a run already",
                            seen="an initialised process group" if joined else "a rank that noether has started",
                            expected="a process that is no rank yet, or tasks of srun or torchrun that each call it",
-                           fix="if __name__ == '__main__':      (before it, in a module that ranks import)")  # fmt: skip
+                           fix="if __name__ == '__main__': …      (in a file that ranks import)")  # fmt: skip
 
 
 def _loaded(path: Path) -> "LoadedRun":

@@ -44,7 +44,8 @@ class Console:
         environ = {k: v for k, v in os.environ.items() if k not in sizes or (v.isascii() and len(v) < 6)}
         seen = stream.isatty() and not _is_piped_by_mpirun()
         plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
-        self.terminal = _Terminal(file=stream, quiet=not speaks, highlight=False, _environ=environ, **plain)
+        own = {"file": stream, "quiet": not speaks, "force_jupyter": False}
+        self.terminal = _Terminal(**own, highlight=False, _environ=environ, **plain)
         log = os.fdopen(open_to_append(log_file), "w", 1, "utf-8") if log_file else None
         self._log = RichConsole(file=log, width=120, _environ=environ) if log else None
         self.is_live = speaks and self.terminal.is_terminal

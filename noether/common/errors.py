@@ -44,7 +44,7 @@ class RequestError(NoetherError):
         mount: a path that a container may not have been given, which is what its user changes then.
     """
 
-    exit_code = ExitCode.REQUEST
+    exit_code: int = ExitCode.REQUEST
 
     def __init__(
         self, code: str, summary: str, *, seen: str = "", expected: str = "", fix: str = "", mount: str = ""

@@ -69,12 +69,23 @@ def test_a_run_of_this_user_is_trusted(home: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_unpacked_here_is_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    for signature in ("{}", '{"signature": "0"}', "[", "[" * 100_000, '{"signature": null}'):
+    moved = json.dumps(json.loads((folder.path / MARK).read_text()) | {"folder": "/tmp"})  # Where their code is.
+    for signature in ("{}", '{"signature": "0"}', "[", "[]", "[" * 100_000, '{"signature": null}', moved):
         (folder.path / MARK).write_text(signature)
         with refusal(seen="model.kind=os.system") as refused:
             approved(folder)
         assert refused.value.fix.startswith("--trust")
     assert approved(folder, trust=True) == ["os.system"]
+
+
+def test_code_is_looked_for_where_the_run_was_started(home: Path, tmp_path: Path, monkeypatch) -> None:
+    folder = run_with(tmp_path, CODE)
+    monkeypatch.chdir(tmp_path)
+    mark_own(folder, CODE)
+    monkeypatch.chdir("/")
+    assert approved_code(folder, CODE, folder.config, trust=False, trains=True).folder == str(tmp_path)
+    (folder.path / MARK).unlink()
+    assert approved_code(folder, CODE, folder.config, trust=True, trains=True).folder == ""
 
 
 def test_settings_that_were_changed_since_are_not(home: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from difflib import unified_diff
 from pathlib import Path
 
@@ -294,6 +295,6 @@ def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Pat
 
 def test_weights_that_all_runs_of_a_sweep_begin_with_are_read_once(folder: Path, monkeypatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr("noether.submit.job.named_weights", read.append)
+    monkeypatch.setattr(sys.modules["noether.submit.job"], "named_weights", read.append)
     describe_job(["seed=1,2,3", "initial_weights=w.safetensors"], None, multirun=True)
     assert read == ["w.safetensors"]

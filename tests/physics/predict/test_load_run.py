@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,10 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
     released = json.loads((run_folder / "result.json").read_text())["metrics"]
     assert released.items() <= run.metrics.items()
     assert [row["update"] for row in run.history] == [1]
+    assert {type(value) for value in found["scalars"].values()} <= {float}
+    assert (found["units"]["surface_pressure"], "lift_coefficient" in found["units"]) == ("Pa", False)
+    assert (run.path, str(run_folder) in repr(run)) == (run_folder, True)
+    assert run.model.state_dict().keys() == run.trained.model.state_dict().keys()
     with refusal("parameter-not-read") as refused:
         run.predict(points, wind_speed=32)
     assert refused.value.expected == "one of reference_area"
@@ -44,7 +49,7 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
         run.sensitivity(1000 * points, "mean surface_pressure")
 
 
-def test_what_is_not_there_is_refused(run_folder: Path) -> None:
+def test_what_is_not_there_is_refused(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run_folder / "result.json").write_text("{")
     with refusal("run-not-evaluated"):
         _ = package.load_run(run_folder).metrics
@@ -53,6 +58,9 @@ def test_what_is_not_there_is_refused(run_folder: Path) -> None:
         _ = package.load_run(run_folder).metrics
     with pytest.raises(RequestError):
         package.load_run(run_folder.parent / "nothing")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with refusal("no-pandas", fix="pip install pandas"):
+        package.load_run(run_folder).history_frame()
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(run_folder: Path, monkeypatch) -> None:
