@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from noether.cli.python import RunEnded, plan, submit, train
+    from noether.cli.python import RunEnded, SubmittedJob, plan, submit, train
     from noether.common.errors import RequestError
     from noether.launch.ranks import Ranks
     from noether.physics.predict.loaded import LoadedRun
 
 del globals()["submit"]
 __version__ = "0.1.0"
-__all__ = ["RequestError", "RunEnded", "join", "load_run", "plan", "submit", "train"]
+__all__ = ["RequestError", "RunEnded", "SubmittedJob", "join", "load_run", "plan", "submit", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,10 +103,10 @@ class SubmittedJob:
     def result(self, timeout: float = float("inf")) -> "LoadedRun":
         """Wait for the job, and return its run. RunEnded: that has not come to its end; TimeoutError as of `wait`."""
         self.wait(timeout)
-        if (run := self._run()).state == DONE:
-            return _loaded(self.path)
-        code = int(ExitCode.CHECKPOINTED if run.state == STOPPED else ExitCode.FAILED)
-        raise _ended(code, self.path, f"job {self.id}, {self.state}: {run.why}\n{self.logs}", "submit")
+        if (state := self._run().state) == DONE:
+            return _loaded(self.path, trust=False)
+        code = int(ExitCode.CHECKPOINTED if state == STOPPED else ExitCode.FAILED)
+        raise _ended(code, self.path, self.logs, "submit", f"job {self.id}, {self.state}")
 
     def cancel(self) -> None:
         """Stop the job as `noether cancel` does: everything is saved, and it is not queued again."""
@@ -134,12 +135,12 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         line, call = _bound("train", words, settings)
         load_run_config(call.words, call.flags.get("hp"))
         # To the stdout of a notebook no other process can write.
-        own, told, said = sys.stdout is not sys.__stdout__, Path(scratch, "run.json"), list[str]()
+        own, told, said = sys.stdout is not sys.__stdout__, Path(scratch, "run.json"), deque[str](maxlen=200)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if own else {"stderr": subprocess.PIPE}
 
         def read(pipe: IO[bytes]) -> None:
             for text in pipe:
-                said[:] = [*said[-200:], text.decode(errors="replace")]
+                said.append(text.decode(errors="replace"))
                 print(said[-1], end="", file=sys.stdout if own else sys.stderr, flush=True)
 
         code = train_apart(line, read, env={**os.environ, TOLD: str(told)}, **pipes)
@@ -149,7 +150,7 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         raise KeyboardInterrupt
     if code != ExitCode.DONE or path is None:
         raise _ended(code, path, "".join(said), "train")
-    return _loaded(path)
+    return _loaded(path, trust=True)  # Its code is what the caller has just named.
 
 
 def plan(words: Words = (), **settings: Any) -> Plan:
@@ -212,25 +213,25 @@ def _refuse_inside_a_rank() -> None:
                            fix="if __name__ == '__main__': …      (in a file that ranks import)")  # fmt: skip
 
 
-def _loaded(path: Path) -> "LoadedRun":
+def _loaded(path: Path, *, trust: bool) -> "LoadedRun":
     from noether.physics.predict.loaded import LoadedRun
 
-    return LoadedRun(path, trust=True)  # Its code is what the caller named.
+    return LoadedRun(path, trust=trust)
 
 
-def _ended(code: int, path: Path | None, text: str, verb: str) -> RunEnded:
-    """Return the error of a run that ended with a code: the refusal that it printed last, if it printed one."""
+def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") -> RunEnded:
+    """Return the error of a run that ended with a code and this output: the refusal in it, if it printed one."""
     refusals = re.findall(r"(?m)^noether: (.*) \[([\w-]+)\]\n((?:  .*\n)*)", text)
-    seen = "\n".join(text.rstrip().splitlines()[-LINES_SHOWN:])
+    end = "\n".join([about, *text.rstrip().splitlines()[-LINES_SHOWN:]]).strip()
     if code == ExitCode.CHECKPOINTED:
-        error = RunEnded("run-stopped", "the run was stopped, and everything is saved",
-                         seen=run_state(RunFolder(path), {}).why if path else "it had not begun to train",
+        why = run_state(RunFolder(path), {}).why if path else "it had not begun to train"
+        error = RunEnded("run-stopped", "the run was stopped, and everything is saved", seen=f"{about}\n{why}".strip(),
                          fix=f'noether.{verb}(resume="{path}")' if path else "the same call")  # fmt: skip
     elif refusals:
         summary, its_code, rest = refusals[-1]
-        error = RunEnded(its_code, f"{summary}\n{rest}".rstrip())
+        error = RunEnded(its_code, f"{about}{': ' * bool(about)}{summary}\n{rest}".rstrip())
     else:
-        error = RunEnded("run-failed", f"the run has ended with exit code {code}", seen=seen,
+        error = RunEnded("run-failed", f"the run has ended with exit code {code}", seen=end,
                          fix=f"noether logs {path}" if path else "")  # fmt: skip
     error.exit_code, error.path = code, path
     return error

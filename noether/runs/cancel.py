@@ -85,8 +85,9 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
 
     def listens() -> bool:
         attempt = last_attempt(folder)
-        begun = attempt is not None and attempt.slurm_job == job_id and have_ranks_met(folder, attempt.number)
-        return begun or _state(job_id) != "RUNNING"
+        # One that has ended was an earlier start of this job, which was queued again.
+        own = attempt if attempt and (attempt.slurm_job, attempt.exit_code) == (job_id, None) else None
+        return bool(own and have_ranks_met(folder, own.number)) or _state(job_id) != "RUNNING"
 
     if not listens():
         print(f"job {job_id} is starting; it will stop as soon as its ranks have met", flush=True)

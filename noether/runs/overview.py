@@ -164,7 +164,7 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
     alive = attempt.alive() if attempt else False
     if attempt and alive:
         return RUNNING, f"pid {attempt.pid} on {attempt.host}"
-    if folder.stopped.is_file():
+    if folder.stopped.is_file() or (attempt and attempt.exit_code == ExitCode.CHECKPOINTED):
         stopped = records.read_record(folder.stopped)
         saved = "nothing was saved yet" if stopped.get("update") == 0 else "everything is saved"
         return STOPPED, f"{stopped.get('reason', 'a signal')}, {saved}"

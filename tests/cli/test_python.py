@@ -56,12 +56,10 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_is_read_back_as_it_is(value: Any) -> None:
     ((line,), _) = _bound("train", "", {"trainer": {"max_updates": value}})
-    override = parse_override(line)
-    assert override is not None
-    assert override.key_or_group == "trainer.max_updates"
-    assert not override.is_sweep_override()
-    assert override.value() == value
-    assert type(override.value()) is type(value)
+    found = parse_override(line)
+    assert found is not None
+    assert (found.key_or_group, found.is_sweep_override()) == ("trainer.max_updates", False)
+    assert (found.value(), type(found.value())) == (value, type(value))
 
 
 @pytest.mark.parametrize(
