@@ -44,6 +44,7 @@ MACHINES = (
     "tests/physics/predict/test_sensitivity.py::test_the_command",
     "tests/physics/predict/test_predict.py::test_the_test_split",
     "tests/project/test_create.py",
+    "tests/cli/test_python.py::test_the_page",
     "tests/physics/models/test_point_models.py::test_exports",
     "tests/physics/fields/test_own_fields.py::test_a_model",
     "tests/test_benchmarks.py",

@@ -15,7 +15,7 @@ from noether.common.numbers import number_text
 from noether.runs.folder import RunFolder
 from noether.runs.metrics import Metric, Metrics
 from noether.runs.records import read_record
-from noether.training.sweep import SweptRun, _train, summarise, sweep_table
+from noether.training.sweep import SweptRun, summarise, sweep_table, train_apart
 
 
 def swept(name: str, *differs: str) -> SweptRun:
@@ -85,7 +85,7 @@ def test_a_run_that_a_signal_ends_has_the_exit_code_of_a_shell(tmp_path: Path, m
     program.write_text("#!/bin/sh\nkill -TERM $$\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    assert _train(swept("a"), None) == 128 + signal.SIGTERM
+    assert train_apart([]) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(
