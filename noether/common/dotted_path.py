@@ -4,13 +4,14 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from noether.common.errors import RequestError
+from noether.common.errors import NoetherError, RequestError
 from noether.common.suggest import nearest
 
 LISTS = ("trainer.callbacks", "tracker.services")
@@ -46,8 +47,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
 
     Raises:
         RequestError: not a dotted path, one that was not granted, no such module or another of its name, a module it
-            imports is missing, or no such name in it. Other errors of the imported code are left alone: their traceback
-            is what helps.
+            imports is missing, no such name in it, or the module raises: the error has the lines that do.
     """
     path = (registry or {}).get(name, name)
     if name not in (registry or {}):
@@ -114,16 +114,22 @@ def _check_place(module: ModuleType, folder: str) -> None:
 def _import(module_name: str, path: str, setting: str) -> Any:
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if missing == module_name or module_name.startswith(missing + "."):
+    except NoetherError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = error.name or module_name if isinstance(error, ModuleNotFoundError) else ""
+        if missing and (missing == module_name or module_name.startswith(missing + ".")):
             raise RequestError(
-                "no-such-module",
-                f"no module named {missing}",
+                "no-such-module", f"no module named {missing}",
                 seen=f"{setting}={path}, working directory {os.getcwd()}",
                 expected=f"{missing} in the working directory, or installed",
                 fix=f"start from the directory that holds {missing.split('.')[0]}, or change {setting}=",
-            ) from error
-        raise RequestError("import-not-installed", f"{module_name} imports {missing}, which is not installed",
-                           seen=f"{setting}={path}: {error}", expected="every module it imports to be importable here",
-                           fix=f"install {missing}, or change {setting}=") from None  # fmt: skip
+            ) from error  # fmt: skip
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if one.filename != __file__ and "importlib" not in one.filename]
+        said = traceback.format_list(own[-3:]) + traceback.format_exception_only(error)
+        raise RequestError("import-raises", f"{module_name} cannot be imported: {said[-1].strip()}",
+                           seen=f"{setting}={path}\n" + "".join(said[:-1]).rstrip(),
+                           expected="a module that can be imported here, and all that it imports",
+                           fix=f"{f'install {missing}' if missing else 'change what that line says'}, "
+                           f"or change {setting}=") from error  # fmt: skip

@@ -2,8 +2,9 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from noether.common.dotted_path import defined_in, load_object
@@ -22,6 +23,8 @@ class Component:
     base: what the result must be an instance of; None: anything.
     given: keyword arguments that the program adds, such as a data set's `split`.
     offered: those that it adds where the class or function names them, such as a model's `layout`.
+    calls: the arguments of each method that a run calls.
+    needed: what each method returns that a class must define itself, and the methods that do in its place.
     """
 
     section: str
@@ -31,11 +34,13 @@ class Component:
     base: type | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     offered: Mapping[str, Any] = field(default_factory=dict)
+    calls: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def find(self) -> Callable[..., Any]:
-        """Returns the class or function, and checks that the options fit it; nothing is built.
+        """Returns the class or function, and checks its methods, and that the options fit it; nothing is built.
 
-        RequestError: no such kind, or an option that it does not have or lacks.
+        RequestError: no such kind, an option that it does not have or lacks, or a method that no run could call.
         """
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
@@ -46,6 +51,8 @@ class Component:
         if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
             raise self._wrong_type(factory)
         self._check_options(_parameters(factory))
+        if isinstance(factory, type):
+            self._check_methods(factory)
         return factory
 
     def build(self) -> Any:
@@ -59,7 +66,20 @@ class Component:
         built = factory(**self.given, **taken, **self.options)
         if self.base is not None and not isinstance(built, self.base):
             raise self._wrong_type(built)
+        if not isinstance(factory, type):
+            self._check_methods(type(built))
         return built
+
+    def _check_methods(self, own: type) -> None:
+        if self.kind in self.registry:
+            return
+        for name, (does, *others) in self.needed.items():
+            if all(getattr(own, one, None) in (None, getattr(self.base, one, None)) for one in (name, *others)):
+                define = f"def {name}({', '.join(['self', *self.calls[name]])})"
+                raise RequestError("own-method-missing", f"{own.__name__} has no {name}",
+                                   seen=f"{self.section}.kind={self.kind}, a class without it",
+                                   expected=f"{define}: {does}", fix=f"add {define} to {own.__name__}")  # fmt: skip
+        check_arguments(own, self.calls)
 
     def _check_options(self, parameters: list[inspect.Parameter]) -> None:
         section, kind, options, given = self.section, self.kind, self.options, self.given
@@ -106,6 +126,32 @@ class Component:
         module = sys.modules.get(path.rpartition(".")[0])
         fitting = defined_in(module, self.base) if module and self.base else []
         return f"{self.section}.kind={path.rpartition('.')[0]}.{fitting[0]}" if fitting else ""
+
+
+def methods_of(base: type) -> dict[str, list[str]]:
+    """Return the public methods of a class that others derive from, and the names of their arguments."""
+    functions = {name: own for name, own in vars(base).items() if isinstance(own, FunctionType) and name[0] != "_"}
+    return {name: list(inspect.signature(own).parameters)[1:] for name, own in functions.items()}
+
+
+def misfit(called: Callable[..., Any], *arguments: str) -> str:
+    """Return why a function or class does not take these arguments; "" where it does."""
+    try:
+        inspect.signature(called).bind(*arguments)
+    except TypeError as error:
+        return f"{inspect.signature(called)}: {error}"
+    return ""
+
+
+def check_arguments(own: type, calls: Mapping[str, Sequence[str]]) -> None:
+    """Refuses a class with a method that does not take the arguments that a run calls it with; those may be absent."""
+    for name, arguments in calls.items():
+        method = inspect.getattr_static(own, name, None)
+        if isinstance(method, FunctionType) and (why := misfit(method, "self", *arguments)):
+            wanted = f"def {name}({', '.join(['self', *arguments])})"
+            raise RequestError("own-method-arguments", f"no run can call {name} of {own.__name__}",
+                               seen=f"def {name}{why}", expected=wanted,
+                               fix=f"{wanted} in {own.__module__}.{own.__qualname__}")  # fmt: skip
 
 
 def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -1,6 +1,5 @@
 """Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
-import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from math import isclose, isnan, nan
@@ -162,22 +161,8 @@ def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared:
 def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     kind = type(task).__name__
     loss: Any = None
-    for name in ("loss", "metrics"):
-        try:
-            inspect.signature(getattr(task, name)).bind(predictions, prepared)
-        except TypeError as error:
-            raise RequestError("task-method-arguments", f"{kind}.{name} cannot be called with predictions and a batch",
-                               seen=f"def {name}{inspect.signature(getattr(type(task), name))}: {error}",
-                               expected=f"def {name}(self, predictions, batch)",
-                               fix=f"def {name}(self, predictions, batch) in {kind}") from None  # fmt: skip
     try:
         loss = task.loss(predictions, prepared)
-    except NotImplementedError:
-        raise RequestError(
-            "task-without-loss", f"{kind} defines no loss", seen=f"a task without `loss`, in {type(task).__module__}",
-            expected="def loss(self, predictions, batch): the mean loss over the batch's samples, a scalar tensor",
-            fix=f"add `loss` to {kind}",
-        ) from None  # fmt: skip
     except Exception:  # The first update shows it, in training mode and with its traceback.
         return
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():

@@ -23,6 +23,7 @@ from noether.launch.detect.slurm.queue import RUN_COMMENT
 from noether.launch.detect.slurm.step import parse_nodelist
 from noether.launch.plan import RunPlan, plan_run
 from noether.runs.folder import named_run, new_run_id
+from noether.training.preflight import check_own_code
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
 """Settings that the job sets itself, so that a requeued job continues the same run."""
@@ -45,6 +46,7 @@ class TrainingJob:
     hp: the settings file, as given.
     data: the folders of the runs' data, which the job's container needs.
     plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
+    configs: the settings of each run.
     """
 
     name: str
@@ -55,6 +57,7 @@ class TrainingJob:
     data: tuple[Path, ...]
     slurm: SlurmConfig
     plan: RunPlan
+    configs: tuple[RunConfig, ...]
 
     @property
     def is_array(self) -> bool:
@@ -102,6 +105,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
                            seen="a sweep over slurm.…, devices, accelerator or a batch size",
                            expected="the same nodes, tasks and devices for each run",
                            fix="submit these runs one by one")  # fmt: skip
+    (plan,) = plans.values()
     alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     ids = [base if len(configs) == 1 else f"{base}-{index}" for index in range(len(configs))]
@@ -114,10 +118,13 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
         named_weights(weights)
-    (plan,), first = plans.values(), runs[0].folder
+    for config in configs:
+        if not config.slurm.container:  # An image may have modules that this machine has not.
+            check_own_code(config, plan.batch.accumulation_steps)
+    first = runs[0].folder
     name, data = first.name if len(runs) == 1 else base, [config.dataset_root for config in configs]
     given = tuple(dict.fromkeys(root for root in data if root))
-    return TrainingJob(name, first.parent, hp, shared, tuple(runs), given, configs[0].slurm, plan)
+    return TrainingJob(name, first.parent, hp, shared, tuple(runs), given, configs[0].slurm, plan, tuple(configs))
 
 
 def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
+from noether.core.data.build import check_data
 from noether.launch.detect.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
 from noether.runs.records import write_record
 from noether.submit.job import TrainingJob, describe_job, describe_plan
 from noether.submit.script import is_apptainer, render_script
+from noether.training.preflight import check_software
 
 
 def submit_here(
@@ -45,6 +47,10 @@ def send(job: TrainingJob, words: Sequence[str]) -> str:
                            fix=shlex.join(["noether", "submit", *words])
                            + " --print > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
     _refuse_missing_image(job)
+    if not job.slurm.container and not job.slurm.slurm_setup:  # Else the nodes may have what this machine has not.
+        for config in job.configs:
+            check_software(config, job.plan.placement)
+            check_data(config)
     _refuse_queued(job)
     _make_folder(job)
     started = _submit_script(job)

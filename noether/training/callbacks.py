@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
+from noether.core.components import check_arguments, methods_of, misfit
 from noether.training.build import Run
 from noether.training.time_use import UpdateMetrics
 
@@ -31,36 +33,27 @@ class Callback:
         return None
 
 
-METHODS = ("begin", "after_update", "after_evaluation")
-
-
 def load_callbacks(paths: Sequence[str]) -> list[Callback]:
-    """Returns an object of each class that trainer.callbacks names. RequestError: a run cannot call one."""
-    return [_load(path) for path in paths]
+    """Returns an object of each class that trainer.callbacks names. RequestError: as of `callback_classes`."""
+    return [kind() for kind in callback_classes(paths)]
 
 
-def _load(path: str) -> Callback:
-    kind = load_object(path, "trainer.callbacks", base=Callback)
-    if not (inspect.isclass(kind) and issubclass(kind, Callback)):
-        raise _unusable(path, f"{kind!r}", f"a class derived from {Callback.__module__}.Callback")
-    try:
-        inspect.signature(kind).bind()
-    except TypeError as error:
-        raise _unusable(path, f"{path}{inspect.signature(kind)}: {error}", "a constructor without arguments") from None
-    own = [name for name in METHODS if getattr(kind, name) is not getattr(Callback, name)]
-    if not own:
-        public = [name for name in vars(kind) if not name.startswith("_")]
-        raise _unusable(path, f"methods {', '.join(public) or 'none'}", f"at least one of {', '.join(METHODS)}")
-    for name in own:
-        arguments = list(inspect.signature(getattr(Callback, name)).parameters)
-        try:
-            inspect.signature(getattr(kind, name)).bind(*arguments)
-        except TypeError:
-            seen = f"def {name}{inspect.signature(getattr(kind, name))}"
-            raise _unusable(path, seen, f"def {name}({', '.join(arguments)})") from None
-    return kind()
-
-
-def _unusable(path: str, seen: str, expected: str) -> RequestError:
-    return RequestError("callback-unusable", f"no run can call {path}", seen=seen, expected=expected,
-                        fix="trainer.callbacks=[]      (or change that class)")  # fmt: skip
+def callback_classes(paths: Sequence[str]) -> list[type[Callback]]:
+    """Returns the classes that trainer.callbacks names. RequestError: a run cannot call one."""
+    found, methods = [], methods_of(Callback)
+    for path in paths:
+        kind: Any = load_object(path, "trainer.callbacks", base=Callback)
+        seen, expected = "", "a constructor without arguments"
+        if not (inspect.isclass(kind) and issubclass(kind, Callback)):
+            seen, expected = f"{kind!r}", f"a class derived from {Callback.__module__}.Callback"
+        elif why := misfit(kind):
+            seen = f"{path}{why}"
+        elif all(getattr(kind, name) is getattr(Callback, name) for name in methods):
+            public = [name for name in vars(kind) if not name.startswith("_")]
+            seen, expected = f"methods {', '.join(public) or 'none'}", f"at least one of {', '.join(methods)}"
+        if seen:
+            raise RequestError("callback-unusable", f"no run can call {path}", seen=seen, expected=expected,
+                               fix="trainer.callbacks=[]      (or change that class)")  # fmt: skip
+        check_arguments(kind, methods)
+        found.append(kind)
+    return found

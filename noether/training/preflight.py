@@ -17,30 +17,48 @@ from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.sections_by_kind import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
 from noether.core.components import Component
-from noether.core.data.build import check_data
+from noether.core.data.build import check_data, own_dataset
 from noether.launch.detect.placement import Placement
 from noether.launch.plan import RunPlan
+from noether.launch.processes.spawner import call_with_torch
+from noether.launch.processes.worker import changed_environment, openmp_defaults
 
 # TorchInductor calls a C++ compiler for a CPU; Triton calls a C compiler for the launchers of its kernels on a GPU.
 CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 
 def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses with the words of `train`, and in its order; the user's own components, which its ranks import, last."""
+    """Refuses with the words of `train`, and in its order."""
     check_software(config, plan.placement)
     check_start(config, find_target(config))
-    check_data(config)
-    _check_own_components(config, plan.batch.accumulation_steps)
+    check_own_code(config, plan.batch.accumulation_steps)
 
 
 def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
-    """Refuses what is known before the data is read and a folder made: a disk that is read-only, no initial weights.
+    """Refuses what is known before the data is made and a folder: a disk that is read-only, no initial weights.
 
     Returns the file of those, verified; None where the run begins with none.
     """
     target.check_writable()
     begins = target.checkpoint is None and config.initial_weights is not None
-    return named_weights(str(config.initial_weights)) if begins else None
+    weights = named_weights(str(config.initial_weights)) if begins else None
+    check_data(config)
+    return weights
+
+
+def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
+    """Refuses the user's own code as `check_own_code`: where its ranks import torch, which is done once."""
+    if not config.own_code():
+        return
+    placement, steps = plan.placement, plan.batch.accumulation_steps
+    if len(placement.workers) > 1:
+        call_with_torch(check_own_code, config, steps)
+        return
+    # What a rank's environment has before torch is loaded; and no CUDA context, which a fork does not survive.
+    threads = {"OMP_NUM_THREADS": str(placement.cpus.threads)} if placement.cpus else {}
+    early = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **openmp_defaults(os.environ)}
+    with changed_environment({**early, **threads, **os.environ}):
+        check_own_code(config, steps)
 
 
 def check_software(config: RunConfig, placement: Placement) -> None:
@@ -62,7 +80,7 @@ def _check_torch(placement: Placement) -> None:
     if built.get("cuda") or built.get("hip"):
         return
     raise RequestError(
-        "torch-without-cuda", "there are GPUs here, and torch is built for the CPU alone",
+        "torch-without-cuda", "the ranks have GPUs, and torch is built for the CPU alone",
         seen=f"torch {built.get('__version__')}; {placement.reasons.get('workers', 'GPUs')}",
         expected="a torch built with CUDA",
         fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
@@ -95,42 +113,38 @@ def refuse_without_compiler(
     )  # fmt: skip
 
 
-def _check_own_components(config: RunConfig, accumulation_steps: int) -> None:
-    """Imports the user's own components and callbacks, and checks their options against their constructors.
+def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
+    """Imports the user's own components and callbacks, and checks their methods and options; builds none.
 
-    Components that come with noether are checked by the schema already.
+    Components that come with noether are checked by the schema already. RequestError: as of `Component.find` and of
+    `callback_classes`.
     """
+    if not config.own_code():
+        return
+    from torch.optim import Optimizer
+
+    from noether.core.models.build import model_component
+    from noether.core.tasks.base import task_component
+    from noether.training.callbacks import callback_classes
+    from noether.training.own_update import check_own_update
+    from noether.training.schedules import torch_scheduler
+
     data, model, task = config.dataset, config.model, config.task
     optimizer, schedule = config.optimizer, config.schedule
     with code_granted(config.own_code()):
         if isinstance(data, CustomDatasetConfig):
-            given = {"split": "train", "root": config.dataset_root}
-            Component("dataset", data.kind, data.options(), given=given).find()
+            own_dataset(data, "train", config.dataset_root).find()
         if isinstance(model, CustomModelConfig):
-            from torch import nn
-
-            adapters = ("input", "output")  # Not the constructor's.
-            options = {name: value for name, value in model.options().items() if name not in adapters}
-            Component("model", model.kind, options, base=nn.Module, offered={"layout": None}).find()
+            model_component(model.kind, model.options(), {"layout": None})[0].find()
         if isinstance(task, CustomTaskConfig):
-            from noether.core.tasks.base import Task
-            from noether.training.own_update import check_own_update
-
-            found = Component("task", task.kind, task.options(), base=Task).find()
-            check_own_update(found, config.trainer, accumulation_steps)
+            check_own_update(task_component(task.kind, task.options()).find(), config.trainer, accumulation_steps)
         if isinstance(optimizer, CustomOptimizerConfig):
-            from torch.optim import Optimizer
-
             rate, offered = {"params": None, "lr": None}, {"weight_decay": optimizer.weight_decay}
             kind, options = optimizer.kind, optimizer.options()
             Component("optimizer", kind, options, base=Optimizer, given=rate, offered=offered).find()
         if isinstance(schedule, CustomScheduleConfig):
-            from noether.training.schedules import torch_scheduler
-
-            if torch_scheduler(schedule, optimizer.learning_rate, config.trainer.max_updates or 1000, "lower") is None:
+            length = config.trainer.max_updates or 1000
+            if torch_scheduler(schedule, optimizer.learning_rate, length, "lower") is None:
                 peak = {"peak": None, "updates": None}
                 Component("schedule", schedule.kind, schedule.options(), given=peak).find()
-        if config.trainer.callbacks:
-            from noether.training.callbacks import load_callbacks
-
-            load_callbacks(config.trainer.callbacks)
+        callback_classes(config.trainer.callbacks)

@@ -38,7 +38,7 @@ from noether.runs.overview import is_own_attempt, place_aside, set_aside
 from noether.runs.provenance import describe_environment
 from noether.runs.records import write_record
 from noether.runs.trust import mark_own
-from noether.training.preflight import check_software, check_start
+from noether.training.preflight import check_own_code_of_ranks, check_software, check_start
 from noether.training.tensorboard_page import beside_run
 
 
@@ -74,6 +74,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     console = Console(None, speaks=True)
     target, aside = _choose_folder(config, console, plan.placement, reset)
     weights = check_start(config, target)
+    check_own_code_of_ranks(config, plan)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
     # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
     if aside is not None:
@@ -211,6 +212,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     if found.checkpoint is not None:
         console.say(f"resume the run would go on from {found.checkpoint.path}\n")
     weights = check_start(config, found)
+    check_own_code_of_ranks(config, plan)
     data, info = _prepare(config, plan, start, console, logs_stay=False)
     leave_with_what_was_made()
     with tempfile.TemporaryDirectory(prefix="noether-dry-run-", ignore_cleanup_errors=True) as scratch:

@@ -151,11 +151,9 @@ def scored_by(score) -> type[Task]:
     return other(metrics=lambda self, p, batch: {**OnlyLoss.metrics(self, p, batch), "accuracy": score(p["logits"])})
 
 
-NoLoss = other(Task)
 VectorLoss = other(loss=lambda self, predictions, batch: predictions["logits"].square().mean(dim=1))
 FloatLoss = other(loss=lambda self, predictions, batch: float(predictions["logits"].square().mean()))
 DetachedLoss = other(loss=lambda self, predictions, batch: predictions["logits"].square().mean().detach())
-WithoutSelf = other(Task, loss=lambda predictions, batch: predictions["logits"].mean())
 WithoutLoss = other(metrics=lambda self, predictions, batch: {"accuracy": predictions["logits"].mean(dim=1)})
 ScalarMetric, FloatMetric = scored_by(lambda logits: logits.mean()), scored_by(lambda logits: 0.5)
 BatchMetric = scored_by(lambda logits: logits.mean().reshape(1))
@@ -211,7 +209,6 @@ MISTAKES = {
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
     "longer-than-64-bits": ([*IMAGES, *ADAPTER, "dataset.as_=long"], "image of the samples", "of float128", "'image'"),
     "index": ([*IMAGES, *ADAPTER, "dataset.as_=index"], "that batches have already", "index", "rename 'index'"),
-    "no-length": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.Stream"], "no __len__", "Stream", "def __len__(self)"),
     "lists": ([*IMAGES, *ADAPTER, "dataset.as_=numbers"], "image of the samples", "a list", "torch.as_tensor"),
     "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
                         "~task.fields.volume_velocity"),
@@ -299,7 +296,6 @@ def test_the_look_at_the_model_leaves_no_trace() -> None:
 
 
 TASK_MISTAKES = {
-    "NoLoss": "task-without-loss",
     "VectorLoss": "loss-not-a-scalar",
     "FloatLoss": "loss-not-a-scalar",
     "WithoutLoss": "metrics-without-loss",
@@ -308,7 +304,6 @@ TASK_MISTAKES = {
     "BatchMetric": "metric-not-of-each-sample",
     "SqueezedMetric": "metric-not-of-each-sample",
     "DetachedLoss": "loss-without-gradient",
-    "WithoutSelf": "task-method-arguments",
     "Forgetful": "task-state-unusable",
     "KeepsATensor": "task-state-unusable",
     "NeverTakesItBack": "task-state-unusable",

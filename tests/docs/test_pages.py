@@ -1,6 +1,7 @@
 """Every block of the pages parses, every documented command is found, and docs/errors.md holds every message."""
 
 import ast
+import inspect
 import json
 import re
 import tomllib
@@ -12,6 +13,11 @@ import pytest
 import yaml
 from documented import NEEDS, PROGRAMS, REPOSITORY, commands, pages, run_page
 
+from noether.core.tasks.base import Task
+from noether.launch.process_group.group import Group
+from noether.training.callbacks import Callback
+from noether.training.open_run import OpenRun
+from noether.training.time_use import UpdateMetrics
 from tests.errors_reference import errors_reference, messages
 
 BLOCK = re.compile(r"^```(yaml|json|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,3 +84,11 @@ def test_a_transcript_tells_what_failed(tmp_path) -> None:
     lines, failed = run_page(page, full=False)
     assert failed == 0
     assert "Not run here. It needs a release that was published." in lines
+
+
+@pytest.mark.parametrize("kind", [Task, Callback, OpenRun, Group, UpdateMetrics])
+def test_the_page_of_own_classes_names_every_member(kind: type) -> None:
+    code = re.findall(r"`([^`\n]+)`", (REPOSITORY / "docs" / "own-classes.md").read_text())
+    named = set(re.findall(r"\w+", " ".join(code)))
+    own = [{**vars(base), **inspect.get_annotations(base)} for base in kind.__mro__[:-1]]
+    assert {name for members in own for name in members if name[0] != "_"} <= named

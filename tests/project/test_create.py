@@ -76,6 +76,15 @@ def test_a_dry_run_lists_the_files_that_are_then_written(tmp_path: Path, monkeyp
     assert all("my_project" not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 
+def test_the_job_is_what_submit_writes(noether, tmp_path: Path) -> None:
+    noether("init", "heat-rod", cwd=tmp_path, code=0)
+    project, words = tmp_path / "heat-rod", ("submit", "--print", "--hp", "settings.yaml", "run_id=heat-rod")
+    printed = noether(*words, cwd=project, code=0).out.replace(f"{sys.executable} -m noether", "noether")
+    first = f"# Written by noether {' '.join(words)}. To start it: sbatch job.sbatch"
+    lines = ["#!/bin/bash", first, *printed.splitlines()[2:]]
+    assert (project / "job.sbatch").read_text().splitlines() == lines, "write the template again, by its second line"
+
+
 @pytest.mark.parametrize(
     ("name", "package"),
     [("heat-rod", "heat_rod"), ("Wing2", "Wing2"), ("my-project-2", "my_project_2"), ("sub/heat", "heat")],

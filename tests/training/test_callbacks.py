@@ -56,11 +56,6 @@ class MisspeltMethod(Callback):
         pass
 
 
-class FewArguments(Callback):
-    def after_evaluation(self, metrics):
-        pass
-
-
 an_object = Notes()
 """
 WRONG = {
@@ -68,7 +63,6 @@ WRONG = {
     "an-object": ("own_notes.an_object", "callback-unusable", "Notes object"),
     "constructor-needs-arguments": ("own_notes.WithArguments", "callback-unusable", "every"),
     "misspelt-method": ("own_notes.MisspeltMethod", "callback-unusable", "methods after_updates"),
-    "method-takes-too-few": ("own_notes.FewArguments", "callback-unusable", "def after_evaluation(self, metrics)"),
     "no-such-class": ("own_notes.Note", "no-such-attribute", "own_notes.Note"),
     "no-dotted-path": ("Notes", "not-a-dotted-path", "trainer.callbacks=Notes"),
 }

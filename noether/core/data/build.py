@@ -140,22 +140,19 @@ def _root(config: RunConfig) -> Path | None:
     return config.dataset_root.expanduser() if config.dataset_root else None
 
 
+def own_dataset(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Component:
+    """Return the user's own data set, a split of it."""
+    calls = {"__len__": (), "__getitem__": ("index",)}
+    needed = {"__len__": ("the number of samples",), "__getitem__": ("a sample by its number, a dictionary",)}
+    given = {"split": split, "root": folder}
+    return Component("dataset", dataset.kind, dataset.options(), given=given, calls=calls, needed=needed)
+
+
 def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
     splits = {}
     for name in ("train", "test"):
-        given = {"split": name, "root": folder}
-        built = Component("dataset", dataset.kind, dataset.options(), given=given).build()
+        built = own_dataset(dataset, name, folder).build()
         _check_batching(built, dataset.kind)
-        stream = any(base.__name__ == "IterableDataset" for base in type(built).__mro__)
-        for method, about in (("__len__", "the number of samples"), ("__getitem__", "a sample by its number")):
-            if stream or getattr(type(built), method, None) is None:
-                fix = f"def {method}(self{', index' * (method == '__getitem__')}) in {dataset.kind}: {about}"
-                raise RequestError(
-                    "dataset-method-missing", f"{dataset.kind} has no {method}", seen=f"{type(built)!r}",
-                    expected="a data set with __len__ and __getitem__: len(data) samples, and each by its number,\n"
-                    "from which their order follows on any ranks and after a resume",
-                    fix="self.samples = list(itertools.islice(STREAM, N))      (and __len__)" if stream else fix,
-                )  # fmt: skip
         splits[name] = OwnDataset(built, dataset.kind)
         if not len(splits[name]):
             raise RequestError("empty-split", f"the {name} split of {dataset.kind} is empty", seen="0 samples",

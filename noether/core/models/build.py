@@ -1,6 +1,6 @@
 """Builds the model that `model.kind` names, with its options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -31,13 +31,22 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
 
     RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
     """
-    named = {name: options.pop(name, None) for name in ("input", "output")} if kind not in REGISTRY else {}
-    offered = {"layout": layout} if layout is not None else {}
-    model: nn.Module = Component("model", kind, options, REGISTRY, base=nn.Module, offered=offered).build()
-    if not any(named.values()):
-        return model
-    inputs = (named["input"],) if isinstance(named["input"], str) else tuple(named["input"] or ())
-    return TensorModel(model, inputs, named["output"] or "")
+    component, inputs, output = model_component(kind, options, {"layout": layout} if layout is not None else {})
+    model: nn.Module = component.build()
+    return TensorModel(model, inputs, output) if inputs or output else model
+
+
+def model_component(
+    kind: str, options: Mapping[str, Any], offered: Mapping[str, Any]
+) -> tuple[Component, tuple[str, ...], str]:
+    """Return what `model.kind` names, the keys of the tensors that it takes, and the name of the one it returns."""
+    named = {} if kind in REGISTRY else {name: options[name] for name in ("input", "output") if name in options}
+    asked = named.get("input") or ()
+    inputs = (asked,) if isinstance(asked, str) else tuple(asked)
+    own = {name: value for name, value in options.items() if name not in named}
+    calls, needed = {"forward": inputs or ("batch",)}, {"forward": ("what it predicts of a batch, by name",)}
+    component = Component("model", kind, own, REGISTRY, nn.Module, offered=offered, calls=calls, needed=needed)
+    return component, inputs, named.get("output") or ""
 
 
 def model_class(kind: str) -> Any:

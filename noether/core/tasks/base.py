@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from noether.common.errors import RequestError
 from noether.config.section import FieldConfig
-from noether.core.components import Component
+from noether.core.components import Component, methods_of
 from noether.core.data.layout import Layout
 from noether.core.data.loader import Batch
 from noether.registry import code_of
@@ -220,10 +220,13 @@ REGISTRY = code_of("task")
 """The tasks that come with noether, by the short name that `task.kind` takes."""
 
 
-def build_task(kind: str, **options: Any) -> Task:
-    """Make the task that `task.kind` names: one of ours, or the user's own by dotted path.
+def task_component(kind: str, options: Mapping[str, Any]) -> Component:
+    """Return what `task.kind` names: one of ours, or the user's own by dotted path."""
+    needed = {"loss": ("the mean loss over the batch's samples, a scalar tensor", "update")}
+    return Component("task", kind, options, REGISTRY, base=Task, calls=methods_of(Task), needed=needed)
 
-    RequestError: no such task, not a task, or options that do not fit it.
-    """
-    task: Task = Component("task", kind, options, REGISTRY, base=Task).build()
+
+def build_task(kind: str, **options: Any) -> Task:
+    """Make the task that `task.kind` names. RequestError: there is none, or no run can call it with these options."""
+    task: Task = task_component(kind, options).build()
     return task

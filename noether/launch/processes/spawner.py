@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -134,6 +135,17 @@ def warm_up() -> None:
             multiprocessing.forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function in a process of the fork server, which has torch in memory; what it raises is raised here."""
+    if start_methods(os.environ)[0] != "forkserver":
+        return function(*arguments)
+    warm_up()
+    server = multiprocessing.get_context("forkserver")
+    # A process that dies says nothing; the first rank, which dies alike, is reported as what it is.
+    with contextlib.suppress(BrokenProcessPool), _hidden_main(), ProcessPoolExecutor(1, server) as pool:
+        pool.submit(function, *arguments).result()
 
 
 def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:

@@ -7,12 +7,15 @@ from typing import Any
 
 from noether.checkpoints.own_settings import ChosenModel, say_of_settings
 from noether.common.errors import RequestError
-from noether.runs.folder import is_run
+from noether.runs.folder import RunFolder, checkpoint_paths, is_run
 from noether.runs.records import parse_calibration, parse_record
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Returns the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone."""
+    """Returns the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone.
+
+    Of a folder, the runs that saved nothing are left out, with a line, unless none saved anything.
+    """
     found: dict[str, None] = {}
     for word in words:
         path = Path(word).expanduser()
@@ -26,7 +29,11 @@ def named_runs(words: Sequence[str]) -> list[str]:
         elif sweep is not None:
             found |= dict.fromkeys(_runs_of(sweep))
         elif path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
-            found |= dict.fromkeys(str(config.parent) for config in inside)
+            runs = [config.parent for config in inside]
+            trained = [run for run in runs if checkpoint_paths(RunFolder(run).checkpoints)] or runs
+            if empty := [run.name for run in runs if run not in trained]:
+                say_of_settings(f"{word}: left out, as they have no checkpoint: {', '.join(empty)}")
+            found |= dict.fromkeys(map(str, trained))
         else:
             found[word] = None
     return list(found)

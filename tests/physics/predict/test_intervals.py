@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pyvista
+from processes import lay
 
 from noether import load_run
 from noether.physics.fields.fields import FieldsTask
@@ -85,6 +86,17 @@ def test_the_runs_of_a_sweep_are_named_by_it(runs: list[str]) -> None:
     assert named_runs([runs[3].removesuffix(".sweep.json")]) == runs[:2]
     assert named_runs([runs[0], "runs/nothing"]) == [runs[0], "runs/nothing"]
     assert named_runs([str(Path(runs[0]).parent)]) == sorted(runs[:3])
+
+
+def test_a_run_of_a_folder_that_saved_nothing_is_left_out_and_named(runs: list[str], tmp_path: Path, capsys) -> None:
+    for name in ("died", "failed"):  # Before their first checkpoint.
+        lay(tmp_path / name, {"config.yaml": "seed: 0\n"})
+    assert named_runs([str(tmp_path)]) == [str(tmp_path / "died"), str(tmp_path / "failed")], (
+        "to be refused as they are"
+    )
+    (tmp_path / "cars").symlink_to(runs[0])
+    assert named_runs([str(tmp_path)]) == [str(tmp_path / "cars")]
+    assert "have no checkpoint: died, failed" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_name_of_a_run_and_of_a_sweep_is_told(runs: list[str], tmp_path: Path, capsys) -> None:
