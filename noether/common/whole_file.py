@@ -1,5 +1,6 @@
 """Files and folders that readers see whole or not at all."""
 
+import ctypes
 import errno
 import os
 import secrets
@@ -36,12 +37,16 @@ class Publisher:
     def publish(self, partial: Path, path: Path) -> None:
         """Renames `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
 
-        Between the two renames of a replaced folder a kill leaves it under another name, which ends with ASIDE.
+        Folders swap their names at once. Where the file system cannot (NFS), a kill between two renames leaves the old
+        one under another name, which ends with ASIDE.
 
         OSError: where the disk refuses; `path` is as it was.
         """
         if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
+            return
+        if _swapped(partial, path):
+            remove(partial)
             return
         aside = _beside(partial.with_name(path.name), ASIDE)
         path.rename(aside)
@@ -64,6 +69,12 @@ class Publisher:
 
 
 UNFENCED = Publisher()
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Swaps two names; returns whether system and file system can: renameat2(2), AT_FDCWD, RENAME_EXCHANGE."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None)
+    return swap is not None and swap(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0
 
 
 def _beside(path: Path, ending: str = "") -> Path:

@@ -2,25 +2,28 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from noether.common.errors import RequestError
-from noether.common.whole_file import UNFENCED
+from noether.common.errors import ExitCode, RequestError
+from noether.common.whole_file import ASIDE, UNFENCED, flush, remove
 from noether.config.compose import load_config
 from noether.config.distributed import with_environment
+from noether.launch.detect.endpoint import hold_port
 from noether.launch.process_group.group import Group, back_ends
 from noether.launch.process_group.stop import AgreedStop
+from noether.launch.process_group.stores import choose_interface
 from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.listener import RunPorts
 from noether.launch.processes.spawner import worker_contexts
-from noether.launch.processes.worker import worker_environment
+from noether.launch.processes.worker import changed_environment, worker_environment
 from noether.launch.script import here, place_script
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -33,72 +36,136 @@ class Ranks:
     device: the device of this rank. first: whether this is rank 0, which writes files and speaks.
     """
 
-    def __init__(self, context: WorkerContext, stop: AgreedStop) -> None:
-        self._stop, self._context = stop, context
+    def __init__(self, context: WorkerContext, device: torch.device, at_end: ExitStack) -> None:
         self.rank, self.local_rank, self.world = context.worker.rank, context.worker.local_rank, context.world_size
-        self.first = self.rank == 0
-        self.device = torch.device(str(context.worker.device))
+        self.first, self.device = self.rank == 0, device
+        self._group, self._stop, self._at_end = Group(context, device), AgreedStop(), at_end
+        self._listens = False
 
-    def wrap(self, model: Module) -> Module | DistributedDataParallel:
-        """Return the model on this rank's device, in DDP where there are several ranks."""
+    def wrap(self, model: Module, **options: Any) -> Module | DistributedDataParallel:
+        """Return the model on this rank's device, in DDP if there are several ranks; `options` are DDP's own."""
         model = model.to(self.device)
         if self.world == 1:
             return model
-        return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
+        options.setdefault("device_ids", [self.device] if self.device.type == "cuda" else None)
+        return DistributedDataParallel(model, **options)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        if self.world > 1:
-            dist.barrier()
+        self._any(False)
+
+    def _any(self, value: bool) -> bool:
+        return any(own for (own,) in self._group.table([value]))
 
     @property
     def stop_asked(self) -> bool:
         """Whether all ranks stop now: a signal has come to one of them. Every rank asks equally often, once an update.
 
-        Save, and leave by `sys.exit(75)`: a job of `noether submit run` is then queued again.
+        From the first question on, a signal ends no rank. Save, and leave by `sys.exit(75)`: a job of `noether submit
+        run` is then queued again. `noether run` has the answer in memory; elsewhere it takes an all_reduce of a number.
         """
+        if not self._listens:
+            self._listens = True
+            self._at_end.enter_context(self._stop.listening())
+            self._stop.join(self._group)
         return bool(self._stop.agreed())
 
     @contextmanager
     def saving(self, folder: str | Path) -> Iterator[Path]:
-        """A folder that appears whole, once every rank has written its files there, or not at all.
+        """Give a folder to write in, which takes the name `folder` once every rank has written its files there.
 
-        Every rank enters it; one that is there already is replaced.
+        Every rank enters it. A folder that has the name is replaced then; where a rank fails, it stays as it is.
         """
-        path = Path(folder)
-        partial = [UNFENCED.partial(path) if self.first else path]
+        path = Path(folder).absolute()
+        partial = path.with_name(f".{path.name}.partial")
         if self.first:
-            partial[0].mkdir()
-        if self.world > 1:
-            dist.broadcast_object_list(partial)
-        yield partial[0]
+            remove(partial)  # Of a start that was killed.
+            partial.mkdir(parents=True)
+        self.barrier()
+        try:
+            yield partial
+            for file in partial.rglob("*"):
+                with suppress(FileNotFoundError):  # Other ranks are at work.
+                    flush(file)
+        except BaseException:
+            remove(partial)
+            raise
         self.barrier()
         if self.first:
-            UNFENCED.publish(partial[0], path)
+            UNFENCED.publish(partial, path)
+            flush(path.parent)
         self.barrier()
+
+    def saved(self, folder: str | Path) -> Path | None:
+        """Return the folder that `saving` made, or None if there is none. Rank 0 looks, and answers every rank."""
+        path = Path(folder).absolute()
+        if self.first and not path.exists():  # On NFS, a kill between the two renames of `publish`.
+            for aside in path.parent.glob(f".{path.name}.*{ASIDE}"):
+                aside.rename(path)
+        return path if self._any(self.first and path.is_dir()) else None
+
+
+_joined: Ranks | None = None
+_store: dist.Store | None = None
+_count = 0
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
     """Join the ranks of `noether run`, torchrun, srun or mpirun; alone, a script is the only rank of its run.
 
-    The process group is that of `torch.distributed`, unless the script has initialised it already; it is left at the
-    end. Stop signals are kept until `stop_asked` is looked at.
+    The process group is that of `torch.distributed`; one that the script has not initialised is left at the end. Inside
+    another `joined`, the ranks are the same.
 
-    RequestError: this one process would be responsible for several ranks.
+    RequestError: this one process would be responsible for several ranks, or rank 0 cannot have its port.
     """
+    global _joined
+    if _joined is not None:
+        yield _joined
+        return
     context = here() or _context_of_environment()
-    if context.worker.device.kind == "cuda":
-        torch.cuda.set_device(torch.device(str(context.worker.device)))
-    own = context.world_size > 1 and not dist.is_initialized()
-    if own:
-        dist.init_process_group(back_ends(context.worker.device.kind, False))
-    stop = AgreedStop()
-    with stop.listening():
-        stop.join(Group(context, torch.device(str(context.worker.device))))
-        yield Ranks(context, stop)
-    if own:
-        dist.destroy_process_group()
+    device = torch.device(str(context.worker.device))
+    variables = {name: value for name, value in worker_environment(context, {}).items() if name not in os.environ}
+    with changed_environment(variables), ExitStack() as at_end:
+        if device.type == "cuda":
+            if here():  # It has made this the device of LOCAL_RANK, by a mask if need be.
+                device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+        own = context.world_size > 1 and not dist.is_initialized()
+        if own:
+            _initialise(context, device)
+        _joined = Ranks(context, device, at_end)
+        try:
+            yield _joined
+        except BaseException as end:
+            # After a failure the others may be gone: nothing waits for them.
+            own &= isinstance(end, SystemExit) and end.code in (None, ExitCode.DONE, ExitCode.CHECKPOINTED)
+            raise
+        finally:
+            _joined = None
+            if own and dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def _initialise(context: WorkerContext, device: torch.device) -> None:
+    """Initialise torch's process group by the variables that it reads itself."""
+    global _store, _count
+    settings = context.run_info.distributed
+    limit = timedelta(seconds=settings.init_timeout_s)
+    if _store is None:  # Kept, for a script that joins again.
+        if context.worker.rank == 0 and not (here() or context.endpoint.served_by):
+            hold_port(context.endpoint).close()  # Refused in our words, if it is taken.
+        choose_interface(os.environ["MASTER_ADDR"])
+        _store, *_ = next(dist.rendezvous("env://", timeout=limit))
+    _count += 1
+    dist.init_process_group(
+        back_ends(device.type, settings.cpu_collectives),
+        store=dist.PrefixStore(f"noether/{_count}", _store),
+        rank=context.worker.rank,
+        world_size=context.world_size,
+        timeout=limit,
+        device_id=device if device.type == "cuda" else None,
+    )
 
 
 def _context_of_environment() -> WorkerContext:
@@ -113,6 +180,4 @@ def _context_of_environment() -> WorkerContext:
         placement = place_script(load_config(["devices=1"], None))
     info = RunInfo(distributed=with_environment(config.distributed, os.environ))
     (context,) = worker_contexts(placement, RunPorts(), info)
-    for name, value in worker_environment(context, {}).items():
-        os.environ.setdefault(name, value)
     return context

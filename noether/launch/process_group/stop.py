@@ -122,6 +122,8 @@ class AgreedStop:
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
             return reason
+        if not self._group.parent.is_there:
+            return int(max(own for (own,) in self._group.table([reason])))
         return self._group.parent.pass_boundary(reason)
 
     def check(self) -> None:

@@ -99,7 +99,7 @@ class ParentLink:
     """A worker's line to its parent process; one made without arguments leads nowhere."""
 
     def __init__(self, messages: Connection | None = None, counters: Any = None) -> None:
-        self._messages = messages
+        self._messages, self.is_there = messages, messages is not None
         self._counters = counters if counters is not None else new_counters()
         self._asked_to_stop = False
         self.while_waiting: Callable[[], None] = _nothing
