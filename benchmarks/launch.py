@@ -1,14 +1,17 @@
 """How long from the command to the first all-reduce, the first DDP step, and the exit: noether against torchrun.
 
-    python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--json FILE]
+    python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--run] [--json FILE]
 
-Both start the same function in so many gloo ranks on this machine, in turn: torchrun with torch's DDP and AdamW,
-noether with those of `noether train`, which leave torch's compiler out. Then the whole command of one update in two
-ranks: `noether train` with its plan, data check, evaluation, checkpoint and figures in TensorBoard, with its report and
-without (Lightning makes none), against a script of Lightning with its defaults that makes one update of a model of the
-same size and validates it. Last, one rank: the processor time, user and system of all processes, of one update by
-`noether train` against a plain script that imports torch and makes the same update. Seconds are wall time otherwise,
-from the exec of the launching program; ratios are taken pair by pair. A launch that fails is said, and tried once more.
+First a script that initialises gloo, makes one all-reduce and ends: `noether run` against torchrun in 1, 2 and 8
+ranks, with the processor time of all their processes. It is the same file; where there are more ranks than two a core,
+which `noether run` refuses, it is told of more cores. Then the same function in so many gloo ranks on this machine, in
+turn: torchrun with torch's DDP and AdamW, noether with those of `noether train`, which leave torch's compiler out. Then
+the whole command of one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint and
+figures in TensorBoard, with its report and without (Lightning makes none), against a script of Lightning with its
+defaults that makes one update of a model of the same size and validates it. Last, one rank: the processor time, user
+and system of all processes, of one update by `noether train` against a plain script that imports torch and makes the
+same update. Seconds are wall time otherwise, from the exec of the launching program; ratios are taken pair by pair. A
+launch that fails is said, and tried once more.
 """
 
 import json
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +37,8 @@ GOALS = {2: 0.45, 8: 0.2}
 WHOLE_GOAL = 0.4
 WHOLE = ("lightning", "noether", "noether with report")
 ONE_RANK = ("plain script", "noether")
+STARTS = {1: None, 2: 0.5, 8: 0.5}
+"""The goal of `noether run` by ranks."""
 ONE_RANK_GOAL = 1.1
 LONGEST_S = 180
 ONE_UPDATE = (
@@ -123,6 +129,60 @@ def measure(arm: str, workers: int) -> dict[str, float]:
         ended = run([*command, str(marks)], f"{arm} with {workers} workers")
         times = {**json.loads(marks.read_text()), "exit": ended}
     return {point: times[point] - started for point in POINTS}
+
+
+def start_script(marks: str) -> None:
+    """The least that a script of several ranks does."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        Path(marks).write_text(str(time.time()))
+    dist.destroy_process_group()
+
+
+def run_with_cores_for(workers: int) -> None:
+    """`noether run` where it sees a core for each rank: two ranks a core is the most that a user may ask for."""
+    from noether.cli.entry import main
+
+    os.sched_getaffinity = lambda pid: set(range(workers))  # type: ignore[assignment]
+    del sys.argv[1:3]
+    sys.exit(main())
+
+
+def measure_start(arm: str, workers: int) -> dict[str, float]:
+    """Returns the seconds to the all-reduce and to the end, and the processor time."""
+    here = str(Path(__file__).resolve())
+    noether = [here, "cores", str(workers)] if workers > 2 * len(os.sched_getaffinity(0)) else ["-m", "noether"]
+    command = {
+        "torchrun": ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"],
+        "noether run": [*noether, "run", "--accelerator=cpu", f"--devices={workers}"],
+    }[arm]
+    with tempfile.TemporaryDirectory() as folder:
+        marks = Path(folder) / "marks"
+        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+        ended = run([sys.executable, *command, here, "start", str(marks)], f"{arm} with {workers} ranks")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {
+            "first all-reduce": float(marks.read_text()) - started, "exit": ended - started, "processor time": used
+        }  # fmt: skip
+
+
+def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields the rows of `noether run` against torchrun."""
+    for workers, goal in STARTS.items():
+        arms = ("torchrun", "noether run")
+        pairs = [{arm: measure_start(arm, workers) for arm in arms} for _ in range(rounds + 1)][1:]
+        print(f"  {workers} ranks done", file=sys.stderr, flush=True)
+        for point in pairs[0]["torchrun"]:
+            ratios = [pair["noether run"][point] / pair["torchrun"][point] for pair in pairs]
+            said, aim = f"{workers} ranks: {point}, noether run / torchrun", goal if point != "processor time" else None
+            yield row(said, ratios, aim, at_least=False)
+            for arm in arms:
+                yield row(f"{workers} ranks: {point}, seconds of {arm}", [pair[arm][point] for pair in pairs])
 
 
 def train_with_lightning(folder: str) -> None:
@@ -216,8 +276,11 @@ def main() -> None:
     own.add_argument("--workers", type=at_least_one, nargs="+", default=[2, 8])
     own.add_argument("--no-lightning", action="store_true")
     own.add_argument("--one-rank", action="store_true", help="only the processor time of one update on one rank")
+    own.add_argument("--run", action="store_true", help="only noether run against torchrun")
     options = own.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows = [] if options.one_rank else list(start_rows(options.rounds or 5))
+    if options.run:
+        return finish("launch", rows, options.json)
     for workers in () if options.one_rank else options.workers:
         rounds = options.rounds or (5 if workers < 8 else 3)
         # One round more, uncounted: it reads files into the page cache.
@@ -257,5 +320,9 @@ if __name__ == "__main__":
         train_with_lightning(sys.argv[2])
     elif sys.argv[1:2] == ["plain script"]:
         update_plainly(sys.argv[2])
+    elif sys.argv[1:2] == ["start"]:
+        start_script(sys.argv[2])
+    elif sys.argv[1:2] == ["cores"]:
+        run_with_cores_for(int(sys.argv[2]))
     else:
         told(main)
