@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,13 +148,15 @@ def run_with_cores_for(workers: int) -> None:
     """`noether run` where it sees a core for each rank: two ranks a core is the most that a user may ask for."""
     from noether.cli.entry import main
 
-    os.sched_getaffinity = lambda pid: set(range(workers))  # type: ignore[assignment]
+    os.sched_getaffinity = lambda pid: set(range(workers))
     del sys.argv[1:3]
     sys.exit(main())
 
 
 def measure_start(arm: str, workers: int) -> dict[str, float]:
     """Returns the seconds to the all-reduce and to the end, and the processor time."""
+    from noether.launch.processes.death_signal import adopt_orphans
+
     here = str(Path(__file__).resolve())
     noether = [here, "cores", str(workers)] if workers > 2 * len(os.sched_getaffinity(0)) else ["-m", "noether"]
     command = {
@@ -163,7 +166,11 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks"
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+        adopt_orphans(True)  # The fork server outlives its parent by a moment, and its time counts.
         ended = run([sys.executable, *command, here, "start", str(marks)], f"{arm} with {workers} ranks")
+        with suppress(ChildProcessError):
+            while os.wait():
+                pass
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         return {

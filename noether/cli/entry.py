@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments[:1] == ["train"]:
             leave_when_told()
         set_process_defaults()
+        if arguments[:1] == ["run"] and _names_several(arguments):
+            # The fork server imports torch while this process finds out where the ranks are.
+            from noether.launch.processes.spawner import warm_up
+
+            warm_up()
         with leaving_as_told():
             code = dispatch(arguments)
     except NoetherError as error:
@@ -52,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _show(as_typed_here(refusal))
         code = ExitCode.REQUEST
     _leave(int(code))
+
+
+def _names_several(words: list[str]) -> bool:
+    """Return whether a `noether run` that starts something names several devices, before its script."""
+    own = " ".join(takewhile(lambda word: not word.endswith(".py"), words))
+    return bool(re.search(r"\bdevices[= ](\d+,\d|[2-9]\b(?!,)|\d\d)", own)) and not re.search(r"--(dry|submit)", own)
 
 
 def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[str]:

@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, cast, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_origin
 
 import yaml
-from hydra.core.override_parser.types import Override
 from pydantic import BaseModel, ValidationError
 
 from noether.common.errors import RequestError
@@ -44,6 +43,9 @@ from noether.config.section import flat, merged, nested, take
 from noether.config.sweep import as_typed, check_amount, expand_sweep, parse_override
 from noether.config.trainer import LENGTHS
 from noether.config.yaml_reader import RunYaml, SettingsYaml, parse_yaml
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 TYPED, DEFAULT = "command line", "default"
 LONGEST_UNREAD = 1_000
@@ -86,7 +88,7 @@ def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> 
     return interpolated(laid_over(compose_layers(overrides, hp)))
 
 
-def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
     """Reads the overrides of one run. RequestError: a word is not an override, or a setting has several values."""
     check_amount(overrides)
     parsed = []
@@ -197,7 +199,7 @@ def _option_meant(word: str, others: Sequence[str] = ()) -> str:
     return ""
 
 
-def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str, list[str]]:
+def chosen_options(overrides: "Sequence[Override]", path: SearchPath) -> dict[str, list[str]]:
     """Returns the options that the overrides choose, by their group: none for a group that is left out by `~group`.
 
     RequestError: there is no such option or group.
@@ -217,7 +219,7 @@ def chosen_options(overrides: Sequence[Override], path: SearchPath) -> dict[str,
     return chosen
 
 
-def setting_value(override: Override) -> Any:
+def setting_value(override: "Override") -> Any:
     """Returns the value that an override gives to a setting.
 
     Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401: for a text, it stays one.

@@ -5,10 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar_parser import parse
-from omegaconf.grammar_visitor import GrammarVisitor
-
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.section import flat
@@ -57,6 +53,11 @@ class _Interpolation:
             return value
         if place in self._open:
             raise _refused(place, value, "interpolation-loop", f"{value} names itself", "another setting")
+        # Few settings have one, and the grammar takes as long to import as a command needs to answer.
+        from omegaconf.errors import OmegaConfBaseException
+        from omegaconf.grammar_parser import parse
+        from omegaconf.grammar_visitor import GrammarVisitor
+
         self._open.append(place)
         try:
             visitor = GrammarVisitor(lambda key, _: self._setting(key, place, value), _variable, None)

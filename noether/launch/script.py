@@ -21,22 +21,16 @@ from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
-from noether.config.compose import load_config
-from noether.config.distributed import with_environment
-from noether.config.schema import RunConfig
-from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.placement import Placement
 from noether.launch.detect.process_facts import read_process_facts
-from noether.launch.detect.resolve import resolve_placement
-from noether.launch.plan import HOST_CHECKS, launch_request, render_placement, run_info
 from noether.launch.processes.context import WorkerContext
-from noether.launch.processes.run import run_placement
 from noether.launch.processes.spawner import warm_up
-from noether.launch.start import other_hosts_told
+
+if TYPE_CHECKING:  # A rank imports this module, and needs nothing of what places it.
+    from noether.config.schema import RunConfig
 
 RUN = "noether.launch.script.run_rank"
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -64,8 +58,12 @@ class OwnScript:
                            fix="noether run train.py …")  # fmt: skip
 
 
-def place_script(config: RunConfig) -> Placement:
+def place_script(config: "RunConfig") -> Placement:
     """Return which ranks of a script are started here, and why. RequestError: as for `noether train`."""
+    from noether.launch.detect.driver import nvml_gpus
+    from noether.launch.detect.resolve import resolve_placement
+    from noether.launch.plan import HOST_CHECKS, launch_request
+
     facts, driver = read_process_facts(), partial(nvml_gpus, config.distributed.driver_timeout_s)
     placement = resolve_placement(launch_request(config), os.environ, socket.gethostname(), driver, facts)
     for name in ("processes", "timeout", "interface", "start method"):
@@ -104,6 +102,13 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
 
     RequestError: no such script, a setting that is none of the launch, or as for `noether train`.
     """
+    from noether.common.console import Console
+    from noether.config.compose import load_config
+    from noether.config.distributed import with_environment
+    from noether.launch.plan import render_placement, run_info
+    from noether.launch.processes.run import run_placement
+    from noether.launch.start import other_hosts_told
+
     with other_hosts_told() as start:
         overrides, script = read_words(words, module)
         config = start.config = load_config(overrides, None)

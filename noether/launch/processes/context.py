@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
-from noether.config.distributed import DistributedConfig
 from noether.launch.detect.identity import NO_RUN, RunIdentity
 from noether.launch.detect.placement import Endpoint, Worker
+
+if TYPE_CHECKING:  # The fork server is started before the schema of the settings is imported.
+    from noether.config.distributed import DistributedConfig
 
 COLLECTIVES = (
     "",
@@ -168,6 +170,12 @@ def read_position(counters: Any) -> RankPosition:
 TELLING_S = 120.0
 
 
+def _default_limits() -> "DistributedConfig":
+    from noether.config.distributed import DistributedConfig
+
+    return DistributedConfig()
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """What all ranks of a run are given alike.
@@ -183,7 +191,7 @@ class RunInfo:
 
     identity: RunIdentity = NO_RUN
     key: str = ""
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    distributed: "DistributedConfig" = field(default_factory=_default_limits)
     shared_folder: Path | None = None
     log_folder: Path = Path()
     logs_stay: bool = True
@@ -217,7 +225,7 @@ class WorkerContext:
     threads: int
     listen_socket: socket.socket | None = None
     store_port: int = 0
-    run_info: RunInfo = RunInfo()
+    run_info: RunInfo = field(default_factory=RunInfo)
     parent: ParentLink = field(default_factory=ParentLink, compare=False)
 
 

@@ -12,7 +12,10 @@ from types import FrameType
 
 from noether.launch.processes.death_signal import NOT_FOR_SERVER, PARENT_VARIABLE, end_descendants, set_death_signal
 
-MODULES = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim")
+MODULES = (
+    "numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "noether.config.distributed",
+    "noether.launch.script",
+)  # fmt: skip
 
 
 def import_once() -> None:
