@@ -331,3 +331,13 @@ def test_a_folder_that_the_container_lacks_is_mounted() -> None:
     assert '--user "$(id -u):$(id -g)" -v /data/runs:/data/runs' in docker
     assert "output_path=FOLDER" in docker
     assert "--bind /data/runs noether.sif" in fix_in_container("", "/data/runs", "apptainer", SIF)
+
+
+@pytest.mark.parametrize(
+    ("line", "several"),
+    [("--devices=2 a.py", True), ("--devices 0,1 a.py", True), ("accelerator=cpu devices=16 -m a", True),
+     ("--devices=1 a.py", False), ("--devices=3, a.py", False), ("a.py --devices 4", False),
+     ("--dry-run --devices=2 a.py", False)],
+)  # fmt: skip
+def test_ranks_are_expected_as_soon_as_words_name_several_devices(line, several) -> None:
+    assert entry._names_several(["run", *line.split()]) is several
