@@ -111,6 +111,9 @@ def needs(page: str, line: str, *, full: bool = False) -> str:
 def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False) -> dict[str, str]:
     """Fills a user's folder, and returns an environment with `noether` on the PATH."""
     (folder / "my.yaml").write_text("seed: 3\n")
+    (folder / "package").mkdir()
+    for script in ("train.py", "package/train.py"):
+        (folder / script).write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     (folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     for name in (*FOLDERS, "Dockerfile", "apptainer.def", "Makefile", "constraints.txt"):

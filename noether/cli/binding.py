@@ -87,14 +87,17 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
     for alias, meant in ((["plan", "run"], "--dry-run"), (["submit", "run"], "--submit")):
         if words[:2] == alias:
             words = ["run", meant, *words[2:]]
-    place = 1
+    place, run = 1, COMMANDS["run"]
     while words[:1] == ["run"] and place < len(words) and not ASKS_FOR_HELP & {words[place]}:
         word = words[place]
-        if word in ("-m", "--module"):
-            return words[: place + 2], [SCRIPT, *words[place + 2 :]]
+        name = _letters(run).get(word, key_of(word))
+        if word == SCRIPT:
+            return words[:place], words[place:]
+        if name == "module":
+            place += 1 if "=" in word else 2
+            return words[:place], [SCRIPT, *words[place:]]
         if is_flag(word):
-            own = commands.flags_of(COMMANDS["run"])
-            place += 1 if "=" in word or own.get(key_of(word)) is bool else 2
+            place += 1 if "=" in word or commands.flags_of(run).get(name) is bool else 2
         elif re.match(r"[+~]*[\w.]+=", word) and not Path(word).exists():
             place += 1
         else:

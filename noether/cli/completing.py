@@ -15,7 +15,7 @@ from pathlib import Path
 from noether.cli.commands import COMMANDS, Command, CommandGroup, command_named, flags_of, programs
 from noether.cli.mistakes import flag_of, key_of
 from noether.common.errors import ExitCode, RequestError
-from noether.config.groups import our_groups
+from noether.config.groups import LAUNCH_SETTINGS, our_groups
 
 SHELLS = ("bash", "zsh", "fish")
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -69,6 +69,7 @@ def complete(words: Sequence[str]) -> list[str]:
     """Return what the last word may become, the program being the first; what ends in =, / or . goes on."""
     program, *typed = words
     *before, word = [*filter(None, [programs().get(Path(program).name)]), *typed] or [""]
+    before = before[before[1:2] == ["run"] and before[0] in ("plan", "submit") :]
     path, command = command_named(before)
     if isinstance(command, CommandGroup):
         return _starting(word, [*command, *([] if path else ["--help", "--version"])])
@@ -87,9 +88,15 @@ def _of_command(command: Command, before: Sequence[str], word: str) -> list[str]
     if word.startswith("--") and "=" in word:
         flag, _, value = word.partition("=")
         return [f"{flag}={found}" for found in _values(key_of(flag), value)]
+    is_run = command is COMMANDS["run"]
+    if is_run and (any(map(os.path.isfile, before)) or {"-m", "--module"} & {*before}):
+        return _files(word, ("",))  # The script's own words.
+    known = [name for name in _settings() if not is_run or name.partition(".")[0] in LAUNCH_SETTINGS]
     if word.startswith("-"):
-        settings = _stepwise(word[2:], _settings()) if settings_too else []
+        settings = _stepwise(word[2:], known) if settings_too else []
         return _starting(word, [*map(flag_of, own), "--help", *(f"--{name}" for name in settings)])
+    if is_run and "=" not in word:
+        return [*_starting(word, [f"{name}=" for name in known if "." not in name]), *_files(word, (".py",))]
     if settings_too:
         return _overrides(word) + (_files(word, (".yaml",)) if not before and word and "=" not in word else [])
     return _values(words[0], word) if words and words[0] != "name" else []

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from noether.cli.completing import complete_here
 
             _leave(complete_here(arguments[1:]))
-        if arguments[:1] == ["train"]:
+        if arguments[:1] in (["train"], ["run"]):
             leave_when_told()
         set_process_defaults()
         if arguments[:1] == ["run"] and _names_several(arguments):

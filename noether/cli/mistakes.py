@@ -11,6 +11,7 @@ from noether.cli.commands import COMMANDS, Command, CommandGroup, flags_of, take
 from noether.common.container import program_line
 from noether.common.errors import RequestError
 from noether.common.suggest import did_you_mean, nearest, plain_characters
+from noether.config.groups import LAUNCH_SETTINGS
 
 # Words that are programs of an image, typed where its entrypoint takes a command of noether.
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
@@ -93,6 +94,8 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
     """Return the refusal of a flag that the command does not have."""
     own, settings = flags_of(verbs()[verb]), ["a setting"] * takes_settings(verbs()[verb])
     near, line = _flag_meant(verb, name, value, own)
+    if verb == "run" and re.split(r"[.= ]", line.lstrip("-"))[0] not in LAUNCH_SETTINGS and not near:
+        line = f"noether run train.py {flag_of(name)} …      (the script's own words follow it)"
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
     taken = "" if own.get(near) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
     said = re.match(r"(?!leave|noether)'?(--hp|\w[\w.]*)[= ]", line)

@@ -4,6 +4,9 @@ from pathlib import Path
 
 DEFAULT_CONFIG = "train.yaml"
 
+LAUNCH_SETTINGS = ("accelerator", "devices", "nodes", "node_rank", "master_addr", "master_port", "distributed", "slurm")
+"""The settings that a script of `noether run` has: where it runs, not what it does."""
+
 
 def configs_folder() -> Path:
     """Return the folder of the configuration groups, in the checkout or in the installed package."""

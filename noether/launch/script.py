@@ -1,40 +1,46 @@
 """Runs any training script: its ranks are placed, started, watched and ended as those of `noether train` are.
 
-A script that runs under torchrun runs here: each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK,
-MASTER_ADDR and MASTER_PORT, and `torch.distributed.init_process_group()` connects to a store that is served already.
+A script that runs under torchrun runs here: each rank has the variables that torchrun sets, is a program of its own as
+far as the script can see, and `torch.distributed.init_process_group()` connects to a store that is served already.
 """
 
 import atexit
+import builtins
+import multiprocessing.forkserver
+import multiprocessing.process
 import os
+import pkgutil
 import re
 import runpy
 import shlex
 import signal
 import socket
 import sys
-import tempfile
-import threading
+import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from noether.common.errors import ExitCode, RequestError
+from noether.common.processes import JOB_STOP_SIGNAL
+from noether.common.suggest import nearest
+from noether.config.groups import LAUNCH_SETTINGS
 from noether.launch.detect.placement import Placement
 from noether.launch.detect.process_facts import read_process_facts
-from noether.launch.processes.context import WorkerContext
+from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.spawner import warm_up
+from noether.launch.processes.worker import flush_output, run_exit_handlers
 
 if TYPE_CHECKING:  # A rank imports this module, and needs nothing of what places it.
     from noether.config.schema import RunConfig
 
 RUN = "noether.launch.script.run_rank"
-AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Tells torch's env:// that somebody serves the store at MASTER_PORT, so that rank 0 does not."""
+NOWHERE = Path(os.devnull)
+"""The folder of the logs: what ranks say is on the console, and a run leaves no file."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +52,41 @@ class OwnScript:
     is_module: bool = False
 
     def check(self) -> None:
-        """RequestError: there is no such script here."""
+        """RequestError: there is no such script here, or it is not Python."""
+        path, near, seen = Path(self.name), "train.py", f"{self.name or 'no script'} in {Path.cwd()}"
         if self.is_module:
-            with suppress(ImportError, ValueError):
-                if find_spec(self.name.partition(".")[0]) is not None:
-                    return
-        elif Path(self.name).is_file() or Path(self.name, "__main__.py").is_file():
+            if PathFinder.find_spec(self.name.partition(".")[0], [os.getcwd(), *sys.path]) is not None:
+                return
+        elif (path / "__main__.py").is_file():
             return
-        raise RequestError("no-such-script", f"there is no {'module' if self.is_module else 'script'} {self.name}",
-                           seen=f"{self.name} in {Path.cwd()}", expected="a Python file, or -m MODULE",
-                           fix="noether run train.py …")  # fmt: skip
+        elif path.is_file():
+            with path.open("rb") as file:
+                first = file.read(4096)
+            is_text = b"\0" not in first and not re.match(rb"#!(?!.*python)", first)
+            if (is_text or zipfile.is_zipfile(path)) and path.suffix not in (".sh", ".ipynb"):
+                return
+            seen += ", which is no Python"
+        elif path.name in ("python", "python3", "torchrun"):
+            near = next(iter(self.words), near)
+        elif found := nearest(path.name, [one.name for one in path.parent.glob("*.py")]):
+            near = str(path.with_name(found))
+        raise RequestError("no-python-script", f"there is no Python script {self.name}".rstrip(), seen=seen,
+                           expected="noether run SCRIPT.py …, or noether run -m MODULE …",
+                           fix=f"noether run {shlex.quote(near)} …")  # fmt: skip
+
+    def run(self) -> None:
+        """Run it as `python` does: as the module `__main__`, which others find by that name."""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        sys.argv, path = [self.name, *self.words], os.path.realpath("." if self.is_module else self.name)
+        is_file = pkgutil.get_importer(path) is None  # Else it is a folder or a zip.
+        # In place of the folder of our own program.
+        sys.path[: not sys.flags.safe_path] = [os.path.dirname(path) if is_file else path]
+        if is_file:
+            main.__dict__.update(__file__=os.path.abspath(self.name), __builtins__=builtins)
+            exec(compile(Path(path).read_bytes(), str(main.__file__), "exec", dont_inherit=True), main.__dict__)
+        else:
+            run_main: Any = vars(runpy)["_run_module_as_main"]  # What the interpreter itself calls.
+            run_main(self.name if self.is_module else "__main__", alter_argv=self.is_module)
 
 
 def place_script(config: "RunConfig") -> Placement:
@@ -71,27 +102,40 @@ def place_script(config: "RunConfig") -> Placement:
     return replace(placement, reasons={**placement.reasons, "device of a rank": mask_of(placement)[1]})
 
 
-def mask_of(placement: Placement) -> tuple[dict[str, str], str]:
-    """Return the variables that make cuda:LOCAL_RANK the device of each rank here, and why.
+def mask_of(placement: Placement) -> tuple[str | None, str]:
+    """Return the CUDA_VISIBLE_DEVICES that makes cuda:LOCAL_RANK the device of each rank, and why; None: as it is.
 
     A script takes the device of its LOCAL_RANK. That is its own where the ranks of this host have its first devices in
-    turn. Where this process chose others of those that it sees, the mask names them; where each process of a launcher
-    sees a device of its own (`--gpus-per-task`), LOCAL_RANK must be 0 in all of them.
+    turn. Otherwise the mask names the devices of this process's ranks, and LOCAL_RANK counts them.
     """
     workers = placement.workers
     if workers[0].device.kind != "cuda":
-        return {}, "CUDA_VISIBLE_DEVICES stays as it is: the ranks compute on no GPU"
+        return None, "CUDA_VISIBLE_DEVICES stays as it is: the ranks compute on no GPU"
     if all(worker.device.index == worker.local_rank for worker in workers):
-        return {}, "CUDA_VISIBLE_DEVICES stays as it is: the device of a rank is that of its LOCAL_RANK"
-    if len(workers) == placement.local_world_size:
-        chosen = ",".join(worker.device.name or str(worker.device.index) for worker in workers)
-        return {"CUDA_VISIBLE_DEVICES": chosen}, f"CUDA_VISIBLE_DEVICES={chosen}: cuda:LOCAL_RANK is a rank's device"
-    index = str(workers[0].device.index)
-    return {"LOCAL_RANK": index}, f"LOCAL_RANK={index} in each process: it sees its own device alone"
+        return None, "CUDA_VISIBLE_DEVICES stays as it is: the device of a rank is that of its LOCAL_RANK"
+    mask = ",".join(worker.device.name or str(worker.device.index) for worker in workers)
+    here = "" if len(workers) == placement.local_world_size else ", which counts the ranks of one process"
+    return mask, f"CUDA_VISIBLE_DEVICES={mask}: the device of a rank is that of its LOCAL_RANK{here}"
 
 
-LAUNCH_SETTINGS = ("accelerator", "devices", "nodes", "node_rank", "master_addr", "master_port", "distributed", "slurm")
-"""The settings that a script has: where it runs, not what it does."""
+def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, str]]:
+    """Return what each rank here has in its environment beside the variables of every worker, by rank.
+
+    They are those of torchrun: Lightning and others take a run that has no TORCHELASTIC_RUN_ID for one of their own.
+    """
+    mask, nodes = mask_of(placement)[0], len(placement.nodes)
+    masked = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    restarts, world = str(placement.restarts), str(placement.world_size)
+    variables = {
+        "GROUP_RANK": str(placement.node_rank), "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_NAME": "default", "ROLE_WORLD_SIZE": world, "TORCHELASTIC_RUN_ID": info.identity.digest,
+        "TORCHELASTIC_RESTART_COUNT": restarts, "TORCHELASTIC_MAX_RESTARTS": restarts,
+    }  # fmt: skip
+    return {
+        worker.rank: variables | masked | {
+            "ROLE_RANK": str(worker.rank), "LOCAL_RANK": str(worker.local_rank if mask is None else place)
+        } for place, worker in enumerate(placement.workers)
+    }  # fmt: skip
 
 
 def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
@@ -120,12 +164,13 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
             warm_up()
         limits = with_environment(config.distributed, os.environ)
         info = run_info(config, placement, os.environ, (script.name, *script.words))
-        info = replace(info, distributed=limits, logs_stay=False, own_logs=False)
+        info = replace(info, distributed=limits, logs_stay=False, is_script=True)
         start.hold_ports(placement, info)
-        with tempfile.TemporaryDirectory(prefix="noether-run-") as scratch:
-            payload = script, mask_of(placement)[0]
-            code = run_placement(placement, RUN, payload, Path(scratch), info, start.ports)
+        payload = script, rank_variables(placement, info)
+        code = run_placement(placement, RUN, payload, NOWHERE, info, start.ports)
         start.has_ranks = True
+    if placement.world_size == 1:
+        run_exit_handlers()
     return code
 
 
@@ -151,58 +196,56 @@ def here() -> WorkerContext | None:
     return _here
 
 
-def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[str, str]]) -> int:
-    """Run a script as one rank, and return its exit code."""
+def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[str, str]]]) -> int:
+    """Run a script as one rank, and return its exit code. SystemExit: the script has left by it, as a failure."""
     global _here
     script, variables = payload
     _here = context
-    os.environ.update(variables)
-    store = _meet(context) if context.world_size > 1 else None
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = _run(script)
-    if store is not None:
-        _leave_together(context, store)
-    return code
-
-
-def _meet(context: WorkerContext) -> Any:
-    """Meet the other ranks; return the store, which `init_process_group` finds at MASTER_ADDR and MASTER_PORT."""
-    from noether.launch.process_group.group import meet
-
-    point, store = meet(context)
-    os.environ.update({"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), AGENT_STORE: "True",
-                       "TORCHELASTIC_RESTART_COUNT": str(context.restarts)})  # fmt: skip
-    return store
-
-
-def _leave_together(context: WorkerContext, store: Any) -> None:
-    """Keep the store until every rank has ended: rank 0 may be the first."""
-    import torch.distributed as dist
-
-    ended = dist.PrefixStore("noether/ended", store)
-    if ended.add("count", 1) == context.world_size:
-        ended.set("all", "")
-    while context.worker.rank == 0:
-        with suppress(dist.DistStoreError):
-            ended.wait(["all"], timedelta(seconds=5))
-            return
-
-
-def _run(script: OwnScript) -> int:
-    sys.argv = [script.name, *script.words]
+    os.environ.update(variables[context.worker.rank])
+    if context.world_size > 1:
+        _forget_parent()
+        _meet(context)
+    elif os.environ["MASTER_PORT"] == "0":
+        with socket.create_server(("", 0)) as free:
+            os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # As it is behind `&` in a script.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_DFL)
     try:
-        if script.is_module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(script.name, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(script.name).resolve().parent))
-            runpy.run_path(script.name, run_name="__main__")
+        script.run()
     except SystemExit as left:
-        if left.code not in (None, 0, ExitCode.CHECKPOINTED):
-            raise SystemExit(left.code) from None
-        code = int(left.code or 0)
-    else:
-        code = int(ExitCode.DONE)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    return code
+        code = 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else left.code
+        if code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+            raise SystemExit(code) from None  # Without the lines that led to it.
+        return int(code)
+    return ExitCode.DONE
+
+
+def _forget_parent() -> None:
+    """Be a program that nobody has forked: with random numbers of its own, and free to choose how it starts workers."""
+    for name in {"torch.random", "numpy.random"} & {*sys.modules}:
+        sys.modules[name].seed()
+    multiprocessing.set_start_method(None, force=True)
+    multiprocessing.current_process().name, vars(multiprocessing.process)["_parent_process"] = "MainProcess", None
+    server: Any = multiprocessing.forkserver
+    server._forkserver = own = server.ForkServer()
+    for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process", "set_forkserver_preload"):
+        setattr(server, name, getattr(own, name))
+
+
+def _meet(context: WorkerContext) -> None:
+    """Meet the other ranks, at a store that `init_process_group` finds by MASTER_ADDR and MASTER_PORT."""
+    from noether.launch.process_group.group import meet
+    from noether.launch.process_group.torch_internals import keep_groups_apart
+
+    keep_groups_apart()
+    point, store = meet(context)
+    os.environ |= {"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    if context.worker.rank == 0:
+        atexit.register(_outlive_others, context, store)  # What the script registers comes before.
+
+
+def _outlive_others(context: WorkerContext, store: Any) -> None:
+    """Keep the store, which rank 0 serves, until every other rank has ended."""
+    flush_output()
+    context.parent.wait_for_others()

@@ -15,7 +15,10 @@ from noether.cli.completing import complete, split_line
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch) -> Path:
-    lay(tmp_path, dict.fromkeys(("runs/cars/config.yaml", "my.yaml", "job.sbatch", "two words.vtu", ".hidden"), ""))
+    lay(
+        tmp_path,
+        dict.fromkeys(("runs/cars/config.yaml", "my.yaml", "job.sbatch", "two words.vtu", ".hidden", "train.py"), ""),
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -38,6 +41,10 @@ CASES = {
     "mesh": ("noether predict runs/cars --mesh two", ["two words.vtu"]),
     "folder": ("noether train output_path=r", ["output_path=runs/"]),
     "help-of-a-section": ("noether help mod", ["model"]),
+    "script": ("noether run --devices 0,1 ", ["accelerator=", "devices=", "nodes=", "node_rank=", "master_addr=",
+                                              "master_port=", "runs/", "train.py"]),
+    "flag-of-a-launch": ("noether plan run --d", ["--dry-run", "--devices", "--distributed."]),
+    "script's-own-word": ("noether run train.py tw", ["two words.vtu"]),
     "nothing-known": ("noether nonsense ", []),
     "open-quote": ("noether lint 'jo", ["job.sbatch"]),
 }  # fmt: skip

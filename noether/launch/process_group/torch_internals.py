@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from inspect import isgeneratorfunction, unwrap
-from itertools import repeat
+from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -222,3 +222,19 @@ def send_error(queue: Any, error: Exception, item: Any) -> None:
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))
+
+
+def keep_groups_apart() -> None:
+    """Give each process group that is found by the environment keys of its own in the store that all of them share.
+
+    A group that is made once another was destroyed would else find the addresses of that one's ranks.
+    """
+    handlers: dict[str, Any] = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
+    number, by_environment = count(), handlers.get("env", dist.rendezvous)
+
+    def own_keys(*request: Any, **options: Any) -> Iterator[tuple[dist.Store, int, int]]:
+        for store, rank, world in by_environment(*request, **options):
+            yield dist.PrefixStore(f"group-{next(number)}", store), rank, world
+
+    if "env" in handlers:
+        handlers["env"] = own_keys

@@ -156,6 +156,11 @@ class ParentLink:
             meeting: MeetingPoint = self._messages.recv()
         return meeting
 
+    def wait_for_others(self) -> None:
+        """Waits until every other rank of the run has ended."""
+        if self._messages is not None:
+            self._messages.recv()
+
 
 def new_counters(multiprocess: Any = None) -> Any:
     """Returns the counters of a rank, shared with processes started by `multiprocess` (a context), or private."""
@@ -184,6 +189,7 @@ class RunInfo:
     settings cannot be read or differ, which allows it to refuse the run. `distributed` says how long ranks wait for
     each other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
     derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
+    `is_script`: the ranks run a user's script, all on one console, and no log is kept.
     `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
     launcher such as torchrun serves; 0 elsewhere. `settings` are those that must be the same on all hosts, by dotted
     names, after the versions of noether and torch; empty where they cannot be read.
@@ -195,7 +201,7 @@ class RunInfo:
     shared_folder: Path | None = None
     log_folder: Path = Path()
     logs_stay: bool = True
-    own_logs: bool = True
+    is_script: bool = False
     listener_port: int = 0
     start_key: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)

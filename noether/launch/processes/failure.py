@@ -47,7 +47,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     if early and not any(map(is_timeout, failures)):
         left = min(early, key=lambda report: report.time)
         message = f"left early, with exit code {left.exit_code}, while other ranks needed it"
-        return replace(left, kind="left", message=message, exit_code=failures[0].exit_code)
+        return replace(left, kind="left", message=message, exit_code=left.exit_code or failures[0].exit_code)
     return failures[0]
 
 
@@ -84,6 +84,8 @@ def death_report(
     are the signals that this parent process passed on. `no_memory`: the kernel has ended processes for want of it.
     """
     code = failing_code(exitcode)
+    if context.run_info.is_script and exitcode in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        return WorkerReport(context.worker.rank, context.host, "finished", "left by os._exit", exitcode, pid, seen)
     if no_memory:
         error = no_memory_left()
         code, message = signal_code(signal.SIGKILL), f"is gone: {shown(str(error), error.code)}"
@@ -94,7 +96,7 @@ def death_report(
         if -exitcode == signal.SIGKILL:
             message += " (the kernel has counted none that ran out of memory)"
         elif -exitcode in forwarded:
-            message = f"was ended by {name}, passed on to it before it was ready to stop at a boundary"
+            message = f"was ended by {name}, passed on to it before it had a handler"
     else:
         message = f"left early, with exit code {exitcode} and no word to the parent process"
         if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.

@@ -81,7 +81,8 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
     log_folder = run_info.log_folder
     with refusals_told(log_folder):
-        log_folder.mkdir(parents=True, exist_ok=True)
+        if not run_info.is_script:
+            log_folder.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
         error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, RunPorts(), run_info)

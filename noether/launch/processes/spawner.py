@@ -96,7 +96,8 @@ def start_workers(
     packed = pickle.dumps(payload)
     log_folder = run_info.log_folder
     with refusals_told(log_folder):
-        log_folder.mkdir(parents=True, exist_ok=True)
+        if not run_info.is_script:
+            log_folder.mkdir(parents=True, exist_ok=True)
         for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
             earlier.unlink(missing_ok=True)
     contexts = worker_contexts(placement, ports, run_info)
@@ -221,7 +222,8 @@ def _start_one(
     multiprocess = multiprocessing.get_context(method)
     reports, reports_writer = multiprocess.Pipe()  # The parent process answers when all ranks have come.
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
-    counters = new_counters(multiprocess)
+    counters, is_script = new_counters(multiprocess), context.run_info.is_script
+    stdin = Connection(os.dup(0), writable=False) if is_script and context.worker.rank == 0 else None
     process: BaseProcess = multiprocess.Process(  # type: ignore[attr-defined]
         target=worker_main,
         name=f"rank-{context.worker.rank}",
@@ -231,12 +233,15 @@ def _start_one(
             "reports": reports_writer,
             "stacks": stacks_writer,
             "counters": counters,
-            "own_log": method != "fork" and context.run_info.own_logs,
+            "own_log": method != "fork" and not is_script,
+            "stdin": stdin,
         },
     )
     process.start()
     reports_writer.close()
     stacks_writer.close()
+    if stdin is not None:
+        stdin.close()
     # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
     # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
     ended = process.sentinel

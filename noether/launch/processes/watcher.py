@@ -74,6 +74,7 @@ class LocalRanks:
         self.arrived: set[int] = set()
         self.stop_wanted = 0
         self.listener_seen = 0
+        self._first_may_go = False
         self._killed_before, self.began = killed_for_memory(), time.time()
 
     def sources(self) -> list[Any]:
@@ -117,6 +118,13 @@ class LocalRanks:
         for worker in self.workers.values():
             with suppress(OSError):
                 worker.reports.send(meeting)
+
+    def let_first_go(self) -> None:
+        """Tells rank 0, which a script's other ranks may need to their end, that they have ended."""
+        if self.alive == {0} and self.context.run_info.is_script and not self._first_may_go:
+            self._first_may_go = True
+            with suppress(OSError):
+                self.workers[0].reports.send(None)
 
     def forward(self, number: int, moment: float) -> None:
         """Passes a signal on to every rank."""
@@ -209,6 +217,8 @@ def _exit_code(worker: RunningWorker) -> int:
 GRACE_S = 2.0
 # How much longer NCCL's flight recorders may take to write; torch's watchdog has waited a minute for them already.
 RECORDING_S = 10.0
+# How long ranks of a script may save what they have, once one has ended by a signal that all were sent: torchrun's.
+STOPPING_S = 30.0
 # How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
 ANSWER_S = 1.5
 DECISION_S = 5.0
@@ -374,10 +384,14 @@ class _Watch:
         # The hub outlives its own ranks: it is asked who failed first until the others are done.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._hear(deadline)
+            if self._link.is_settled and not self._link.peers:
+                self._ranks.let_first_go()
             if self._link.failure is not None:
                 return
             if deadline is None and self._has_failed():
-                deadline = time.monotonic() + (RECORDING_S if self._misses_recordings() else grace_s)
+                stopped = self._ranks.context.run_info.is_script and self._ranks.forwarded
+                patience_s = STOPPING_S if stopped else RECORDING_S if self._misses_recordings() else grace_s
+                deadline = time.monotonic() + patience_s
                 if isinstance(self._link, Hub):
                     self._link.ask({"do": "where"}, reports_from, self._link.peers)
             elif deadline is not None and time.monotonic() >= deadline:

@@ -1,5 +1,6 @@
 """Runs a worker's target: sets session, signals, log and environment before it, and reports after it."""
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -11,6 +12,7 @@ import pickle
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -141,10 +143,12 @@ def worker_main(
     stacks: Connection,
     counters: Any,
     own_log: bool,
+    stdin: Connection | None = None,
 ) -> NoReturn:
     """Be a worker from the first line to the last: never returns, and leaves by os._exit.
 
     `counters` are where the parent process reads what this rank does. With `own_log` a rank above 0 writes to a file.
+    `stdin` is that of the parent process, for the rank that reads it.
 
     os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
     atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
@@ -165,6 +169,11 @@ def worker_main(
     # A fork server has the environment of the moment it was started; what counts is the parent process's of now.
     os.environ.clear()
     os.environ.update(environment)
+    if stdin is not None:  # multiprocessing gives its processes none.
+        os.dup2(stdin.fileno(), 0)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if context.run_info.is_script:  # Several write to one console: by lines.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
@@ -178,7 +187,16 @@ def worker_main(
         reports.send(shortened(report))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         write_error_file(report, log_folder)
+    if context.run_info.is_script:  # Once the failure is known: they may wait for other ranks.
+        run_exit_handlers()
     os._exit(report.exit_code)
+
+
+def run_exit_handlers() -> None:
+    """Do what the interpreter does before it ends: wait for threads, and call what is registered for the exit."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    flush_output()
 
 
 def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
@@ -199,7 +217,7 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
             elif killed_for_memory() > killed and not consequence_of(error)[0]:  # Of a peer, its parent process tells.
                 cause = no_memory_left()
         return failure_report(cause, context.worker.rank, context.host)
-    message = f"{target} returned {exit_code} after {time.time() - started:.1f} s"
+    message = f"ended with exit code {exit_code} after {time.time() - started:.1f} s"
     return _report(context.worker.rank, context.host, "finished", message, "", exit_code)
 
 
@@ -216,14 +234,15 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return replace(report, follows="lost-peer") if isinstance(error, EndedByAnother) else report
     if isinstance(error, KeyboardInterrupt):
         return _report(rank, host, "interrupted", "interrupted", "", signal_code(signal.SIGINT))
-    while (
-        error.__traceback__ is not None and error.__traceback__.tb_next is not None and _is_launch(error.__traceback__)
-    ):
-        error.__traceback__ = error.__traceback__.tb_next  # Without the lines that lead to the target.
+    own = error.__traceback__
+    while own is not None and _is_launch(own):
+        own = own.tb_next
+    if own is not None or isinstance(error, SystemExit | SyntaxError):
+        error.__traceback__ = own  # Without the lines that lead to the target.
     trace = "".join(traceback.format_exception(error))
     last = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 1
+        code, trace = error.code if isinstance(error.code, int) else 1, trace if own is not None else ""
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
     follows, waited_s = consequence_of(error)
     return replace(_report(rank, host, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)

@@ -91,8 +91,8 @@ def test_a_failing_code_is_never_taken_for_success(code: int, kept: int) -> None
     [
         pytest.param(ValueError("boom"), "failed", "ValueError: boom", True, 1, id="an exception"),
         pytest.param(RequestError("a-code", "x", seen="a\nb", fix="y=1"), "refused", "x", False, 2, id="a request"),
-        pytest.param(SystemExit(0), "left", "left early by sys.exit(0)", True, 1, id="sys.exit(0)"),
-        pytest.param(SystemExit(3), "left", "left early by sys.exit(3)", True, 3, id="sys.exit(3)"),
+        pytest.param(SystemExit(0), "left", "left early by sys.exit(0)", False, 1, id="sys.exit(0)"),
+        pytest.param(SystemExit(3), "left", "left early by sys.exit(3)", False, 3, id="sys.exit(3)"),
         pytest.param(KeyboardInterrupt(), "interrupted", "interrupted", False, 130, id="Ctrl-C"),
     ],
 )

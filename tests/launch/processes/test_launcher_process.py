@@ -134,7 +134,7 @@ def test_a_signal_before_the_workers_are_ready_is_named(launch: Launch, tmp_path
     launcher.send_signal(signal.SIGTERM)
     _, words = launcher.communicate(timeout=LIMIT_S)
     assert launcher.returncode == 143
-    assert "was ended by SIGTERM, passed on to it before it was ready to stop at a boundary" in words
+    assert "was ended by SIGTERM, passed on to it before it had a handler" in words
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
