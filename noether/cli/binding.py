@@ -106,10 +106,11 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
-    """Return the overrides and settings file of `noether train WORDS`, for the linter; None if it cannot be read."""
+    """Return overrides and settings file of `noether WORDS` for the linter; None unless it trains or runs a script."""
     with contextlib.suppress(RequestError):
-        call = bind(["train", *words])
-        return (call.words, call.flags.get("hp")) if call.verb == "train" else None
+        call = bind(words)
+        own = call.words[: [*call.words, SCRIPT].index(SCRIPT)]
+        return (own, call.flags.get("hp")) if call.verb in ("train", "run") else None
     return None
 
 

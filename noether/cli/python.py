@@ -172,7 +172,7 @@ def submit(words: Words = (), **settings: Any) -> SubmittedJob:
     with _refusals_of("submit"):
         line, call = _bound("submit", words, settings)
         job = described_here(call.words, call.flags.get("hp"))
-        return SubmittedJob(send(job, line), job.runs[0].folder.absolute())
+        return SubmittedJob(send(job, ["--print", *line])[0], job.runs[0].folder.absolute())
 
 
 def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str], Call]:

@@ -141,7 +141,7 @@ class SlurmConfig(Section):
                     expected=f"slurm.{key}, which the plan of the job uses",
                     fix=f"slurm.{key}={value if same else 'VALUE'}      (in place of slurm.{setting})",
                 )  # fmt: skip
-            if option in FIXED_OPTIONS:
+            if option in FIXED_OPTIONS and name != "array":
                 raise SettingError("option-is-ours", setting, f": --{option} is set by noether submit", value=value,
                                    expected="other options: this one is needed to requeue the run and to find it",
                                    fix=FIXED_OPTIONS[option].format(name=f"slurm.{setting}"))  # fmt: skip

@@ -93,7 +93,8 @@ def _batch_limit(config: RunConfig) -> int | None:
     return limit if isinstance(limit, int) else None
 
 
-def _batch(config: RunConfig, placement: Placement) -> BatchPlan:
+def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
+    """Return how the ranks share a batch. RequestError: they cannot."""
     return plan_batches(config.trainer.effective_batch_size, _batch_limit(config), placement.world_size)
 
 
@@ -107,7 +108,7 @@ HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
     "loaders": lambda config, placement: check_shared_memory(
         config.num_workers, placement.local_world_size, shared_memory_size()
     ),
-    "batch": _batch,
+    "batch": share_batch,
     "timeout": lambda config, _: with_environment(config.distributed, os.environ),
     "interface": _check_interfaces,
     "start method": lambda _, placement: start_methods(os.environ) if len(placement.workers) > 1 else None,
@@ -136,7 +137,7 @@ def plan_run(
     if visible_devices is None:
         for check in HOST_CHECKS.values():
             check(config, placement)
-    trainer, limit, batch = config.trainer, _batch_limit(config), _batch(config, placement)
+    trainer, limit, batch = config.trainer, _batch_limit(config), share_batch(config, placement)
     reason = "no trainer.max_batch_size: each rank processes its whole share at once"
     if trainer.max_batch_size == "auto":
         reason = "trainer.max_batch_size=auto: found at the start, the largest that fits beside the optimiser's state"

@@ -160,6 +160,8 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
         if dry_run:
             Console(None, speaks=True).say(*render_placement(placement, placement.reasons), sep="\n")
             return ExitCode.DONE
+        for warning in placement.warnings if placement.workers[0].rank == 0 else ():
+            print(f"noether: warning: {warning.replace('noether train', 'noether run')}", file=sys.stderr)
         if len(placement.workers) > 1:
             warm_up()
         limits = with_environment(config.distributed, os.environ)
@@ -180,12 +182,17 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[list[str], Own
     overrides, (name, *own) = list(words[:place]), [*([module] if module else []), *words[place + 1 :]] or [""]
     script = OwnScript(name, tuple(own), module is not None)
     script.check()
+    refuse_others(overrides, name)
+    return overrides, script
+
+
+def refuse_others(overrides: Sequence[str], name: str) -> None:
+    """RequestError: a setting before the script of this name is none of a launch."""
     for word in overrides:
         if re.split(r"[.=]", word.lstrip("+~"))[0] not in LAUNCH_SETTINGS:
             raise RequestError("not-of-a-launch", f"{word} is no setting of a launch", seen=word,
                                expected=", ".join(LAUNCH_SETTINGS),
                                fix=f"noether run {shlex.join([name, word])}      (the script's own)")  # fmt: skip
-    return overrides, script
 
 
 _here: WorkerContext | None = None
@@ -210,7 +217,8 @@ def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[st
             os.environ["MASTER_PORT"] = str(free.getsockname()[1])
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # As it is behind `&` in a script.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_DFL)
+    # Sent to every process of a job before its time limit: who handles it may save, and others go on to the limit.
+    signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_IGN)
     try:
         script.run()
     except SystemExit as left:

@@ -108,8 +108,7 @@ def summarise(job: Job) -> Iterator[str]:
 def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list[Report]:
     """Lints files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
 
-    Raises:
-        RequestError: where no file was named, or the only name is neither a file nor a folder with job scripts.
+    RequestError: no file was named, or the only name is neither a file nor a folder with job scripts.
     """
     if not paths:
         raise RequestError("no-script-named", "no job script was named", fix="noether lint job.sbatch")

@@ -56,8 +56,7 @@ def fix_script(data: bytes, path: Path, requested: Requested | None = None) -> t
 def write_fixed(report: Report, requested: Requested) -> list[str]:
     """Writes the fixed script beside the original (job.fixed.sbatch), and returns lines that say what was done.
 
-    Raises:
-        RequestError: where the file is itself a fixed script, or the new one cannot be written.
+    RequestError: the file is itself a fixed script, or the new one cannot be written.
     """
     data, left = fix_script(report.data, report.path, requested)
     path = report.path

@@ -244,7 +244,7 @@ def requeue(job: Job) -> Iterator[Finding]:
         alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
         # The one step, a Python program with a task for each GPU or with a master to meet at, is one training.
         alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
-        if kills or shape.tasks < 2 or not (shown or alike):
+        if kills or launch.runs_script or shape.tasks < 2 or not (shown or alike):
             continue
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
         message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
@@ -263,7 +263,7 @@ def containers(job: Job) -> Iterator[Finding]:
         if layer is None:
             continue
         source = job.script.source(layer.line)
-        ours, docker = kind == "noether", layer.name not in ("apptainer", "singularity")
+        ours, docker = launch.layer("noether") is not None, layer.name not in ("apptainer", "singularity")
         flags = ("--cleanenv", "-e", "--containall", "-C", "--compat")
         clean = next((flag for flag in flags if flag.lstrip("-") in layer.options), None)
         passed = re.search(r"(APPTAINER|SINGULARITY)ENV_SLURM|--env(-file)?[ =]\S*SLURM", text)

@@ -46,6 +46,8 @@ SHELL_WORDS = names_in("cd source . export module")
 """What a shell does itself, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
+OUR_VERBS = ("train", "run")
+"""What `noether` starts on several ranks: its own training, or a script of the user's."""
 _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
 
 
@@ -98,6 +100,11 @@ class Launch:
         return self.layers[-1]
 
     @property
+    def runs_script(self) -> bool:
+        """Whether it is a script under `noether run`, which ends the other ranks itself once one has failed."""
+        return self.layer("noether") is not None and self.innermost.kind == "python"
+
+    @property
     def trains(self) -> bool:
         """Whether it runs a program that may be one rank of several."""
         return any(layer.kind in ("per-node", "python", "noether", "submitit") for layer in self.layers)
@@ -147,8 +154,8 @@ class _Chain:
             return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
             self._shell(name, queue)
-        elif name == "noether-train" or (name == "noether" and rest and rest[0].text == "train"):
-            self._add("noether", name, queue)
+        elif name == "noether-train" or (name == "noether" and rest and rest[0].text in OUR_VERBS):
+            self._noether(name, queue, 0 if name == "noether-train" else 1)
         elif name.endswith(".py") or name == "llamafactory-cli":
             self._add("python", path, queue)
         else:
@@ -168,9 +175,9 @@ class _Chain:
         options, rest = _read(queue[2:], _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS)
         image, inner = rest[0].text if rest else "", rest[1:]
         self._add("container", name, queue, options)
-        if verb == "run" and inner and inner[0].text == "train":
+        if inner and inner[0].text in OUR_VERBS and "noether" in image:
             # What an image's own entry point makes of its arguments is known for ours alone.
-            self._add("noether" if "noether" in image else "other", "train", inner)
+            self._noether(inner[0].text, inner, 0)
             return []
         return inner
 
@@ -202,15 +209,25 @@ class _Chain:
 
     def _python_program(self, words: list[Word], module: bool) -> None:
         name = self.variables.expand(words[0].text)
-        trains = [word.text for word in words[1:2]] == ["train"]
+        ours = name == "noether" if module else name.endswith("entrypoint.py")
+        if ours and words[1:2] and words[1].text in OUR_VERBS:
+            self._noether(name, words, 1)
+            return
         kind: Kind = "python"
         if module and name.startswith("submitit"):
             kind = "submitit"
-        elif (name == "noether" if module else name.endswith("entrypoint.py")) and trains:
-            kind = "noether"
         elif module and {name, name.partition(".")[0]} & {*_TOOLS, "noether"}:
             kind = "other"
         self._add(kind, name, words)
+
+    def _noether(self, name: str, words: list[Word], verb: int) -> None:
+        """Adds noether, whose `verb` is the word of that number; of `noether run` also the script, or the module."""
+        self._add("noether", name, words)
+        texts = [self.variables.expand(word.text) for word in words]
+        for at in range(verb + 1, len(words) if texts[verb] == "run" else 0):
+            if texts[at].endswith(".py") or texts[at - 1] in ("-m", "--module"):
+                self._add("python", texts[at], words[at:])
+                return
 
     def _shell(self, name: str, queue: list[Word]) -> None:
         """Adds a shell, and reads what it runs: the word after -c, a file or its here-document."""

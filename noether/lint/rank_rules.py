@@ -8,14 +8,14 @@ from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.lint.finding import Finding
 from noether.lint.job import SPAWNS, Job, JobShape
-from noether.lint.launch import Launch, Layer
+from noether.lint.launch import OUR_VERBS, Launch, Layer
 from noether.lint.options import count, node_range
 from noether.lint.shell import unquote
 
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""
 ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
-"""Reads the words after `noether train` as the command line does; None: they cannot be read."""
+"""Reads the words after `noether` as the command line does; None: they cannot be read."""
 
 
 class Requested(NamedTuple):
@@ -41,7 +41,7 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return None if processes is None else processes * agents
     if mpirun is not None:
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    ours = launch.innermost.kind == "noether"
+    ours = launch.layer("noether") is not None
     if not under_srun:
         return (shape.gpus_per_node or 1) if ours else 1
     return shape.total_gpus if ours and shape.tasks == shape.nodes and shape.total_gpus else shape.tasks
@@ -65,17 +65,22 @@ def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
     """batch-not-divisible, configuration-refused: the configuration given, or that of the script's `noether train`."""
     for launch in job.trainings if requested.read_line else ():
         line: TrainLine | None = ((), requested.hp) if requested.hp or requested.overrides else None
-        if launch.innermost.kind == "noether":
+        if launch.layer("noether"):
             line = _own_line(job, launch, requested)
         if line is not None:
-            yield from _refused(job, launch, (*line[0], *requested.overrides), line[1])
+            overrides = line[0] if launch.runs_script else (*line[0], *requested.overrides)
+            yield from _refused(job, launch, overrides, line[1])
             return
 
 
 def _own_line(job: Job, launch: Launch, requested: Requested) -> TrainLine | None:
-    """Returns what a script's `noether train` asks for; None where that is known only when it runs."""
-    texts = [launch.variables.expand(word.text) for word in launch.variables.splice(launch.innermost.words[1:])]
-    texts = texts[1:] if texts[:1] == ["train"] else texts
+    """Returns what a script's `noether` asks for; None where that is known only when it runs."""
+    ours, inner = launch.layer("noether"), launch.innermost
+    if ours is None:
+        return None
+    words = ours.words if inner is ours else [*ours.words[: -len(inner.words)], inner.words[0]]
+    texts = [launch.variables.expand(word.text) for word in launch.variables.splice(words)]
+    texts = texts[1:] if texts[1:2] and texts[1] in OUR_VERBS else [texts[0].removeprefix("noether-"), *texts[1:]]
     if {"-h", "--help"} & set(texts) or any(sign in text for text in texts for sign in ("$", "`", "@early")):
         return None
     line = requested.read_line(tuple(texts)) if requested.read_line else None
@@ -95,12 +100,15 @@ def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | N
     # A second of imports, and most scripts have no `noether train`.
     from noether.config.compose import load_config
     from noether.launch.batches import plan_batches
+    from noether.launch.script import refuse_others
 
     rule = "configuration-refused"
     try:
+        if launch.runs_script:
+            refuse_others(overrides, launch.innermost.name)
         config = load_config(overrides, file)
         ranks, rule = world_size(job, launch), "batch-not-divisible"
-        if ranks is not None:
+        if ranks is not None and not launch.runs_script:
             plan_batches(config.trainer.effective_batch_size, None, ranks)
     except RequestError as error:
         seen = f" ({error.seen})" if error.seen and rule == "configuration-refused" else ""
@@ -121,7 +129,7 @@ def tasks(job: Job) -> Iterator[Finding]:
                 edit = job.script.with_option("ntasks-per-node", 1)
                 yield Finding(launch.line, "spawn-under-srun", message, edit=edit)
             continue
-        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, kind == "noether"
+        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, launch.layer("noether") is not None
         nested = srun is not None and launch.layer("mpirun") is not None
         if not gpus or nested or ranks in (gpus, 1) or shares_gpus(job, launch, ranks > gpus):
             continue
@@ -163,7 +171,8 @@ def reach(job: Job) -> Iterator[Finding]:
     for launch in job.trainings or own:
         per_node = launch.layer("per-node")
         program = re.escape(launch.command.words[0].raw)
-        edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", "srun --kill-on-bad-exit=1 ")
+        starts = "srun " if launch.runs_script else "srun --kill-on-bad-exit=1 "
+        edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", starts)
         # On CPUs, what is told how many tasks there are starts them itself.
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)

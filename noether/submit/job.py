@@ -2,8 +2,11 @@
 
 import getpass
 import re
+import shlex
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -16,12 +19,17 @@ from noether.common.processes import JOB_STOP_SIGNAL
 from noether.config.compose import load_config, load_sweep
 from noether.config.layers import SettingsLayer
 from noether.config.schema import RunConfig
-from noether.config.slurm import SlurmConfig
+from noether.config.slurm import FIXED_OPTIONS, SlurmConfig
 from noether.config.sweep import varied
+from noether.launch.batches import BatchPlan
+from noether.launch.detect.driver import nvml_gpus
+from noether.launch.detect.placement import Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN
+from noether.launch.detect.resolve import resolve_placement
 from noether.launch.detect.slurm.queue import RUN_COMMENT
 from noether.launch.detect.slurm.step import parse_nodelist
-from noether.launch.plan import RunPlan, plan_run
+from noether.launch.plan import launch_request, share_batch
+from noether.launch.script import read_words
 from noether.runs.folder import named_run, new_run_id
 from noether.training.preflight import check_own_code
 
@@ -39,30 +47,32 @@ class JobRun:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One request to Slurm: a run, or an array with the runs of a sweep.
+    """One request to Slurm: a run, an array with the runs of a sweep, or a script of the user's, which has no `runs`.
 
     name: the run's id; for an array, the common beginning of its runs' ids.
     shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
     hp: the settings file, as given.
-    data: the folders of the runs' data, which the job's container needs.
-    plan: where the ranks of a run are and how they share a batch; it is the same for every run of an array.
-    configs: the settings of each run.
+    folders: what the job's container needs, in which its runs write or find their data.
+    configs: the settings of each run. script: the words of `noether run` from the script on.
+    placement, batch: where the ranks of a run are and how they share a batch; the same for every run of an array.
     """
 
     name: str
-    output_path: Path
-    hp: str | None
     shared: tuple[str, ...]
-    runs: tuple[JobRun, ...]
-    data: tuple[Path, ...]
+    folders: tuple[Path, ...]
     slurm: SlurmConfig
-    plan: RunPlan
-    configs: tuple[RunConfig, ...]
+    placement: Placement
+    hp: str | None = None
+    runs: tuple[JobRun, ...] = ()
+    configs: tuple[RunConfig, ...] = ()
+    output_path: Path = Path()
+    batch: BatchPlan | None = None
+    script: tuple[str, ...] = ()
 
     @property
     def is_array(self) -> bool:
-        """Whether the job is a sweep of several runs."""
-        return len(self.runs) > 1
+        """Whether the job is a sweep of several runs, or each element of it runs the script."""
+        return len(self.runs) > 1 or "array" in self.slurm.slurm_additional_parameters
 
     @property
     def folder(self) -> Path:
@@ -93,6 +103,11 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         expanded, configs = [words], [load_config(words, settings)]
         hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
     _refuse_nodes_of_no_scheduler(configs[0])
+    if array := configs[0].slurm.slurm_additional_parameters.get("array"):
+        raise RequestError("array-of-one-training", "every element of this array would be the same run",
+                           seen=f"slurm.slurm_additional_parameters.array={array}",
+                           expected="a sweep, or a script that reads SLURM_ARRAY_TASK_ID (noether submit run)",
+                           fix=FIXED_OPTIONS["array"])  # fmt: skip
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
         raise RequestError("array-run-ids", "the runs of one job array share one run_id, followed by a number",
@@ -105,7 +120,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
                            seen="a sweep over slurm.…, devices, accelerator or a batch size",
                            expected="the same nodes, tasks and devices for each run",
                            fix="submit these runs one by one")  # fmt: skip
-    (plan,) = plans.values()
+    ((placement, batch),) = plans.values()
     alike = [text for text, *others in zip(*expanded, strict=True) if others.count(text) == len(others)]
     shared = tuple(text for text in alike if not _OWN_WORDS.match(text))
     ids = [base if len(configs) == 1 else f"{base}-{index}" for index in range(len(configs))]
@@ -120,11 +135,28 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
         named_weights(weights)
     for config in configs:
         if not config.slurm.container:  # An image may have modules that this machine has not.
-            check_own_code(config, plan.batch.accumulation_steps)
-    first = runs[0].folder
-    name, data = first.name if len(runs) == 1 else base, [config.dataset_root for config in configs]
-    given = tuple(dict.fromkeys(root for root in data if root))
-    return TrainingJob(name, first.parent, hp, shared, tuple(runs), given, configs[0].slurm, plan, tuple(configs))
+            check_own_code(config, batch.accumulation_steps if batch else 1)
+    first, name = runs[0].folder, runs[0].folder.name if len(runs) == 1 else base
+    roots = (config.dataset_root for config in configs if config.dataset_root)
+    folders = dict.fromkeys([first.parent, *roots, *([Path(hp).parent] if hp else [])])
+    return TrainingJob(
+        name, shared, tuple(folders), configs[0].slurm, placement, hp, tuple(runs), tuple(configs), first.parent, batch
+    )
+
+
+def describe_script(words: Sequence[str], module: str | None) -> TrainingJob:
+    """Checks a script or module and the settings of its launch, as `noether run` would do on the job's nodes.
+
+    RequestError: there is no such script, a setting is none of a launch, or the devices or tasks do not fit.
+    """
+    overrides, script = read_words(words, module)
+    config = load_config(overrides, None)
+    _refuse_nodes_of_no_scheduler(config)
+    placement, _ = plan_job(config, trains=False)
+    file = Path(script.name).resolve()
+    name, folders = re.sub(r"[^\w.-]", "_", file.name), () if script.is_module else (file.parent,)
+    typed = ("-m",) * script.is_module + (script.name, *script.words)
+    return TrainingJob(name, tuple(overrides), folders, config.slurm, placement, script=typed)
 
 
 def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
@@ -135,17 +167,19 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
                                fix=f"slurm.nodes={value}" if name == "nodes" else f"leave {name} out")  # fmt: skip
 
 
-def plan_job(config: RunConfig) -> RunPlan:
+def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
     """Plans a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
 
-    RequestError: `train` would raise it there too.
+    What `trains` also divides its batch. RequestError: `train`, or `run`, would raise it there too.
     """
-    slurm = config.slurm
-    gpus = slurm.gpu_count
+    slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
         gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
     mask = ",".join(map(str, range(gpus or 0)))
-    return plan_run(config, visible_devices=mask, environ=stand_in_environment(slurm), facts=NOTHING_KNOWN)
+    driver, environ = partial(nvml_gpus, config.distributed.driver_timeout_s), stand_in_environment(slurm)
+    request = launch_request(config, mask)
+    placement = resolve_placement(request, environ, socket.gethostname(), driver, NOTHING_KNOWN)
+    return placement, share_batch(config, placement) if trains else None
 
 
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
@@ -193,26 +227,26 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
         # A requeued job must append to its output file, not truncate it.
         "open-mode": "append",
         "requeue": True,
-        # By this comment `noether status` finds a job that has not started, however the script was submitted.
-        "comment": f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else ""),
     }
+    if job.runs:  # By this comment `noether status` finds a job that has not started, however it was submitted.
+        asked["comment"] = f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else "")
+    additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
     if job.is_array:
         at_once = f"%{slurm.slurm_array_parallelism}" if slurm.slurm_array_parallelism else ""
-        asked["array"] = f"0-{len(job.runs) - 1}{at_once}"
-    additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
+        asked["array"] = f"{additional.pop('array', f'0-{len(job.runs) - 1}')}{at_once}"
     return {name: value for name, value in {**asked, **additional}.items() if value not in (None, False)}
 
 
 def describe_plan(job: TrainingJob) -> list[str]:
     """Returns lines that describe the job: its ranks, its batch and its runs."""
-    slurm, placement = job.slurm, job.plan.placement
-    nodes = counted(slurm.nodes, "node")
-    tasks = counted(slurm.ntasks_per_node, "task")
-    ranks = counted(placement.world_size, "rank")
-    device = placement.workers[0].device.kind
+    slurm, placement = job.slurm, job.placement
+    shape = f"{counted(slurm.nodes, 'node')} × {counted(slurm.ntasks_per_node, 'task')}"
+    ranks = f"{counted(placement.world_size, 'rank')} on {placement.workers[0].device.kind}"
     limit = f"{slurm.timeout_min} min at most" if slurm.timeout_min else "the cluster's time limit"
-    batch = job.plan.batch.describe(placement.world_size)
-    lines = [f"job    {nodes} × {tasks}: {ranks} on {device}, {limit}", f"batch  {batch}"]
+    each = f"   for each of {job_options(job)['array']}" if job.is_array else ""
+    lines = [f"job    {shape}: {ranks}, {limit}"]
+    lines += [f"batch  {job.batch.describe(placement.world_size)}"] if job.batch else []
+    lines += [f"script {shlex.join(job.script)}{each}"] if job.script else []
     lines += [f"run    {run.folder}{'   ' + ' '.join(run.overrides) if run.overrides else ''}" for run in job.runs]
     lines += [f"warning: {warning}" for warning in placement.warnings]
     return lines

@@ -47,10 +47,14 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
     options = {**job_options(job), "output": job.output}
     # In an array the job is one element: with the array's id, every element would be requeued.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
+    element, kept = "--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "", '"$run/job.sh"'
+    if job.script:  # Its job may be made an array as it is submitted.
+        job_id, element = "$job", "${SLURM_ARRAY_TASK_ID:+--array=$SLURM_ARRAY_TASK_ID }"
+        kept = f'{shlex.quote(str(job.folder))}/"$job.sh"'
     return _TEMPLATES.get_template("job.sh.jinja").render(
         job=job, job_id=job_id, version=__version__, options=options, stripped=STRIPPED, srun=_srun(job, program),
-        element="--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "",
-        setup=job.slurm.slurm_setup, max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT,
+        element=element, kept=kept, setup=job.slurm.slurm_setup,
+        max_requeues=job.slurm.max_requeues, stalled_limit=STALLED_LIMIT,
         stop_signal=JOB_STOP_SIGNAL, stop_code=signal_code(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"]),
     )  # fmt: skip
 
@@ -66,8 +70,7 @@ def _mounts(job: TrainingJob) -> list[str]:
     For a folder that does not exist yet, its nearest existing parent is mounted.
     """
     mounts = list(job.slurm.container_mounts)
-    needed = [job.output_path, *job.data, *([Path(job.hp).parent] if job.hp else [])]
-    for path in (Path(os.path.abspath(path.expanduser())) for path in needed):
+    for path in (Path(os.path.abspath(path.expanduser())) for path in job.folders):
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
         # If a mount has another path inside (/data:/mnt), the setting must use the path inside.
         seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
@@ -82,9 +85,11 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
     srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
+    if job.script:  # Its ranks may end at any time, and none marks that it leaves with 75: `noether run` ends them.
+        srun = ["srun", "--kill-on-bad-exit=0", "--wait=0", *cpus]
     if slurm.container and is_apptainer(slurm.container):
         binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
-        gpu = ["--nv"] if job.plan.placement.workers[0].device.kind == "cuda" else []
+        gpu = ["--nv"] if job.placement.workers[0].device.kind == "cuda" else []
         container = [shlex.join(["apptainer", "exec", *gpu, *binds, slurm.container])]
     elif slurm.container:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
@@ -93,6 +98,9 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     # The slurm settings too, which this script's options say already: `noether submit resume=RUN` reads the run's.
     asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
     others = [word for word in job.shared if word not in asked]
+    if job.script:
+        run = shlex.join([*program, "run", *others, *job.script])
+        return " \\\n    ".join([" ".join(map(_quoted, srun)), *container, run])
     train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *others])
     own = shlex.join(["output_path=" + override_value(str(job.output_path)), "resume=auto"])
     name = shlex.quote(f"run_id={override_value(job.name)}")

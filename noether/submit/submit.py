@@ -13,58 +13,68 @@ from noether.launch.detect.slurm.queue import clean_environment, has_slurm, queu
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
 from noether.runs.records import write_record
-from noether.submit.job import TrainingJob, describe_job, describe_plan
+from noether.submit.job import TrainingJob, describe_job, describe_plan, describe_script
 from noether.submit.script import is_apptainer, render_script
 from noether.training.preflight import check_software
 
 
 def submit_here(
-    overrides: Sequence[str], hp: str | None, *, multirun: bool = False, to_print: bool = False, dry_run: bool = False
-) -> int:
+    overrides: Sequence[str], hp: str | None = None, *, multirun: bool = False, script: bool = False,
+    module: str | None = None, to_print: bool = False, dry_run: bool = False,
+) -> int:  # fmt: skip
     """Checks a job and submits the script that `--print` shows.
 
-    RequestError: `train` would raise it too; or there is no Slurm; or the run is already in the queue.
+    With `script`, what a user wrote is to run, or a `module`: `overrides` are then the words of `noether run`.
+    RequestError: `train` (or `run`) would raise it too; or there is no Slurm; or the run is already in the queue.
     """
-    job = described_here(overrides, hp, multirun=multirun)
+    job = _in_this_container(describe_script(overrides, module)) if script else described_here(overrides, hp, multirun)
     if dry_run:
         print(*describe_plan(job), "", sep="\n")
         print(render_script(job), end="")
         return ExitCode.DONE
     if to_print or (not has_slurm() and not sys.stdout.isatty()):
         return _print_script(job)
-    job_id = send(job, [*(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides])
+    own = [*(["-m"] if multirun else []), *(["--hp", hp] if hp else []), *overrides]
+    words = ["run", "--print", *job.shared, *job.script] if script else ["--print", *own]
+    job_id, output = send(job, words)
     print(*describe_plan(job), sep="\n")
-    print(f"submitted as job {job_id}; to follow it:")
-    print(f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f")
+    print(f"submitted as job {job_id.partition('_')[0]}; to follow it:")
+    of_run = f"  noether status\n  noether logs {shlex.quote(str(job.runs[0].folder))} -f" if job.runs else ""
+    print(of_run or f"  squeue --me\n  tail -F {output}")
     return ExitCode.DONE
 
 
-def send(job: TrainingJob, words: Sequence[str]) -> str:
-    """Submit the job of `noether submit WORDS`, and return its id. RequestError: no Slurm; a run is in the queue."""
+def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
+    """Submit a job, and return its id, of an array its first element's, and where its output is.
+
+    RequestError: a run is in the queue; or there is no Slurm, and `noether submit WORDS` would print the script.
+    """
     if not has_slurm():
+        line = shlex.join(["noether", "submit", *words])
         raise RequestError("no-slurm", "there is no Slurm here", seen="no sbatch on the PATH",
                            expected="the login node of a cluster, or --print to write the script to standard output",
-                           fix=shlex.join(["noether", "submit", *words])
-                           + " --print > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
+                           fix=f"{line} > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
     _refuse_missing_image(job)
     if not job.slurm.container and not job.slurm.slurm_setup:  # Else the nodes may have what this machine has not.
         for config in job.configs:
-            check_software(config, job.plan.placement)
+            check_software(config, job.placement)
             check_data(config)
     _refuse_queued(job)
     _make_folder(job)
     started = _submit_script(job)
-    for run, (job_id, output) in zip(job.runs, started, strict=True):
+    for run, (job_id, output) in zip(job.runs, started[: len(job.runs)], strict=True):
         # Written to the run's folder, so that `noether status` knows a run that is still waiting.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
         write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
-    return started[0][0].partition("_")[0]
+    return started[0]
 
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
     said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
     job_id = said.strip().partition(";")[0]  # If there are several clusters, ";CLUSTER" follows.
+    if job.script:
+        return [(job_id, shlex.quote(job.output).replace("%A_%a", f"{job_id}_*").replace("%j", job_id))]
     elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
     return [(one, job.output.replace("%A_%a", one).replace("%j", one)) for one in elements]
 
@@ -80,9 +90,13 @@ def _print_script(job: TrainingJob) -> int:
     return ExitCode.DONE
 
 
-def described_here(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
-    """Returns the job, with this image as its container if it is submitted by `apptainer run noether.sif submit …`."""
-    job = describe_job(overrides, hp, multirun=multirun)
+def described_here(overrides: Sequence[str], hp: str | None, multirun: bool = False) -> TrainingJob:
+    """Returns the job of a training, as `submit` submits it from here."""
+    return _in_this_container(describe_job(overrides, hp, multirun=multirun))
+
+
+def _in_this_container(job: TrainingJob) -> TrainingJob:
+    """Gives a job that is submitted by `apptainer run noether.sif submit …` this image as its container."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job

@@ -279,9 +279,9 @@ def test_what_is_bound_is_what_was_typed(data) -> None:
 
 
 def test_the_linter_reads_only_lines_that_train() -> None:
-    assert read_train_line(("--hp", "x.yaml", "a=1", "--seed", "2")) == (("a=1", "seed=2"), "x.yaml")
+    assert read_train_line(("train", "--hp", "x.yaml", "a=1", "--seed", "2")) == (("a=1", "seed=2"), "x.yaml")
     for line in ("--reest", "-- --trace", "-- --completion", "--help", "--self=1", "-- --separator"):
-        assert read_train_line(tuple(line.split())) is None, line
+        assert read_train_line(("train", *line.split())) is None, line
 
 
 PROGRAMS = [

@@ -56,7 +56,6 @@ CONTRADICTING = {
     "gpus-of-each-task": ("{tres-per-task: 'gres/gpu:1'}", ["slurm.tasks_per_node=2"], "slurm.gpus_per_node=VALUE"),
     "gpus-of-a-type-by-gres": ("{gres: 'gpu:a100:2'}", [], "slurm.gpus_per_node=a100:2"),
     "nodes": ("{nodes: 2}", [], "slurm.nodes=2"),
-    "array": ("{array: 0-3}", [], "noether submit -m KEY=VALUE,VALUE"),
     "cut-short-as-sbatch-takes-it": ("{no_req: true}", [], "slurm.max_requeues=0"),
     "memory-twice": ("{mem-per-cpu: 4G}", ["slurm.mem_gb=8"], "slurm.mem_gb=null"),
     "short-option": ("{t: 60}", [], "write mail-type: END"),

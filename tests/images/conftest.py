@@ -17,6 +17,7 @@ from images.making import CANNOT_FETCH, Finished, Making, are_required
 WAIT_S = 2400
 LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
 """Settings of a run that only a signal ends."""
+ANY_SCRIPT = REPOSITORY / "tests/launch/slurm/any_script.py"
 FOLDER = REPOSITORY / "tests" / "images"
 
 

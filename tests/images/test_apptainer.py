@@ -11,7 +11,7 @@ import pytest
 from conftest import TINY
 from processes import run_to_end, wait_for
 
-from images.conftest import LONG
+from images.conftest import ANY_SCRIPT, LONG
 from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
@@ -75,6 +75,12 @@ def test_an_ordinary_user_trains_with_a_hostile_home(run_sif, work) -> None:
     found = json.loads(RunFolder(work / "runs" / "cars").environment.read_text())
     assert found["image"]["digest"].startswith("sha256:")
     assert found["image"]["sif"].endswith(".sif")
+
+
+def test_any_script_runs_on_two_ranks(run_sif, work) -> None:
+    (work / "train.py").write_text(ANY_SCRIPT.read_text())
+    done = run_sif("exec", "run", "accelerator=cpu", "devices=2", "train.py")
+    assert (done.returncode, done.stdout.count("of 2 on ")) == (0, 2), done.stdout + done.stderr
 
 
 def test_the_root_is_read_only(run_sif) -> None:

@@ -11,7 +11,7 @@ from noether.checkpoints.format import list_checkpoints
 from noether.runs.folder import RunFolder
 
 pytest.importorskip("docker")
-from images.conftest import LONG
+from images.conftest import ANY_SCRIPT, LONG
 from images.containers_of_tests import owners, tiny
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,13 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
         assert found["lock_sha256"] == labels["noether.lock.sha256"]
         assert found["git_revision"] == labels["org.opencontainers.image.revision"]
         assert found["image"]["flavour"] == labels["noether.flavour"]
+
+
+def test_any_script_runs_on_two_ranks(containers, own) -> None:
+    """The script is mounted, and its words reach it."""
+    mounted = {str(ANY_SCRIPT): {"bind": "/train.py", "mode": "ro"}}
+    done = containers.run("run", "accelerator=cpu", "devices=2", "/train.py", "join", volumes=mounted, **own, code=0)
+    assert done.out.count("of 2 on ") == 2, done.out + done.err
 
 
 def test_a_signal_reaches_the_trainer_through_tini(containers, work, own) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from noether.cli.binding import read_train_line
 from noether.lint.check import lint_text
 from noether.lint.command import fix_script
 from noether.lint.rank_rules import Requested
@@ -23,7 +24,9 @@ TORCHRUN = 'torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_en
 
 
 def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
-    return [(f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name, Requested(slurm=22.05))[0]]
+    return [
+        (f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name, Requested(read_train_line, slurm=22.05))[0]
+    ]
 
 
 RIGHT = {  # name: (options, body); nothing may be found
@@ -207,6 +210,10 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-program-beside-the-script-at-the-end": ("#SBATCH -n1\n", "make\n./solver"),
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
+    "a-script-under-noether": (TWO, "srun noether run train.py --ranks 7 trainer.effective_batch_size=7"),
+    "a-module-under-noether": (TWO, "srun python -m noether run devices=1 -m pkg.train --lr $LR seed=a"),
+    "a-script-under-noether-in-its-image": (TWO, "srun apptainer exec --nv noether.sif run train.py seed=a"),
+    "one-task-of-noether-a-node": (EACH, "srun entrypoint.py run train.py"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -445,6 +452,13 @@ WRONG = {  # name: (options, body, the one finding)
     "a-script-before-deactivate": ("#SBATCH -n1\n", "./a/run.sh b.in\ndeactivate", ("exit-code-lost", WARNS)),
     "code-lost-before-a-plain-exit": ("#SBATCH -n1\n", "python t.py\necho done\n\nexit", ("exit-code-lost", WARNS)),
     "a-word-of-requests-with-two-letters-changed": ("#SABTCH --gpus=1\n", "hostname", ("ignored-option", WARNS)),
+    "too-few-tasks-of-noether-run": (TWO, "srun -n 4 noether run train.py", ("one-rank-per-gpu", FAILS)),
+    "noether-run-on-one-node-of-two": (TWO, "noether run train.py", ("missing-srun", WARNS)),
+    "a-setting-that-is-no-script-s": (TWO, "srun noether run seed=3 train.py", ("configuration-refused", FAILS)),
+    "a-setting-of-a-launch-that-is-wrong": (TWO, "srun noether run accelerator=tpu train.py", ("configuration-refused", FAILS)),
+    "a-script-in-its-image-without-gpus": (TWO, "srun apptainer run noether.sif run train.py", ("container-without-gpus", FAILS)),
+    "a-script-in-a-clean-environment": (TWO, "srun apptainer exec --nv -e noether.sif noether run t.py", ("container-cleanenv", FAILS)),
+    "the-rank-of-the-first-task-for-a-script": (TWO, "srun noether run t.py --rank $SLURM_PROCID", ("expanded-too-early", FAILS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("gpu-options", FAILS)),
 }  # fmt: skip
 

@@ -111,7 +111,8 @@ def test_a_program_beside_the_script_says_what_it_is(tmp_path: Path) -> None:
         "#!/bin/bash\n#SBATCH -N1 --ntasks-per-node=2 --gpus-per-node=4\nsrun -K python t.py\n",
     )
     (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
-    assert found(text, path) == [("spawn-under-srun", "warning")]
+    for line in (text, text.replace("python t.py", "noether run t.py")):
+        assert found(line, path) == [("spawn-under-srun", "warning")]
     (tmp_path / "t.py").write_text("torch.distributed.init_process_group()\n")
     assert found(text, path) == [("one-rank-per-gpu", "error")]
     (tmp_path / "t.py").write_text("import jax\n")

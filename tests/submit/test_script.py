@@ -19,7 +19,7 @@ from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, mark_own
-from noether.submit.job import describe_job
+from noether.submit.job import describe_job, describe_script
 from noether.submit.script import render_script
 from tests.refusal import refusal
 from tests.saved import META
@@ -41,6 +41,7 @@ SCRIPTS = {
     "apptainer": (None, (*GPUS, "slurm.container=images/noether.sif", "slurm.container_mounts=[/data]")),
     "pyxis": (None, (*GPUS, 'slurm.container="ghcr.io#my/noether:1.0"', "slurm.container_mounts=['/data:/mnt']")),
     "sweep": (None, ("-m", "seed=1,2", "optimizer=adamw,lion", "slurm.slurm_array_parallelism=2")),
+    "any-script": (None, (*GPUS[:2], "slurm.slurm_additional_parameters.array=0-3", "--", "train.py", "--lr", "0.1")),
     "awkward-words": (None, ('output_path="my runs/it\'s"', "slurm.slurm_setup=['echo $HOME']")),
 }
 
@@ -49,6 +50,7 @@ SCRIPTS = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    (tmp_path / "train.py").touch()
     return tmp_path
 
 
@@ -61,6 +63,8 @@ def run_script(text: str, fakes: str, folder: Path, **variables: str) -> subproc
 
 def script(hp: str | None, words: tuple[str, ...]) -> str:
     overrides = [word for word in words if word != "-m"]
+    if "--" in words:
+        return render_script(describe_script(words, None), program=("noether",))
     job = describe_job(["run_id=cars", *overrides], hp, multirun="-m" in words)
     return render_script(job, program=("noether",))
 
@@ -90,6 +94,8 @@ def test_any_name_reaches_the_ranks_as_one_word_that_reads_back(name: str, sweep
     words = done.stdout.splitlines()
     chosen = [word for word in words[words.index("train") + 1 :] if word.startswith(("run_id=", "seed="))]
     assert load_config(chosen).run_id == (f"{name}-1" if sweep else name), done.stderr
+    done = run_script(script(None, ("--", "train.py", name, "--lr")), fakes, folder)
+    assert done.stdout.splitlines()[-3:] == ["train.py", name, "--lr"]
     assert not (folder / "pwned").exists()
 
 
@@ -129,6 +135,27 @@ def test_the_script_ends_as_its_ranks_did(srun, variables, code, says, folder: P
     assert (asked.read_text() if asked.exists() else "") == "requeue 12\n" * ("; queued" in says or "refused" in says)
 
 
+ONE, ELEMENT = {}, {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "1"}
+SCRIPT_ENDS = {
+    "asks": (ONE, "return 75", 75, "requeue 12", "queued again"),
+    "refused": (ONE, "touch refuses; return 75", 75, "requeue 12", "&& sbatch slurm/12.sh"),
+    "element-refused": (ELEMENT, "touch refuses; return 75", 75, "requeue 11_1", "&& sbatch --array=1 slurm/11_1.sh"),
+    "too-often": (ONE | {"SLURM_RESTART_COUNT": "50"}, "return 75", 75, "", "requeued 50 times already"),
+    "ended-by-slurm": (ONE, "kill -TERM $$; return 75", 75, "", "Slurm ended the job"),
+    "told-before-it-had-started": (ONE, "return 140", 75, "requeue 12", "queued again"),
+}
+
+
+@pytest.mark.parametrize(("variables", "srun", "code", "asked", "says"), SCRIPT_ENDS.values(), ids=SCRIPT_ENDS)
+def test_a_job_of_a_script_is_queued_again_when_it_leaves_with_75(variables, srun, code, asked, says, folder) -> None:
+    """It has no folder of a run, and what it saves is its own affair: only the number of starts is limited."""
+    (folder / "slurm").mkdir()
+    done = run_script(script(None, ("--", "train.py")), FAKES.format(srun=srun), folder, run="no", **variables)
+    assert (done.returncode, says in done.stdout) == (code, True), done.stdout + done.stderr
+    said = folder / "scontrol.said"
+    assert (said.read_text().strip() if said.exists() else "") == asked
+
+
 STARTS = {
     "stopped-while-it-starts": (["return 140"] * 4, "12 12 12", 2),
     "stopped-by-slurm-then-while-it-starts": (["kill -TERM $$; return 143"] * 3 + ["return 140"], "12 12 12 12", 0),
@@ -155,10 +182,9 @@ def test_a_setup_that_stops_at_errors_still_requeues(folder: Path) -> None:
     assert (done.returncode, "queued again" in done.stdout) == (75, True), done.stdout + done.stderr
 
 
-SECOND = {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "1"}
 PRINTED = {
     "one-run": ((), {}, "12", "sbatch runs/cars/job.sh"),
-    "element-of-an-array": (("-m", "seed=1,2"), SECOND, "11_1", "sbatch --array=1 runs/cars-1/job.sh"),
+    "element-of-an-array": (("-m", "seed=1,2"), ELEMENT, "11_1", "sbatch --array=1 runs/cars-1/job.sh"),
 }
 
 
@@ -191,10 +217,12 @@ def test_a_mount_with_a_blank_is_one_word_of_srun(folder: Path) -> None:
         pytest.param(("output_path={away}/new/runs",), ["{away}"], id="output-elsewhere-and-not-made-yet"),
         pytest.param(("dataset_root={away}", "output_path={away}/runs"), ["{away}"], id="data-and-output-together"),
         pytest.param(("dataset_root={away}", "slurm.container_mounts=[{away}]"), ["{away}"], id="mounted-already"),
+        pytest.param(("--", "{away}/own.py"), ["{away}"], id="a-script-elsewhere"),
     ],
 )
 def test_what_the_run_needs_outside_is_mounted(settings, binds, folder: Path, tmp_path_factory) -> None:
     away = tmp_path_factory.mktemp("away")
+    (away / "own.py").touch()
     words = [setting.format(away=away) for setting in settings]
     text = script(None, ("slurm.container=noether.sif", *words))
     assert re.findall(r"--bind (\S+)", text) == [bind.format(away=away) for bind in binds]
@@ -217,6 +245,7 @@ def test_ranks_of_another_launcher_are_not_inherited(folder: Path) -> None:
 
 THREE_NODES, BATCH = ("slurm.nodes=3", "slurm.tasks_per_node=1"), "trainer.effective_batch_size"
 FOUR_DEVICES = ('devices="0,1,2,3"', "slurm.tasks_per_node=1", "accelerator=gpu")
+OWN = ("--", "train.py")
 REFUSED = {
     "tasks-contradict-gpus": (["slurm.gpus_per_node=4", "slurm.tasks_per_node=2"], "slurm.tasks_per_node=4"),
     "gpus-without-a-number": (["slurm.gpus_per_node=a100"], "write 4, or with a type a100:4"),
@@ -232,6 +261,11 @@ REFUSED = {
     "a-sweep-from-another-run": (["-m", "seed=1,2", "resume=latest"], "run_id=NAME resume=auto"),
     "resume-from-nowhere": (["resume=/nowhere"], "nothing to resume"),
     "weights-from-nowhere": (["initial_weights=/nowhere"], "leave initial_weights out"),
+    "an-array-of-one-run": (["slurm.slurm_additional_parameters.array=0-3"], "noether submit -m KEY=VALUE,VALUE"),
+    "devices-a-script-does-not-get": ([*FOUR_DEVICES, "slurm.gpus_per_node=2", *OWN], "devices"),
+    "a-script-that-is-not-there": (["--", "nowhere.py"], "noether run train.py"),
+    "a-setting-that-no-script-has": (["seed=1", *OWN], "noether run train.py seed=1"),
+    "a-script-on-nodes-of-no-scheduler": (["nodes=2", *OWN], "slurm.nodes=2"),
 }
 
 
@@ -239,7 +273,7 @@ REFUSED = {
 def test_what_cannot_run_is_refused_before_the_queue(words, way_out) -> None:
     overrides = [word for word in words if word != "-m"]
     with pytest.raises(RequestError, match=re.escape(way_out)):
-        describe_job(overrides, None, multirun="-m" in words)
+        describe_script(words, None) if "--" in words else describe_job(overrides, None, multirun="-m" in words)
 
 
 def test_a_checkpoint_of_a_run_is_refused_by_its_name_in_runs_too(folder: Path) -> None:
@@ -282,6 +316,8 @@ def test_submit_without_slurm_prints_or_refuses(noether, folder: Path) -> None:
     assert done.out.startswith("#!/bin/bash\n")
     assert "apptainer exec /images/noether.sif" in done.out
     assert (folder / "jobs").is_dir()
+    done = noether("submit", "run", f"slurm.folder={folder}", "-m", "json.tool", "-x", **nowhere, code=0)
+    assert "apptainer exec /images/noether.sif \\\n    noether run -m json.tool -x\n" in done.out
 
 
 def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Path) -> None:
@@ -290,7 +326,9 @@ def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Pat
     assert "2 nodes × 2 tasks: 4 ranks on cpu" in done.out
     assert "4 samples per update = 4 ranks × 1" in done.out
     assert "#!/bin/bash" in done.out
-    assert sorted(path.name for path in folder.iterdir()) == ["cars.yaml"]
+    done = noether("submit", "run", "--dry-run", *words[3:5], "train.py", "-x", code=0, cwd=folder)
+    assert "2 nodes × 2 tasks: 4 ranks on cpu, the cluster's time limit\nscript train.py -x\n" in done.out
+    assert sorted(path.name for path in folder.iterdir()) == ["cars.yaml", "train.py"]
 
 
 def test_weights_that_all_runs_of_a_sweep_begin_with_are_read_once(folder: Path, monkeypatch) -> None:

@@ -164,6 +164,12 @@ def slurm() -> Iterator[Slurm]:
         yield cluster
 
 
+def check_learned_alike(said: str, ranks: int = 4) -> None:
+    """Require that the ranks of any_script.py, on two hosts, have learned the same weights."""
+    found = re.findall(rf"rank \d of {ranks} on (\S+) learned (\S+)", said)
+    assert (len(found), len({host for host, _ in found}), len({learned for _, learned in found})) == (ranks, 2, 1), said
+
+
 @pytest.fixture
 def variables(cache: Path) -> dict[str, str]:
     """The environment of a user on a host of the cluster."""

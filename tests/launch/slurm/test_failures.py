@@ -48,9 +48,10 @@ class Started:
 def start(slurm: Slurm, variables: dict[str, str], tmp_path: Path) -> Iterator:
     started: list[Started] = []
 
-    def run(*words: str, options: tuple[str, ...] = ("-N2", "--ntasks-per-node=2", "-wn1,n2")) -> Started:
-        noether = [sys.executable, "-m", "noether", "train", "--hp", str(TINY), "devices=null", *words]
-        srun = ["srun", "-t5", *options, *noether, f"output_path={tmp_path}", "run_id=run"]
+    def run(*words: str, script: bool = False) -> Started:
+        train = ["train", "--hp", str(TINY), "devices=null", *words, f"output_path={tmp_path}", "run_id=run"]
+        noether = [sys.executable, "-m", "noether", *(["run", *words] if script else train)]
+        srun = ["srun", "-t5", "-N2", f"--ntasks-per-node={1 if script else 2}", "-wn1,n2", *noether]
         environ = variables | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}", "OF_THE_TEST": str(tmp_path)}
         command = [sys.executable, str(CLUSTER), f"--state={slurm.folder}", "on", "login", "--", *srun]
         pipe = subprocess.PIPE
@@ -95,6 +96,16 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
         assert "says nothing: stopped by a signal" in said
     others = [line for line in said.splitlines() if "ends with the run: " in line]
     assert len([line for line in others if words in line]) >= 1, said
+
+
+@pytest.mark.slow
+def test_a_rank_of_a_script(start, tmp_path: Path) -> None:
+    """One task on each node, with two ranks: those of the other node, and the one beside it, end too."""
+    script = REPOSITORY / "tests/launch/slurm/any_script.py"
+    code, said = start("accelerator=cpu", "devices=2", str(script), "killed", script=True).wait_gone(START_S)
+    assert code == 137, said
+    assert "noether: rank 3 on n2 was killed by SIGKILL" in said
+    assert "learned" not in said
 
 
 @pytest.mark.slow

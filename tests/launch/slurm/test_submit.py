@@ -11,7 +11,7 @@ from conftest import REPOSITORY, TINY
 from misbehaving import processes_of
 from sharing import in_every_push
 
-from launch.slurm.conftest import PATH, Finished, Slurm, wait_for
+from launch.slurm.conftest import PATH, Finished, Slurm, check_learned_alike, wait_for
 from noether.checkpoints.format import newest_update
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
@@ -230,13 +230,15 @@ def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None
     program = user.folder / "bin" / "noether"
     program.parent.mkdir()
     start = f"exec {sys.executable} -m noether"
-    program.write_text(f'#!/bin/sh\ncase "$1" in submit) {start} "$@" {quick};; *) {start} "$@";; esac\n')
+    small = f'quick="{quick}"; [ "$1" = submit ] && [ "$2" != run ] || quick='
+    program.write_text(f'#!/bin/sh\n{small}\n{start} "$@" $quick\n')
     documented = user.folder / "bin" / "noether-train-submit-job"
     entry = Path(sys.executable).with_name("noether-train-submit-job")
     documented.write_text(f'#!/bin/sh\nexec {entry} "$@" {quick}\n')
     for path in (program, documented):
         path.chmod(0o755)
     (user.folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
+    (user.folder / "train.py").symlink_to(Path(__file__).with_name("any_script.py"))
     blocks = re.findall(r"^```sh\n(.*?)^```", (REPOSITORY / "docs" / "slurm.md").read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines() if line.strip()]
     assert len(lines) > 5
@@ -247,3 +249,9 @@ def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None
     wait_for("the jobs of the page", lambda: not slurm.jobs(), 240, lambda: user.types("squeue").stdout)
     states = json.loads(user.types(*NOETHER, "status", "--json").stdout)["runs"]
     assert {state["state"] for state in states} == {"done"}, states
+    outputs = {path.stem: path.read_text() for path in (user.folder / "slurm").glob("*.out")}
+    of_script = {name: text for name, text in outputs.items() if " learned " in text}
+    (whole,) = (text for name, text in of_script.items() if "_" not in name)
+    check_learned_alike(whole)
+    again = {name.partition("_")[2]: "queued again" in text for name, text in of_script.items() if "_" in name}
+    assert again == {"0": False, "1": True}, "the element that left with 75, and no other"

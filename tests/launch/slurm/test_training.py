@@ -16,7 +16,7 @@ import pytest
 from conftest import REPOSITORY, TINY
 from learned import PROOF, check_learned
 
-from launch.slurm.conftest import Slurm, running_cluster, wait_for
+from launch.slurm.conftest import Slurm, check_learned_alike, running_cluster, wait_for
 from noether.runs.folder import RunFolder
 
 HOSTS = ("n1", "n2")
@@ -39,6 +39,14 @@ def test_ranks_over_two_hosts_learn_what_one_does(tasks, devices, slurm: Slurm, 
     assert done.stdout.count("unseen cases of the test split") == 1, "only rank 0 speaks"
 
 
+@pytest.mark.slow
+def test_a_script_joins_without_a_launcher_of_ours(slurm: Slurm, variables) -> None:
+    """Plain srun starts it: `noether.join` finds its place and where rank 0 is."""
+    program = (sys.executable, str(REPOSITORY / "tests/launch/slurm/any_script.py"), "join")
+    done = slurm.srun("-N2", "-t3", *program, **variables, PYTHONPATH=str(REPOSITORY))
+    check_learned_alike(done.stdout + done.stderr, 2)
+
+
 def test_granted_gpus_without_a_driver_are_refused(slurm: Slurm, variables) -> None:
     for verb in ("train", "plan"):
         done = slurm.srun("-N1", "--gpus-per-node=2", *NOETHER, verb, "run_id=granted", limit_s=150, **variables)
@@ -50,9 +58,10 @@ def test_granted_gpus_without_a_driver_are_refused(slurm: Slurm, variables) -> N
 def test_bare_training_in_a_batch_script_never_hangs(slurm: Slurm, variables, tmp_path) -> None:
     """Four tasks were asked for, and nobody starts them: it says so, and what to write, within seconds."""
     script = " ".join(f"'{word}'" for word in [*NOETHER, *train_words(tmp_path, "devices=null")])
-    job = slurm.submit(script, "-n4", "-t5", **variables)
+    own = f"{' '.join(NOETHER)} run {REPOSITORY}/tests/launch/slurm/any_script.py"
+    job = slurm.submit(f"{script}\n{own}\n", "-n4", "-t5", **variables)
     slurm.wait(job, limit_s=120)
-    assert "srun" in slurm.output(job)
+    assert "start every task: srun noether run" in slurm.output(job)
     assert "SLURM_" in slurm.output(job)
 
 
