@@ -2,9 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-# The wing takes its name when it is imported first; then the function has it.
-from noether import submit as _submit  # noqa: F401
-
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -14,7 +11,6 @@ if TYPE_CHECKING:
     from noether.launch.ranks import Ranks
     from noether.physics.predict.loaded import LoadedRun
 
-del globals()["submit"]
 __version__ = "0.1.0"
 __all__ = ["RequestError", "RunEnded", "SubmittedJob", "join", "load_run", "plan", "submit", "train"]
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 from noether.config.slurm import SlurmConfig
-from noether.submit.job import stand_in_environment
+from noether.jobs.job import stand_in_environment
 
 ONE = r"""
 noether-train --hp configs/train_shapenet.yaml \

@@ -37,18 +37,9 @@ COMMANDS = CommandGroup(
     Exit codes: 0 done, 1 failed, 2 the request was wrong, 69 not all ranks came in time (try again), 75 stopped
     with everything saved (to continue: noether train resume=RUN; the run keeps its settings).
     """,
-    *(
-        models.init,
-        models.train,
-        models.run,
-        models.plan,
-        models.settings,
-        models.evaluate,
-        models.predict,
-        models.sensitivity,
-    ),
-    *(models.export, jobs.checkpoints, jobs.report, jobs.tensorboard, jobs.status, jobs.logs, jobs.watch, jobs.cancel),
-    *(jobs.doctor, jobs.submit, jobs.lint, jobs.completion, jobs.help, jobs.version),
+    *(models.init, models.train, models.run, models.plan, models.settings, models.evaluate, models.predict),
+    *(models.sensitivity, models.export, jobs.checkpoints, jobs.report, jobs.tensorboard, jobs.status, jobs.logs),
+    *(jobs.watch, jobs.cancel, jobs.doctor, jobs.submit, jobs.lint, jobs.completion, jobs.help, jobs.version),
     data=CommandGroup("Inspect, prepare and describe data sets.", models.inspect, models.prepare, models.describe),
 )
 ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare")

@@ -111,7 +111,7 @@ def submit(
         print: write the job script to standard output, for noether submit --print … | sbatch
         dry_run: show the plan and the script; submit nothing
     """
-    from noether.submit.submit import submit_here
+    from noether.jobs.submit import submit_here
 
     return submit_here(overrides, hp, multirun=multirun, to_print=print, dry_run=dry_run)
 

@@ -67,7 +67,7 @@ def run(
         dry_run: show where the ranks would be, and why; with --submit also the job script; start nothing
     """
     if submit:
-        from noether.submit.submit import submit_here
+        from noether.jobs.submit import submit_here
 
         return submit_here(overrides, script=True, module=module, to_print=print, dry_run=dry_run)
     from noether.launch.script import run_here

@@ -28,6 +28,7 @@ from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError, signal_code
 from noether.config.explain import as_override
 from noether.config.section import flat
+from noether.jobs.submit import described_here, send
 from noether.launch.detect.slurm.queue import SlurmError, job_state, queued_jobs
 from noether.launch.plan import render_plan
 from noether.launch.script import here
@@ -36,7 +37,6 @@ from noether.runs.folder import TOLD, RunFolder
 from noether.runs.logs import log_text
 from noether.runs.overview import DONE, STOPPED, RunState, run_state
 from noether.runs.records import read_record
-from noether.submit.submit import described_here, send
 from noether.training.sweep import checked_plan, train_apart
 
 if TYPE_CHECKING:  # It imports torch, which a plan and a submission do without.
@@ -97,7 +97,7 @@ class SubmittedJob:
                     return
             if time.monotonic() > ends:
                 raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s")
-            time.sleep(pause_s)
+            time.sleep(min(pause_s, max(0.0, ends - time.monotonic())))
             pause_s = min(10.0, 1.5 * pause_s)
 
     def result(self, timeout: float = float("inf")) -> "LoadedRun":
@@ -191,6 +191,8 @@ def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str]
 
 def _plain(name: str, value: Any) -> Any:
     """Return a value as a setting has it: a class by its dotted path. RequestError: no rank could import that."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, one) for one in value]
     if not hasattr(value, "__qualname__"):
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         return value.tolist() if hasattr(value, "tolist") else value  # Of NumPy and torch.

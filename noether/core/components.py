@@ -135,7 +135,7 @@ def methods_of(base: type) -> dict[str, list[str]]:
 
 
 def misfit(called: Callable[..., Any], *arguments: str) -> str:
-    """Return why a function or class does not take these arguments; "" where it does."""
+    """Return why a function or class does not take these arguments; "" if it does."""
     try:
         inspect.signature(called).bind(*arguments)
     except TypeError as error:

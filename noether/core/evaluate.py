@@ -48,7 +48,7 @@ class Evaluator:
 
     @property
     def batch_size(self) -> int:
-        """Samples that a rank evaluates at once: on any ranks the same where a loss compares them."""
+        """Samples that a rank evaluates at once; if a loss compares them, the same on any number of ranks."""
         trainer = self.config.trainer
         usual = trainer.effective_batch_size if self.problem.task.compares_samples else self.usual_batch_size
         return trainer.evaluation_batch_size or usual
@@ -64,7 +64,7 @@ class Evaluator:
     ) -> SplitMetrics:
         """Evaluates the given samples of a data set over all ranks.
 
-        Each rank evaluates every world_size-th sample, or batch where the loss compares samples; nothing is dropped.
+        Each rank evaluates every world_size-th sample, or batch if the loss compares samples; nothing is dropped.
         The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
 
         model, dataset, indices: the weights, and the samples of the data set.

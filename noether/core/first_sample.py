@@ -1,7 +1,6 @@
 """Gives model and task one sample before the first update, and says in words where they cannot take it."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from math import isclose, isnan, nan
 from typing import Any
 
@@ -14,7 +13,7 @@ from noether.core.data.loader import Batch, batch_of, seed_everything, to_device
 from noether.core.data.order import SampleKey
 from noether.core.data.points import Sample
 from noether.core.models.build import TensorModel
-from noether.core.precision import Precision, evaluation_mode
+from noether.core.precision import Precision, evaluation_mode, restored_afterwards
 from noether.core.problem import Problem
 from noether.core.tasks.base import Predictions, Task
 from noether.launch.batches import BatchPlan
@@ -39,7 +38,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         )  # fmt: skip
     batch = _batch_of(problem, [_drawn(problem, 0)], device, precision)
     try:
-        with evaluation_mode(model), _kept_rng(device):
+        with evaluation_mode(model), restored_afterwards(model, device):
             prepared = task.prepare(batch)
             with precision.autocast():
                 predictions = model(prepared)
@@ -65,10 +64,6 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
                 _try_metrics(task, *repeated)
 
 
-def _kept_rng(device: torch.device) -> AbstractContextManager[None]:
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
 def _drawn(problem: Problem, position: int) -> tuple[int, Sample]:
     """Returns the number and the points of a training sample, as the first epoch has them."""
     index = problem.train_indices[position]
@@ -83,7 +78,7 @@ def _batch_of(
 
 
 def find_comparison(problem: Problem, group: Group, precision: Precision) -> str:
-    """Returns what shows that the loss compares samples, so that it is no mean over them; "" where it is one.
+    """Return what shows that the loss compares samples; "" if it is a mean over them.
 
     A task that does not say so is tried, and its `compares_samples` set. Every rank calls it.
     """
@@ -118,7 +113,7 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
     def same(one: float, other: float) -> bool:
         return isclose(one, other, rel_tol=1e-9 if precision.name == "float64" else 1e-3, abs_tol=1e-12)
 
-    with evaluation_mode(model), _kept_rng(device), torch.no_grad():
+    with evaluation_mode(model), restored_afterwards(model, device), torch.no_grad():
         whole, alone = loss(*few), sum(map(loss, few)) / len(few)
         halves = (loss(*few[:half]) + loss(*few[half:])) / 2
         if isnan(whole) or (same(whole, alone) and same(whole, halves)):

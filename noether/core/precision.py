@@ -1,9 +1,11 @@
 """How a model computes: its precision, evaluation mode, and the answer to memory that is full."""
 
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -52,6 +54,22 @@ def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
         torch.backends.cuda.matmul.allow_tf32 = trainer.tf32
         torch.backends.cudnn.allow_tf32 = trainer.tf32
     return Precision(trainer.precision, device.type)
+
+
+@contextmanager
+def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Puts back the model's buffers and every random number generator after the block. Gradients stay as they are."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from noether.core.precision import restored_afterwards
 from noether.launch.process_group.torch_internals import flop_counter
 from noether.training.build import Run
-from noether.training.rehearsal import loss_of, rehearsal_batch, restored_afterwards
+from noether.training.rehearsal import loss_of, rehearsal_batch
 
 CEILING_S = 0.05
 """For so long matrix products are timed."""

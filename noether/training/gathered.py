@@ -32,12 +32,17 @@ class Together(Mapping[str, Tensor]):
         if key not in self._every:
             own, group = self._own[key], self._group
             seen = f"{key} {tuple(own.shape)} of {own.dtype}"
-            if len({row[0] for row in group.table([crc32(seen.encode())])}) > 1 or len(own) != self._samples:
+            if not alike(seen, group) or len(own) != self._samples:
                 raise RequestError("cannot-gather", f"the loss of all ranks' samples cannot read {key}",
                                    seen=f"{seen} on rank {group.rank}", expected=f"({self._samples}, …) on every rank",
                                    fix=f"pad {key} to one length, or leave it out of the loss")  # fmt: skip
             self._every[key] = _rows_of_all(own, group)
         return self._every[key]
+
+
+def alike(said: str, group: Group) -> bool:
+    """Return whether all ranks say the same. Every rank calls it."""
+    return len({row[0] for row in group.table([crc32(said.encode())])}) == 1
 
 
 def _rows_of_all(own: Tensor, group: Group) -> Tensor:

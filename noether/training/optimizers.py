@@ -20,7 +20,7 @@ from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, W
 def build_optimizer(
     config: OptimizerConfig, model: nn.Module, parts: Mapping[str, nn.Module] | None = None
 ) -> Optimizer:
-    """Builds the optimiser over a model's trainable parameters; where it has `parts`, one for each, joined.
+    """Build the optimiser of a model's trainable parameters; if it has `parts`, one for each, joined.
 
     Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set. RequestError:
     the user's own is no optimiser, or one that a run cannot use or resume.
@@ -258,12 +258,15 @@ def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
     return {name: float(value) for name, value in vars(optimizer).items() if is_number(value)}
 
 
+def optimizer_component(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Component:
+    """Return the user's own optimiser, of these groups of parameters."""
+    given, offered = {"params": groups, "lr": config.learning_rate}, {"weight_decay": config.weight_decay}
+    return Component("optimizer", config.kind, config.options(), base=Optimizer, given=given, offered=offered)
+
+
 def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    given = {"params": groups, "lr": config.learning_rate}
-    offered = {"weight_decay": config.weight_decay}
-    component = Component("optimizer", config.kind, config.options(), base=Optimizer, given=given, offered=offered)
     try:
-        own: Optimizer = component.build()
+        own: Optimizer = optimizer_component(config, groups).build()
     except (ValueError, TypeError) as error:
         raise _unusable(config, str(error), "options that it takes") from None
     return own

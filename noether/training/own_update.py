@@ -1,6 +1,5 @@
 """Updates that a task makes by itself (`Task.update`): several optimisers, each of a part of the model."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,39 +16,34 @@ from noether.core.models.build import TensorModel
 from noether.core.tasks.base import Task
 from noether.runs.metrics import OF_THE_LOOP
 from noether.runs.records import POSITION
+from noether.training.gathered import alike
 from noether.training.optimizers import JoinedOptimizer
 from noether.training.time_use import Part, UpdateMetrics
 from noether.training.update import Updater
 
 RESERVED = {*POSITION, *(metric.name for metric in OF_THE_LOOP), "time_use", "slowest"} - {"loss"}
 """Names in the rows of training that are no task's."""
-TAKES = {"update": ("batch", "model", "optimizers"), "optimizers": ("model",)}
 
 
 def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int) -> None:
     """Refuses a class of tasks whose own update no run can make, or not with these settings. RequestError."""
-    if not (inspect.isclass(kind) and issubclass(kind, Task)) or kind.update is Task.update:
+    if not (isinstance(kind, type) and issubclass(kind, Task)) or kind.update is Task.update:
         return
-    for method, given in TAKES.items():
-        try:
-            inspect.signature(getattr(kind, method)).bind(kind, *given)
-        except TypeError as error:
-            seen = f"def {method}{inspect.signature(getattr(kind, method))}: {error}"
-            raise _unusable(kind, seen, f"def {method}(self, {', '.join(given)})") from None
     if kind.metrics is Task.metrics and kind.loss is Task.loss:
         expected = "metrics of each sample of an evaluation, by which weights are compared, `loss` among them"
         raise _unusable(kind, "`update` without `metrics`", expected)
     expected = "a rank's whole share of a batch at once, no loss scaler, no compilation: the trainer sees no passes"
     several = trainer.max_batch_size == "auto" or accumulation_steps > 1
     cannot = {"precision=bf16": trainer.precision == "fp16", "compile=false": trainer.compile}
-    if refused := [instead for instead, is_set in {**cannot, "max_batch_size=null": several}.items() if is_set]:
-        name = refused[0].partition("=")[0]
-        seen = f"trainer.{name}={getattr(trainer, name)}, {accumulation_steps} micro-batches on a rank"
-        raise _unusable(kind, seen, expected, f"trainer.{refused[0]}")
+    for instead, is_set in {**cannot, "max_batch_size=null": several}.items():
+        if is_set:
+            name = instead.partition("=")[0]
+            seen = f"trainer.{name}={getattr(trainer, name)}, {accumulation_steps} micro-batches on a rank"
+            raise _unusable(kind, seen, expected, f"trainer.{instead}")
 
 
 def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the parts of a model by the names of their optimisers; {} where the trainer makes the updates.
+    """Returns the parts of a model by the names of their optimisers; {} if the trainer makes the updates.
 
     RequestError: a parameter that is trained belongs to no part or to two, or a part has nothing to train.
     """
@@ -114,7 +108,7 @@ class OwnUpdater(Updater):
             with torch.autocast(self.precision.device_type, enabled=False):
                 loss.backward(inputs=part.parameters)
             self.clock.switch(Part.REDUCTION)
-            self._average(part.parameters)
+            self._average(part)
         gradients = [parameter.grad for parameter in part.parameters if parameter.grad is not None]
         if not gradients:
             seen = f"{part.name}: " + ("a loss without them" if is_scalar else repr(loss)[:80])
@@ -131,10 +125,14 @@ class OwnUpdater(Updater):
         torch.clear_autocast_cache()  # It holds the weights of before in the precision of the forward pass.
         self.clock.switch(Part.FORWARD)
 
-    def _average(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Puts the mean over the ranks in each gradient's place; it is none only where no rank has one."""
+    def _average(self, part: "PartOptimizer") -> None:
+        """Replace each gradient by its mean over the ranks; it is None only if no rank has one."""
         if self.group.world_size == 1:
             return
+        if not alike(step := f"steps {part.name} of update {self.optimizers.updates + 1}", self.group):
+            seen = f"rank {self.group.rank} {step}, and another rank does not"
+            raise _unusable(type(self.state.task), seen, "the same steps in the same order on every rank")
+        parameters = part.parameters
         own = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         real = [torch.view_as_real(one) if one.is_complex() else one for one in own]
         have = torch.tensor([one.grad is not None for one in parameters]).to(real[0])

@@ -16,7 +16,6 @@ from noether.common.plain_file import StampedFile
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.sections_by_kind import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
-from noether.core.components import Component
 from noether.core.data.build import check_data, own_dataset
 from noether.launch.detect.placement import Placement
 from noether.launch.plan import RunPlan
@@ -47,7 +46,7 @@ def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
 
 
 def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses the user's own code as `check_own_code`: where its ranks import torch, which is done once."""
+    """Refuse the user's own code as `check_own_code` does, in a process that imports torch for the ranks too."""
     if not config.own_code():
         return
     placement, steps = plan.placement, plan.batch.accumulation_steps
@@ -121,13 +120,12 @@ def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
     """
     if not config.own_code():
         return
-    from torch.optim import Optimizer
-
     from noether.core.models.build import model_component
     from noether.core.tasks.base import task_component
     from noether.training.callbacks import callback_classes
+    from noether.training.optimizers import optimizer_component
     from noether.training.own_update import check_own_update
-    from noether.training.schedules import torch_scheduler
+    from noether.training.schedules import find_schedule
 
     data, model, task = config.dataset, config.model, config.task
     optimizer, schedule = config.optimizer, config.schedule
@@ -139,12 +137,7 @@ def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
         if isinstance(task, CustomTaskConfig):
             check_own_update(task_component(task.kind, task.options()).find(), config.trainer, accumulation_steps)
         if isinstance(optimizer, CustomOptimizerConfig):
-            rate, offered = {"params": None, "lr": None}, {"weight_decay": optimizer.weight_decay}
-            kind, options = optimizer.kind, optimizer.options()
-            Component("optimizer", kind, options, base=Optimizer, given=rate, offered=offered).find()
+            optimizer_component(optimizer, []).find()
         if isinstance(schedule, CustomScheduleConfig):
-            length = config.trainer.max_updates or 1000
-            if torch_scheduler(schedule, optimizer.learning_rate, length, "lower") is None:
-                peak = {"peak": None, "updates": None}
-                Component("schedule", schedule.kind, schedule.options(), given=peak).find()
+            find_schedule(schedule, optimizer.learning_rate, config.trainer.max_updates or 1000)
         callback_classes(config.trainer.callbacks)

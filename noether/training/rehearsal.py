@@ -1,18 +1,16 @@
 """Forward and backward passes beside those of the updates, which leave no trace; the largest batch that fits."""
 
-import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import GlobalOrder, RankOrder
-from noether.core.precision import Precision, is_full, smaller_when_full
+from noether.core.precision import Precision, is_full, restored_afterwards, smaller_when_full
 from noether.core.problem import Problem
 from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
@@ -34,22 +32,6 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
     with precision.autocast():
         predictions = model(prepared)
     return task.loss(predictions, prepared)
-
-
-@contextmanager
-def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts back the model's buffers and every random number generator after the block. Gradients stay as they are."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
 
 
 def updates_that_fit(micro: int) -> AbstractContextManager[None]:

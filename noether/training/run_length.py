@@ -40,12 +40,11 @@ def plan_length(order: GlobalOrder, trainer: TrainerConfig) -> RunLength:
     effective_batch_size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
     if not updates_per_epoch:
         raise RequestError(
-            "too-few-samples",
-            "the training split is smaller than one effective batch",
+            "too-few-samples", "the training split is smaller than one effective batch",
             seen=f"{order.samples} training samples, trainer.effective_batch_size={effective_batch_size}",
             expected="at least one whole batch per epoch",
             fix=f"trainer.effective_batch_size={max(order.samples, 1)}      (or less)",
-        )
+        )  # fmt: skip
     if trainer.max_updates is not None:
         total = trainer.max_updates
     elif trainer.max_samples is not None:

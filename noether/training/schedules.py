@@ -41,7 +41,7 @@ class Schedule:
         return self.curve(update)
 
     def set_momentum(self, optimizer: Optimizer, update: int) -> None:
-        """Gives an optimiser the momentum of an update, where the schedule has any: AdamW's is the first of its betas.
+        """Set an optimiser's momentum of an update, if the schedule has any: AdamW's is the first of its betas.
 
         RequestError: an optimiser without momentum.
         """
@@ -88,9 +88,9 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, bette
 def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> Schedule:
     """Asks the user's own function, or torch's schedule, for every learning rate of the run before its first update."""
     rates, momenta = array("d"), array("d")
-    scheduler = torch_scheduler(config, peak, updates, better)
-    if scheduler is None:
-        curve = Component("schedule", config.kind, config.options(), given={"peak": peak, "updates": updates}).build()
+    scheduler = find_schedule(config, peak, updates, better)
+    if isinstance(scheduler, Component):
+        curve = scheduler.build()
     else:
         group = scheduler.optimizer.param_groups[0]
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -109,7 +109,7 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
         try:
             rate = curve(update)
         except ValueError as error:
-            if scheduler is None:
+            if isinstance(scheduler, Component):
                 raise
             raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
@@ -118,16 +118,21 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
     return Schedule(rates.__getitem__, momenta if set(momenta) - {MOMENTUM} else ())
 
 
-def torch_scheduler(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> LRScheduler | None:
-    """Builds the schedule of torch that `schedule.kind` names, with an optimiser of its own; None: it names a function.
+def find_schedule(
+    config: CustomScheduleConfig, peak: float, updates: int, better: str = "lower"
+) -> LRScheduler | Component:
+    """Return the schedule of torch that `schedule.kind` names, with an optimiser of its own, or the user's function.
 
     What options do not say and this run knows is filled in: the peak, the number of updates, which way the selection
-    metric is. RequestError: the class does not take the options.
+    metric is. RequestError: the class or function does not take the options.
     """
     kind: Any = load_object(config.kind, "schedule.kind")
+    options = config.options()
     if not (inspect.isclass(kind) and issubclass(kind, LRScheduler)):
-        return None
-    options, takes = config.options(), inspect.signature(kind).parameters
+        own = Component("schedule", config.kind, options, given={"peak": peak, "updates": updates})
+        own.find()
+        return own
+    takes = inspect.signature(kind).parameters
     if objects := [name for name in ("lr_lambda", "schedulers") if name in takes]:
         fix = "schedule.kind=my_package.curve      (a function of yours: noether help schedule)"
         raise _unusable(config.kind, f"its {objects[0]}, an object", "options that are numbers or texts", fix)

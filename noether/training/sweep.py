@@ -29,6 +29,9 @@ from noether.runs.folder import RunFolder, is_run, new_run_id
 from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, read_record, write_record
 
+READ_S = 2.0
+"""The longest wait for what an ended training has written: what its own code has started may hold the pipe for ever."""
+
 
 @dataclass(frozen=True)
 class SweptRun:
@@ -175,9 +178,12 @@ def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None =
     def forward(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
+    reader = threading.Thread(target=read, args=(process.stdout or process.stderr,), daemon=True) if read else None
     # Only the main thread hears signals: started in another, a training is stopped with `noether cancel`.
     with stops_handled(forward) if threading.current_thread() is threading.main_thread() else nullcontext():
-        if read and (pipe := process.stdout or process.stderr):
-            read(pipe)
+        if reader:
+            reader.start()
         code = process.wait()
+    if reader:
+        reader.join(READ_S)
     return code if code >= 0 else signal_code(-code)

@@ -15,12 +15,12 @@ from noether.common.errors import NoetherError, RequestError
 from noether.common.numbers import first_of
 from noether.config.trainer import TrainerConfig
 from noether.core.data.loader import Batch
-from noether.core.precision import Precision, evaluation_mode
+from noether.core.precision import Precision, evaluation_mode, restored_afterwards
 from noether.core.tasks.base import Predictions
 from noether.launch.process_group.group import Group
 from noether.launch.process_group.torch_internals import LightDDP, foreach
 from noether.training.gathered import Together
-from noether.training.rehearsal import loss_of, restored_afterwards
+from noether.training.rehearsal import loss_of
 from noether.training.time_use import Clock, Part, UpdateMetrics
 
 

@@ -1,8 +1,10 @@
 """The commands from Python: what a keyword sets, what is refused, how a run ends, where its own classes are found."""
 
 import math
+import pkgutil
 import shutil
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ SWING = (REPOSITORY / "examples" / "pendulum.py").read_text()
 SETTINGS = (REPOSITORY / "examples" / "pendulum.yaml").read_text().replace("examples.pendulum", "swing")
 SHORT: dict[str, Any] = {"accelerator": "cpu", "dataset": {"swings": 40}, "trainer": {"max_epochs": 2}}
 STOPS = """
-import os, signal
+import os, signal, subprocess
+if os.environ.get("LEAVES"):
+    subprocess.Popen(["sleep", "60"])  # It holds the stdout and stderr of whoever has imported this.
 class Stops(Follow):
     def loss(self, predictions, batch):
         os.kill(os.getppid(), signal.SIGTERM)  # As a batch system would, of the process that called noether.train.
@@ -69,6 +73,7 @@ def test_a_value_is_read_back_as_it_is(value: Any) -> None:
         (["my.yaml", Path("x=y")], {}, ["my.yaml", "x=y"]),
         ("", {"trainer.max_updates": np.int64(4), "run_id": Path("a, b")}, ["trainer.max_updates=4", 'run_id="a, b"']),
         ("", {"model": {"kind": Path, "a": {"b": (1, 2)}}}, ["model.kind=pathlib.Path", "model.a.b=[1,2]"]),
+        ("", {"trainer": {"callbacks": [Path, np.int64(1)]}}, ["trainer.callbacks=[pathlib.Path,1]"]),
         ("", {"hp": Path("my.yaml"), "reset": True}, ["--hp=my.yaml", "--reset=True"]),
     ],
 )  # fmt: skip
@@ -113,13 +118,20 @@ def test_a_plan_is_data_and_is_shown_as_a_table() -> None:
     assert "cuda:1" in repr(found)
 
 
+def test_no_module_hides_what_the_package_offers() -> None:
+    assert not {module.name for module in pkgutil.iter_modules(noether.__path__)} & {*noether.__all__}
+
+
 @pytest.mark.slow
-def test_a_run_that_stops_fails_or_trains_inside_itself(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_stops_fails_or_trains_inside_itself(project: Path, capsys, monkeypatch) -> None:
     with refusal("run-stopped", fix='noether.train(resume="') as stopped:
         noether.train(hp="swing.yaml", task={"kind": "swing.Stops"}, run_id="stops", **SHORT)
     assert (stopped.value.exit_code, stopped.value.path) == (75, project / "runs" / "stops")
+    monkeypatch.setenv("LEAVES", "1")
+    began = time.monotonic()
     with refusal("run-failed", seen="ValueError: of my own") as failed:
         noether.train(hp="swing.yaml", task={"kind": "swing.Fails"}, run_id="fails", **SHORT)
+    assert time.monotonic() - began < 50, "what the run has left behind was waited for"
     assert failed.value.exit_code == 1
     assert "ValueError: of my own" in capsys.readouterr().out  # As it is printed, also in a notebook.
     with refusal("train-inside-a-rank"):

@@ -21,7 +21,7 @@ from noether.cli.entry import dispatch
 from noether.common.errors import RequestError
 from noether.config.explain import SECTIONS, other_words, settings
 from noether.config.sweep import expand_sweep
-from noether.submit.job import describe_job
+from noether.jobs.job import describe_job
 
 KINDS: dict[str, dict[str, list[str]]] = {}
 """By the heads of typed.txt, the lines that are typed with their fixes; ~ ends those that have to be filled in."""

@@ -1,5 +1,6 @@
 """Mistakes in a user's own data set or model are answered in words before the first update."""
 
+import random
 from contextlib import nullcontext
 
 import numpy as np
@@ -288,10 +289,11 @@ def test_the_look_at_the_model_leaves_no_trace() -> None:
     with code_granted(config.own_code()):
         problem = build_problem(config, None, CPU, precision)
     problem.model.train()
-    before = torch.get_rng_state()
+    before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())
     find_comparison(problem, one_rank(), precision)
     try_model(problem, CPU, precision)
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), repr(np.random.get_state()))
     assert problem.model.training
 
 

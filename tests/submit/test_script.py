@@ -17,10 +17,10 @@ from noether.checkpoints.own_settings import load_run_config
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value
+from noether.jobs.job import describe_job, describe_script
+from noether.jobs.script import render_script
 from noether.runs.folder import RunFolder
 from noether.runs.trust import MARK, mark_own
-from noether.submit.job import describe_job, describe_script
-from noether.submit.script import render_script
 from tests.refusal import refusal
 from tests.saved import META
 
@@ -333,6 +333,6 @@ def test_a_dry_run_shows_plan_and_script_and_leaves_nothing(noether, folder: Pat
 
 def test_weights_that_all_runs_of_a_sweep_begin_with_are_read_once(folder: Path, monkeypatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(sys.modules["noether.submit.job"], "named_weights", read.append)
+    monkeypatch.setattr(sys.modules["noether.jobs.job"], "named_weights", read.append)
     describe_job(["seed=1,2,3", "initial_weights=w.safetensors"], None, multirun=True)
     assert read == ["w.safetensors"]

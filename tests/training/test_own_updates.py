@@ -25,7 +25,15 @@ from tests.refusal import refusal
 
 # The task of `examples/gan.py`, but for noise that is its samples', so that any ranks learn the same.
 OWN = """
+import torch.distributed
 from examples.gan import Duel, Gan, Ring
+
+
+class Apart(Duel):
+    def update(self, batch, model, optimizers):
+        part = ("critic", "generator")[torch.distributed.get_rank()]
+        optimizers[part].step(sum(one.square().sum() for one in optimizers[part].parameters))
+        return {}
 
 
 class FixedDuel(Duel):
@@ -82,6 +90,12 @@ def test_two_optimisers_go_on_bit_for_bit_and_learn_the_same_on_any_ranks(ranks:
     rows = [row for row in read_metrics(whole.metrics) if row["kind"] == "training"]
     assert [row["loss"] for row in rows] == pytest.approx([row["generator"] + 1 for row in rows])
     assert json.loads(whole.result.read_text())["metrics"]["loss"] > 0
+
+
+@pytest.mark.slow
+def test_ranks_that_step_other_parts_are_refused(train) -> None:
+    refused, _ = train("apart", "devices=2", "task.kind=own_gan.Apart", code=2)
+    assert "steps critic of update 1" in refused.err or "steps generator of update 1" in refused.err
 
 
 @pytest.mark.slow
@@ -223,12 +237,13 @@ def test_parts_that_are_not_of_the_model_are_refused(name: str) -> None:
         parts_of(task_with(optimizers=optimizers)(), Pair())
     model = Pair()
     model.generator.requires_grad_(False)
+    model.between = nn.Tanh()
+    assert [*parts_of(Plain(), model)] == ["critic"]
     part = task_with(optimizers=lambda self, model: {"critic": [*model.critic.parameters()]})
     assert [*parts_of(part(), model)["critic"].parameters()] == [*model.critic.parameters()]
 
 
 UNCALLED = {
-    "arguments": (task_with(update=lambda self, batch, model: {}), {}, "def update(self, batch, model, optimizers)"),
     "no-metrics": (type("Made", (Task,), {"update": Plain.update}), {}, "`update` without `metrics`"),
     "fp16": (Plain, {"precision": "fp16"}, "trainer.precision=bf16"),
     "compiled": (Plain, {"compile": True}, "trainer.compile=false"),

@@ -80,7 +80,8 @@ class Notes(Callback):
     def begin(self): pass
 """
 FILES = {
-    "own.py": OWN, "raises.py": "1 / 0", "needs.py": "import nobody_has", "no_python.py": "def (",
+    "own.py": OWN, "raises.py": "import threading, time\nthreading.Thread(target=time.sleep, args=[99]).start()\n1 / 0",
+    "needs.py": "import nobody_has", "no_python.py": "def (",
     "leaves.py": "import sys\nsys.exit(3)", "runs/there/config.yaml": "seed: 0\n", "runs/there/result.json": "{}",
     "bin/sbatch": "#!/bin/sh\necho 1\n", "bin/squeue": "#!/bin/sh\n",
 }  # fmt: skip
@@ -118,6 +119,14 @@ def test_several_ranks_refuse_own_code_before_they_start(mistake: str, noether, 
     done = noether("train", "--hp", str(TINY), "devices=2", *words, cwd=tmp_path)
     assert (done.code, summary in done.err, "Traceback" in done.err) == (2, True, False), done.err
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["there"]
+
+
+def test_nodes_that_a_job_sets_up_may_have_modules_that_this_machine_has_not(noether, environ, tmp_path) -> None:
+    lay(tmp_path, FILES)
+    for program in (tmp_path / "bin").iterdir():
+        program.chmod(0o755)
+    words = ("--hp", str(TINY), "model.kind=nowhere.Model", "slurm.slurm_setup=[umask 2]")
+    noether("submit", *words, cwd=tmp_path, code=0, PATH=f"{tmp_path}/bin:{environ['PATH']}")
 
 
 def test_another_machine_s_plan_asks_nothing_of_this_one(noether, tmp_path: Path) -> None:

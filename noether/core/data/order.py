@@ -31,7 +31,7 @@ class GlobalOrder:
     effective_batch_size: int
     seed: int
     drawn: Callable[[int], np.ndarray] | None = None
-    """epoch → its samples, where the data set draws them itself."""
+    """epoch → its samples, if the data set draws them itself; None: all of them, in a random order."""
 
     @property
     def updates_per_epoch(self) -> int:

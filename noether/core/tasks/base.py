@@ -103,9 +103,10 @@ class Task:
         """Returns the parts of the model, modules or parameters, that `update` steps, by the names of their optimisers.
 
         Each part has an optimiser as the settings describe it. Each parameter that is trained belongs to one part.
-        Default: the children of the model.
+        Default: the children of the model that have something to train.
         """
-        return dict(model.named_children())
+        children = model.named_children()
+        return {name: part for name, part in children if any(one.requires_grad for one in part.parameters())}
 
     def update(self, batch: Batch, model: nn.Module, optimizers: Any) -> Mapping[str, Tensor | float]:
         """Makes one update by itself, of this rank's share of the batch, and returns numbers that are logged.

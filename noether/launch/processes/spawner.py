@@ -146,7 +146,10 @@ def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
     server = multiprocessing.get_context("forkserver")
     # A process that dies says nothing; the first rank, which dies alike, is reported as what it is.
     with contextlib.suppress(BrokenProcessPool), _hidden_main(), ProcessPoolExecutor(1, server) as pool:
-        pool.submit(function, *arguments).result()
+        called = pool.submit(function, *arguments)
+        called.exception()
+        pool.submit(os._exit, 0)  # Threads that it has started would keep the process, and the pool waits for that.
+        called.result()
 
 
 def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:

@@ -146,11 +146,9 @@ class TrainedModel:
             if not isinstance(self.model, PointModel):
                 raise  # someone's own code, whose traceback they need
             raise RequestError(
-                "shape-lacks-inputs",
-                "the shape lacks what the model reads",
-                seen=str(error),
+                "shape-lacks-inputs", "the shape lacks what the model reads", seen=str(error),
                 expected="a mesh with faces, on which points and normals can be sampled",
-            ) from error
+            ) from error  # fmt: skip
         components = self.task.components
         check_predictions(scaled, {name: (*size, components[name]) for name, size in asked.items()}, "task.fields")
         physical = self.task.to_physical({name: scaled[name] for name in asked})
@@ -181,12 +179,11 @@ class TrainedModel:
         if unknown := [name for name in given if name not in taken]:
             near = nearest(unknown[0], taken)
             raise RequestError(
-                "parameter-not-read",
-                f"the model reads no parameter {unknown[0]}",
+                "parameter-not-read", f"the model reads no parameter {unknown[0]}",
                 seen=f"--set {unknown[0]}={given[unknown[0]]}",
                 expected=f"one of {', '.join(taken)}" if taken else "no parameters",
                 fix=f"--set {near}={given[unknown[0]]}" if near else f"leave out --set {unknown[0]}",
-            )
+            )  # fmt: skip
         if missing := [name for name in known if name not in given]:
             spans = {name: self.task.seen.parameters[name] for name in missing}
             middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
@@ -219,12 +216,11 @@ class TrainedModel:
                 name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
                 if points != self.shape_set or name is None:
                     raise RequestError(
-                        "input-missing",
-                        f"the model reads {key} at {points}",
+                        "input-missing", f"the model reads {key} at {points}",
                         seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
                         expected=f"an array {key} with {width} components at each point of the mesh",
                         fix=f"write {key} into the mesh file" if points == self.shape_set else "predict from Python",
-                    )
+                    )  # fmt: skip
                 found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
         return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 

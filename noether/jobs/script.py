@@ -16,8 +16,8 @@ from noether import __version__
 from noether.common.errors import signal_code
 from noether.common.processes import JOB_STOP_SIGNAL
 from noether.config.sweep import override_value
+from noether.jobs.job import TrainingJob, job_options
 from noether.launch.detect.slurm.queue import RANK_VARIABLES
-from noether.submit.job import TrainingJob, job_options
 
 STALLED_LIMIT = 3
 """A job is not queued again after this many starts in a row that saved nothing new."""

@@ -31,7 +31,6 @@ from noether.launch.detect.slurm.step import parse_nodelist
 from noether.launch.plan import launch_request, share_batch
 from noether.launch.script import read_words
 from noether.runs.folder import named_run, new_run_id
-from noether.training.preflight import check_own_code
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
 """Settings that the job sets itself, so that a requeued job continues the same run."""
@@ -133,9 +132,6 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
         named_weights(weights)
-    for config in configs:
-        if not config.slurm.container:  # An image may have modules that this machine has not.
-            check_own_code(config, batch.accumulation_steps if batch else 1)
     first, name = runs[0].folder, runs[0].folder.name if len(runs) == 1 else base
     roots = (config.dataset_root for config in configs if config.dataset_root)
     folders = dict.fromkeys([first.parent, *roots, *([Path(hp).parent] if hp else [])])

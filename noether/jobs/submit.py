@@ -9,13 +9,13 @@ from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
 from noether.core.data.build import check_data
+from noether.jobs.job import TrainingJob, describe_job, describe_plan, describe_script
+from noether.jobs.script import is_apptainer, render_script
 from noether.launch.detect.slurm.queue import clean_environment, has_slurm, queued_jobs, run_slurm
 from noether.runs.folder import RunFolder
 from noether.runs.overview import job_in_queue
 from noether.runs.records import write_record
-from noether.submit.job import TrainingJob, describe_job, describe_plan, describe_script
-from noether.submit.script import is_apptainer, render_script
-from noether.training.preflight import check_software
+from noether.training.preflight import check_own_code, check_software
 
 
 def submit_here(
@@ -29,6 +29,7 @@ def submit_here(
     """
     job = _in_this_container(describe_script(overrides, module)) if script else described_here(overrides, hp, multirun)
     if dry_run:
+        _check_as_train_does(job)
         print(*describe_plan(job), "", sep="\n")
         print(render_script(job), end="")
         return ExitCode.DONE
@@ -55,10 +56,7 @@ def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
                            expected="the login node of a cluster, or --print to write the script to standard output",
                            fix=f"{line} > job.sh      (or … | ssh LOGIN sbatch)")  # fmt: skip
     _refuse_missing_image(job)
-    if not job.slurm.container and not job.slurm.slurm_setup:  # Else the nodes may have what this machine has not.
-        for config in job.configs:
-            check_software(config, job.placement)
-            check_data(config)
+    _check_as_train_does(job)
     _refuse_queued(job)
     _make_folder(job)
     started = _submit_script(job)
@@ -106,6 +104,15 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
                            expected="a .sif file on a file system that the nodes share",
                            fix="slurm.container=noether.sif")  # fmt: skip
     return replace(job, slurm=job.slurm.model_copy(update={"container": image}))
+
+
+def _check_as_train_does(job: TrainingJob) -> None:
+    """Refuses what `train` would on the nodes, unless they may have what this machine has not."""
+    if not job.slurm.container and not job.slurm.slurm_setup:
+        for config in job.configs:
+            check_software(config, job.placement)
+            check_data(config)
+            check_own_code(config, job.batch.accumulation_steps if job.batch else 1)
 
 
 def _make_folder(job: TrainingJob) -> None:
