@@ -88,6 +88,7 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
         if words[:2] == alias:
             words = ["run", meant, *words[2:]]
     place, run = 1, COMMANDS["run"]
+    own = commands.flags_of(run)
     while words[:1] == ["run"] and place < len(words) and not ASKS_FOR_HELP & {words[place]}:
         word = words[place]
         name = _letters(run).get(word, key_of(word))
@@ -97,7 +98,9 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
             place += 1 if "=" in word else 2
             return words[:place], [SCRIPT, *words[place:]]
         if is_flag(word):
-            place += 1 if "=" in word or commands.flags_of(run).get(name) is bool else 2
+            is_switch = bool in (own.get(name), own.get(re.sub("^no_?", "", name)))
+            alone = is_switch and "".join(words[place + 1 : place + 2]).lower() not in ("true", "false")
+            place += 1 if "=" in word or alone else 2
         elif re.match(r"[+~]*[\w.]+=", word) and not Path(word).exists():
             place += 1
         else:

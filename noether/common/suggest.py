@@ -39,7 +39,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     begun = [one for one in ours if len(lowered) >= 3 and one.startswith(lowered)]
     # In a short name, one letter is a large part.
     similar = get_close_matches(lowered, ours, n=1, cutoff=0.6 if len(name) < 4 else 0.7)
-    within = sorted((one for one in ours if len(one) >= 3 and lowered.startswith(one)), key=len, reverse=True)
+    longest_first = sorted((one for one in ours if len(one) >= 3), key=len, reverse=True)
+    within = [one for one in longest_first if lowered.startswith(one) and "/" not in lowered]
     found = exact or (begun if len(begun) == 1 else similar or within)
     return ours[found[0] or ""] if found else None
 

@@ -9,6 +9,8 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
+from noether.core.data.build import OwnStream
+from noether.core.data.checks import samples_digest
 from noether.core.data.loader import Batch, batch_of, seed_everything, to_device
 from noether.core.data.order import SampleKey
 from noether.core.data.points import Sample
@@ -100,7 +102,8 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
     if samples < 2 or (ours and not isinstance(model, TensorModel)):
         return ""
     half = min(2, samples // 2)
-    few = [_drawn(problem, at) for at in range(0, samples, max(1, samples // 4))[: 2 * half]]
+    apart = 1 if isinstance(problem.splits.train, OwnStream) else max(1, samples // 4)
+    few = [_drawn(problem, at) for at in range(0, samples, apart)[: 2 * half]]
 
     def loss(*chosen: tuple[int, Sample], seed: int = 0) -> float:
         seed_everything(seed)
@@ -123,6 +126,33 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
                 return ""
             return "the loss of two samples is not the sum of what each adds"
     return f"a loss of {whole:.4g} of {len(few)} samples, {halves:.4g} in halves, {alone:.4g} in the mean of each alone"
+
+
+def check_stream(problem: Problem, group: Group) -> str:
+    """Returns what a stream does not promise, in words; "" of samples with numbers. Every rank calls it.
+
+    RequestError: its ranks read other samples, or the validation split is one of the others.
+    """
+    train, digest, validation = problem.splits.train, problem.data["digest"], problem.validation_indices
+    if not isinstance(train, OwnStream):
+        return ""
+    others = (samples_digest(split, range(len(split))) for split in (train, problem.splits.test))
+    if validation and samples_digest(train, validation) in others:
+        raise RequestError(
+            "stream-validation-not-apart", f"the validation split of {train.kind} is another of its splits",
+            seen="the same first samples", expected="samples of its own for split='validation'",
+            fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0 asks for none)",
+        )  # fmt: skip
+    first = group.from_first(digest)
+    if group.world_size > 1 and (digest is None or digest != first):
+        raise RequestError(
+            "stream-not-the-same", f"{train.kind} does not give the same samples whenever it is read",
+            seen="two readings differ" if digest is None else f"rank {group.rank} reads other samples than rank 0",
+            expected="all samples in one order on every rank, which takes its share of them",
+            fix="rng = random.Random(0)      (in __iter__, for what it draws; and leave the sharing of samples out)",
+        )  # fmt: skip
+    otherwise = "; two readings differ, so a resume has other samples" if digest is None else ""
+    return f"each rank reads all of it in order, in one process; a resume reads again up to its place{otherwise}"
 
 
 def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
-from noether.core.data.build import Splits, open_splits
+from noether.core.data.build import STREAM_KNOWN, OwnStream, Splits, check_stream_length, open_splits
 from noether.core.data.checks import checked_samples, data_identity
 from noether.core.data.layout import about_data
 from noether.core.data.loader import seed_everything, type_like
@@ -29,12 +29,17 @@ class Problem:
     """
 
     splits: Splits
-    train_indices: list[int]
-    validation_indices: list[int]
+    train_indices: Sequence[int]
+    validation_indices: Sequence[int]
     draw: PointSampler
     task: Task
     model: nn.Module
     data: Mapping[str, Any]
+
+    @property
+    def known_indices(self) -> Sequence[int]:
+        """The training samples from which statistics and baselines follow: all, but of a stream the first."""
+        return self.train_indices[: STREAM_KNOWN if isinstance(self.splits.train, OwnStream) else None]
 
     def fit(self) -> None:
         """Computes the statistics of the task, and of a model that has some, over the training samples.
@@ -59,7 +64,7 @@ class _Samples:
         problem, task = self._problem, self._problem.task
         rows = {name: field.points for name, field in task.fields.items()}
         return checked_samples(
-            problem.splits.train, problem.train_indices, rows, inputs=task.inputs,
+            problem.splits.train, problem.known_indices, rows, inputs=task.inputs,
             used={*task.truths, *rows.values(), *task.case_inputs}, shorten=problem.draw.for_statistics,
         )  # fmt: skip
 
@@ -108,8 +113,15 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     )  # fmt: skip
 
 
-def held_out(config: RunConfig, splits: Splits) -> tuple[list[int], list[int]]:
+def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence[int]]:
     """Returns the samples of the training split that a run learns from, and those that it is validated on."""
+    trainer, stream = config.trainer, splits.train
+    if isinstance(stream, OwnStream):
+        check_stream_length(stream.dataset, config)
+        if not hasattr(stream.dataset, "__len__"):
+            updates = trainer.max_updates or (trainer.max_samples or 0) // trainer.effective_batch_size
+            stream.samples = max(1, updates) * trainer.effective_batch_size
+        return range(stream.samples), range(stream.samples, len(stream))
     if splits.validation is not None:
         return sorted(set(range(len(splits.train))) - set(splits.validation)), list(splits.validation)
     return split_validation(len(splits.train), config.dataset.validation_fraction)

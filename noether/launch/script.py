@@ -19,6 +19,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -248,6 +249,11 @@ def _meet(context: WorkerContext) -> None:
 
     keep_groups_apart()
     point, store = meet(context)
+    # A rank that ends at once must not take the store with it before the others have found it.
+    store.set(f"noether/here/{context.worker.rank}", "")
+    if context.worker.rank == 0:
+        others = [f"noether/here/{rank}" for rank in range(1, context.world_size)]
+        store.wait(others, timedelta(seconds=context.run_info.distributed.init_timeout_s))
     os.environ |= {"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     if context.worker.rank == 0:
         atexit.register(_outlive_others, context, store)  # What the script registers comes before.

@@ -25,7 +25,7 @@ from noether.config.trainer import LENGTHS
 from noether.core.data.loader import seed_everything, training_order
 from noether.core.data.order import GlobalOrder
 from noether.core.evaluate import Evaluator
-from noether.core.first_sample import check_parts, find_comparison, try_model
+from noether.core.first_sample import check_parts, check_stream, find_comparison, try_model
 from noether.core.models.build import count_parameters, recompute_blocks
 from noether.core.precision import Precision, choose_precision
 from noether.core.problem import Problem, build_problem
@@ -125,7 +125,10 @@ def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is built and could start, on one rank; `begun_with` says which weights of another run it took."""
+    """A run that is built and could start, on one rank.
+
+    begun_with: which weights of another run it took. stream: what a stream of samples does not promise. Both in words.
+    """
 
     config: RunConfig
     group: Group
@@ -137,6 +140,7 @@ class Run:
     schedule: Schedule
     precision: Precision
     begun_with: tuple[str, ...]
+    stream: str
 
     def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
         """Returns what evaluates weights of this run; `at_boundary` is called before each batch."""
@@ -175,6 +179,7 @@ class Run:
                 "training": len(problem.train_indices),
                 "validation": len(problem.validation_indices),
                 "test": len(problem.splits.test),
+                "stream": self.stream,
             },
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
             "described": self.described.records(),
@@ -190,7 +195,7 @@ class Run:
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
             f"length {counted(total, 'update')} = {epochs} epoch{'s' * (epochs != '1')} of {counted(each, 'update')}"
-            + "".join(f"\n{line}" for line in self.begun_with)
+            + "".join(f"\n{line}" for line in (*[f"stream {self.stream}"] * bool(self.stream), *self.begun_with))
         )
 
 
@@ -213,6 +218,7 @@ def build_run(
     if trainer.deterministic:
         torch.use_deterministic_algorithms(True)
     problem = build_problem(config, data, group.device, precision)
+    stream = check_stream(problem, group)
     order = training_order(problem.splits.train, problem.train_indices, trainer.effective_batch_size, config.seed)
     length = plan_length(order, trainer)
     if group.is_first:
@@ -240,7 +246,7 @@ def build_run(
     schedule.set_momentum(optimizer, 0)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(begun_with))
+    return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(begun_with), stream)
 
 
 def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:

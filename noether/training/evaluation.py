@@ -87,7 +87,7 @@ class RunEvaluation:
         if task.baselines and task.fields:
             # The nearest shape is looked for among what was trained on, for whatever split is scored.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
-            train = problem.splits.train, problem.train_indices
+            train = problem.splits.train, problem.known_indices
             # With SciPy, at the end and on rank 0 alone.
             result["baselines"] = hook("baselines")(
                 task, *train, scored, updates=result["updates"], among_itself=split == "train"
@@ -97,7 +97,7 @@ class RunEvaluation:
             result |= self._write_cases(model, result, sample_metrics, of_all)
         return result
 
-    def _samples(self, split: str) -> tuple[Dataset, list[int]]:
+    def _samples(self, split: str) -> tuple[Dataset, Sequence[int]]:
         """Returns the data set that a split is of, and its samples."""
         problem = self.evaluator.problem
         if split == "test":
@@ -220,7 +220,7 @@ class Validation:
         if self._has_warned or not isnan(metrics.get(name, 0.0)):
             return
         self._has_warned, dataset, indices = True, run.problem.splits.train, run.problem.validation_indices
-        bad = [sample_label(dataset, indices[at]) for at in np.flatnonzero(np.isnan(sample_metrics.get(name, [])))]
+        bad = [sample_label(dataset, indices[int(at)]) for at in np.flatnonzero(np.isnan(sample_metrics.get(name, [])))]
         where = f", because it is NaN of sample {first_of(bad, 3)} of the training split" if bad else ""
         run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
 

@@ -16,7 +16,7 @@ from noether.common.plain_file import StampedFile
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.sections_by_kind import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig
-from noether.core.data.build import check_data, own_dataset
+from noether.core.data.build import check_data, check_stream_length, own_dataset
 from noether.launch.detect.placement import Placement
 from noether.launch.plan import RunPlan
 from noether.launch.processes.spawner import call_with_torch
@@ -131,7 +131,7 @@ def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
     optimizer, schedule = config.optimizer, config.schedule
     with code_granted(config.own_code()):
         if isinstance(data, CustomDatasetConfig):
-            own_dataset(data, "train", config.dataset_root).find()
+            check_stream_length(own_dataset(data, "train", config.dataset_root).find(), config)
         if isinstance(model, CustomModelConfig):
             model_component(model.kind, model.options(), {"layout": None})[0].find()
         if isinstance(task, CustomTaskConfig):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noether.core.data.loader import Batch, to_device, training_batches
-from noether.core.data.order import GlobalOrder, RankOrder
+from noether.core.data.loader import Batch, to_device, training_batches, training_order
+from noether.core.data.order import RankOrder
 from noether.core.precision import Precision, is_full, restored_afterwards, smaller_when_full
 from noether.core.problem import Problem
 from noether.core.tasks.base import Task
@@ -21,8 +21,9 @@ NCCL_BYTES = 512 * 2**20
 
 def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
     """Returns a micro-batch of so many training samples, on the device."""
-    order = RankOrder(GlobalOrder(len(problem.train_indices), samples, 0), (samples,), 0, 0, 1)
-    (batch,) = training_batches(problem.splits.train, problem.train_indices, order, problem.draw)
+    train, indices = problem.splits.train, problem.train_indices
+    order = RankOrder(training_order(train, indices, samples, 0), (samples,), 0, 0, 1)
+    (batch,) = training_batches(train, indices, order, problem.draw)
     return to_device(batch, device, precision.weights)
 
 

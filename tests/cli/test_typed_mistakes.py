@@ -37,7 +37,8 @@ OWN = """
 from torch import nn
 from noether.training.callbacks import Callback
 class Network(nn.Module):
-    pass
+    def forward(self, batch):
+        return batch
 class Watch(Callback):
     def begin(self, run):
         pass

@@ -2,6 +2,8 @@
 
 import random
 from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from noether.config.compose import load_config
 from noether.core.data.build import prepare_data
 from noether.core.data.loader import training_order
 from noether.core.data.order import GlobalOrder
-from noether.core.first_sample import check_parts, find_comparison, try_model
+from noether.core.first_sample import check_parts, check_stream, find_comparison, try_model
 from noether.core.precision import Precision
 from noether.core.problem import build_problem
 from noether.core.tasks.base import Task
@@ -50,17 +52,26 @@ class Images:
         }[self.as_]
 
 
-class Stream(Images):
-    """Samples one after another, as a generator gives them."""
+class Stream(torch.utils.data.IterableDataset):
+    """Images one after another; `wrong` in some way."""
 
-    __len__ = None
-
-
-class Series(torch.utils.data.IterableDataset):
-    def __init__(self, split: str, root: object) -> None: ...
+    def __init__(self, split: str, root: object, wrong: str = "") -> None:
+        self.split, self.wrong, self.readings = split, wrong, 0
 
     def __iter__(self):
-        return iter(Images("train", None))
+        self.readings += 1
+        begin = {"train": 0, "validation": 3, "test": 6}[self.split] * (self.wrong != "alike")
+        begin += self.readings * (self.wrong == "changing")
+        stops = {"once": 10 * (self.readings == 1), "endless": 10**9 if self.split == "test" else 10}
+        return (Images("train", None)[begin + at % 10] for at in range(stops.get(self.wrong, 10)))
+
+
+def Generated(split: str, root: object):
+    yield from Stream(split, root)
+
+
+class Sampled(Stream):
+    def sampler(self, indices, generator): ...
 
 
 def with_batches(**members: object) -> type[Images]:
@@ -183,6 +194,8 @@ class KeepsATensor(Forgetful):
 NeverTakesItBack = other(Forgetful, state=lambda self: {"mean": self.mean})
 IMAGES = ["task=classification", "task.classes=3", f"dataset.kind={HERE}.Images", f"model.kind={HERE}.OneTensor"]
 ADAPTER = ["model.input=image", "model.output=logits"]
+STREAM = [f"dataset.kind={HERE}.Stream", "trainer.max_updates=5", "trainer.max_epochs=null",
+          "trainer.evaluate_every=2 updates", "trainer.checkpoint_every=null"]  # fmt: skip
 CARS = [f"dataset.kind={HERE}.Cars", "task=car_flow", "task.scalars={}", "dataset.points_per_update={}"]
 SMALL = ["model.dim=12", "model.heads=2"]
 UPT = [*SMALL, "model.supernodes=4", "model.encoder_depth=1", "model.decoder_depth=1"]
@@ -190,7 +203,6 @@ MISTAKES = {
     **{
         f"{kind}-of-a-data-set": ([*IMAGES, *ADAPTER, f"dataset.kind={HERE}.{kind}"], *words)
         for kind, words in {
-            "Series": ("has no __len__", "Series", "islice"),
             "CollateFn": ("has a collate_fn", "<", "def collate(self, samples)"),
             "ASampler": ("has a sampler that", "RandomSampler", "def sampler(self, indices, generator)"),
             "SamplerClass": ("has a sampler that", "RandomSampler", "def sampler(self, indices, generator)"),
@@ -205,6 +217,19 @@ MISTAKES = {
             "Packed": ("collate returns no batch", "image: (2, 4, 4)", "torch.stack"),
         }.items()
     },
+    **{
+        f"a-stream-{wrong}": ([*IMAGES, *ADAPTER, *STREAM, f"dataset.wrong={wrong}"], *words)
+        for wrong, words in {
+            "alike": ("validation split of test_first_sample.Stream is another", "first samples", "split == 'valid"),
+            "once": ("gives no samples", "0 samples, then no more", "__iter__"),
+            "endless": ("test split of test_first_sample.Stream does not fit", "10000", "split == 'test'"),
+        }.items()
+    },
+    "a-stream-in-epochs": ([*IMAGES, STREAM[0]], "has no epochs", "max_epochs=", "max_updates="),
+    "evaluated-in-epochs": ([*IMAGES, *STREAM[:3]], "has no epochs", "trainer.evaluate_every=5 epochs, trainer.ch",
+                            "'trainer.evaluate_every=100 updates' 'trainer.checkpoint_every=100 updates'"),
+    "a-generator": ([*IMAGES, *STREAM, f"dataset.kind={HERE}.Generated"], "gives no samples", "0 samples", "__iter__"),
+    "a-stream-with-a-sampler": ([*IMAGES, f"dataset.kind={HERE}.Sampled"], "has a sampler", "<bound", "__iter__(self)"),
     "tuples": ([*IMAGES, *ADAPTER, "dataset.as_=tuples"], "is not a dictionary", "tuple", "__getitem__"),
     "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
@@ -234,6 +259,7 @@ def start(overrides: list[str], world_size: int = 1) -> bool | None:
     trainer, precision = config.trainer, Precision("float32", "cpu")
     with code_granted(config.own_code()):
         problem = build_problem(config, prepare_data(config), CPU, precision)
+    check_stream(problem, one_rank())
     problem.fit()
     compared = find_comparison(problem, one_rank(), precision)
     try_model(problem, CPU, precision)
@@ -248,6 +274,20 @@ def start(overrides: list[str], world_size: int = 1) -> bool | None:
 def test_a_mistake_is_answered_in_words(overrides: list[str], summary: str, seen: str, fix: str) -> None:
     with refusal(summary=summary, seen=seen, fix=fix):
         start(overrides)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "digest_of_the_first", "seen"),
+    [("changing", None, "two readings differ"), ("", "another", "rank 1 reads other samples than rank 0")],
+)
+def test_a_stream_that_ranks_do_not_share_is_refused(wrong: str, digest_of_the_first: str | None, seen: str) -> None:
+    config = load_config([*IMAGES, *ADAPTER, *STREAM, f"dataset.wrong={wrong}"])
+    with code_granted(config.own_code()):
+        problem = build_problem(config, prepare_data(config), CPU, Precision("float32", "cpu"))
+    assert ("two readings differ" in check_stream(problem, one_rank())) == bool(wrong)
+    others: Any = SimpleNamespace(world_size=2, rank=1, from_first=lambda own: digest_of_the_first)
+    with refusal("stream-not-the-same", seen=seen, fix="__iter__"):
+        check_stream(problem, others)
 
 
 def test_a_sampler_draws_each_epoch_by_the_seed_alone() -> None:

@@ -181,10 +181,11 @@ def test_how_a_rank_ends(noether, tmp_path: Path, how: str, code: int, said: str
         ("save", signal.SIGHUP, "2", 75, ""),
         ("save", signal.SIGUSR1, "1", 75, ""),
         ("save", signal.SIGUSR2, "1", 75, ""),
-        ("first saves", signal.SIGUSR2, "2", 140, "rank 0: ended with exit code 75"),
+        ("first saves", signal.SIGUSR1, "2", 138, "rank 0: ended with exit code 75"),
         ("none", signal.SIGTERM, "2", 143, "was ended by SIGTERM, passed on to it"),
         ("none", signal.SIGTERM, "1", -signal.SIGTERM, ""),
-        ("none", signal.SIGUSR2, "1", -signal.SIGUSR2, ""),
+        ("none", signal.SIGUSR1, "1", -signal.SIGUSR1, ""),
+        ("ignored", signal.SIGUSR2, "1", -signal.SIGTERM, ""),
         ("none", signal.SIGINT, "2", 130, "interrupted"),
         ("none", signal.SIGINT, "1", 130, "interrupted"),
         ("stays", signal.SIGINT, "2", 130, "interrupted twice; ending every worker"),
@@ -198,9 +199,9 @@ def test_a_signal_is_the_script_s(
     run = start_process(command, env=environ)
     assert [run.stdout.readline() for _ in range(int(ranks))] == ["ready\n"] * int(ranks)
     run.send_signal(number)
-    if how == "stays":
+    if how in ("stays", "ignored"):
         time.sleep(1)
-        run.send_signal(number)
+        run.send_signal(number if how == "stays" else signal.SIGTERM)
     began = time.monotonic()
     err = run.communicate(timeout=60)[1]
     assert (run.returncode, said in err, time.monotonic() - began < 10) == (code, True, True), err

@@ -143,6 +143,7 @@ PLACES = {
     "physics/cars/shapenet_car.py": "tensors, with weights_only=True",
     "launch/process_group/stores.py": "objects of ranks, signed with the secret of the run",
     "physics/export/exported.py": "a graph, with trust=True",
+    "launch/script.py": "the script that `noether run` is given",
     "launch/processes/preload.py": "modules of ours, by constants",
     "launch/processes/worker.py": "targets of ours, and what the launcher hands to its own worker",
 }

@@ -8,6 +8,7 @@ import torch
 from conftest import final_hashes
 from learned import difference, one_rank, weights
 
+from noether.core.data.build import OwnStream
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
 from noether.training.gathered import Together
@@ -20,7 +21,8 @@ model: {{kind: own_batches.{model}}}
 task: {{kind: own_batches.{task}}}
 optimizer: {{learning_rate: 0.05}}
 accelerator: cpu
-trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate_every: 7 updates}}
+trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate_every: 7 updates,
+          checkpoint_every: 4 updates}}
 """
 
 
@@ -48,6 +50,7 @@ SERIES = {"dataset": "Series", "model": "Recurrent", "task": "Count"}
 OWN = {
     "contrast": (CONTRAST, "trainer.across_ranks=gather", 4),
     "series": (SERIES, "num_workers=0", 2),
+    "stream": (SERIES | {"dataset": "Stream"}, "num_workers=2", 4),
     "weighted": (SERIES | {"dataset": "Weighted"}, "num_workers=1", 4),
 }
 
@@ -71,6 +74,22 @@ def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(
         own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "trainer.max_updates=4")  # In mid-epoch.
         resumed = own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "resume=auto")
         assert final_hashes(resumed) == final_hashes(one if ranks == 1 else RunFolder(one.path.parent / "on-2"))
+
+
+def test_a_stream_is_read_on_or_anew_and_begins_again_where_it_ends() -> None:
+    class Letters(str):
+        __slots__ = ("begun",)
+
+        def __iter__(self):
+            self.begun += 1
+            return super().__iter__()
+
+    letters = Letters("abc")
+    letters.begun = 0
+    stream = OwnStream(letters, "Letters", 8, ["kept"])
+    assert "".join(stream._read(at) for at in (0, 1, 4, 7)) == "abbb"
+    assert letters.begun == 3
+    assert [stream._read(at) for at in (8, 2, len(stream) - 1)] == ["kept", "c", "kept"]
 
 
 def test_what_cannot_be_gathered_is_named() -> None:

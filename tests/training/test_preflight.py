@@ -27,6 +27,7 @@ OWN_CODE = {
     "data-without-its-option": (["dataset.kind=own.Data"], "needs count"),
     "data-without-root": (["dataset.kind=own.NoRoot"], "does not take 'root'"),
     "data-without-length": (["dataset.kind=own.Endless", "dataset.count=2"], "Endless has no __len__"),
+    "stream-in-epochs": (["dataset.kind=own.Stream", "trainer.checkpoint_every=1 epoch"], "no length has no epochs"),
     "no-model": (["model.kind=own.Loss"], "is not a model"),
     "not-a-task": (["task.kind=own.Model"], "is not a task"),
     "no-loss": (["task.kind=own.NoLoss"], "NoLoss has no loss"),
@@ -69,6 +70,9 @@ class NoRoot(Data):
     def __init__(self, split): pass
 class Endless(Data):
     __len__ = None
+class Stream:
+    def __init__(self, split, root): pass
+    def __iter__(self): pass
 class NoLoss(Task): pass
 class Loss(Task):
     def loss(self, predictions, batch): pass

@@ -4,9 +4,11 @@ A data set of noether's own is a line of `noether/registry.py`.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from noether.common.console import Console
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
+from noether.config.section import Interval
 from noether.config.sections_by_kind import CustomDatasetConfig
 from noether.core.components import Component
 from noether.core.data.shared_work import Progress, silent
@@ -47,7 +50,7 @@ class OwnDataset:
         """Returns a sample as a dictionary of tensors; RequestError where it cannot be one."""
         from torch import Tensor
 
-        sample = self.dataset[index]
+        sample = self._read(index)
         if not isinstance(sample, Mapping):
             raise RequestError("sample-not-a-dictionary", f"a sample of {self.kind} is not a dictionary",
                                seen=f"sample {index} is a {type(sample).__name__}",
@@ -62,6 +65,9 @@ class OwnDataset:
             for key, value in sample.items()
         }
 
+    def _read(self, index: int) -> Any:
+        return self.dataset[index]
+
     def _tensor(self, key: str, value: Any, index: int) -> Any:
         import torch
 
@@ -75,6 +81,72 @@ class OwnDataset:
                            seen=f"sample {index}: {key} is {what}",
                            expected="a tensor, a NumPy array of numbers, or a number",
                            fix=f"leave {key!r} out of the samples, or {EXAMPLE}")  # fmt: skip
+
+
+STREAM_KNOWN, STREAM_KEPT = 1000, 10_000
+"""So many samples of a stream its statistics follow from, and so many of an evaluated split fit into memory."""
+
+
+class OwnStream(OwnDataset):
+    """Gives the samples of a user's stream by number: reads on to the one that is asked for, or anew from its begin.
+
+    samples: how many to train on: those that the stream says it has, else what a run needs; if it ends, it begins anew.
+    kept: the samples of an evaluated split, in memory, whose numbers follow.
+    """
+
+    def __init__(self, dataset: Any, kind: str, samples: int, kept: Sequence[Any]) -> None:
+        super().__init__(dataset, kind)
+        self.samples, self.kept = samples, kept
+        self._reading: Iterator[Any] = iter(())
+        self._next, self._process = 0, 0
+
+    def __len__(self) -> int:
+        return self.samples + len(self.kept)
+
+    def _read(self, index: int) -> Any:
+        if index >= self.samples:
+            return self.kept[index - self.samples]
+        if index < self._next or self._process != os.getpid():  # A forked process would share its open files.
+            self._reading, self._next, self._process = self._on_and_on(), 0, os.getpid()
+        sample = next(islice(self._reading, index - self._next, None))
+        self._next = index + 1
+        return sample
+
+    def _on_and_on(self) -> Iterator[Any]:
+        read, before = 0, -1
+        while read > before and not inspect.isgenerator(self.dataset):  # Which is read once.
+            before = read
+            for sample in self.dataset:
+                read += 1
+                yield sample
+        raise RequestError("stream-ended", f"{self.kind} gives no samples", seen=f"{read} samples, then no more",
+                           expected="the samples from the first on, whenever __iter__ is called",
+                           fix="def __iter__(self): ...      (opens what it reads, and yields samples)")  # fmt: skip
+
+
+def is_stream(own: Any) -> bool:
+    """Whether a data set, or its class, gives samples one after another and not by number."""
+    kind = own if isinstance(own, type) else type(own)
+    by_number = all(getattr(kind, name, None) is not None for name in ("__len__", "__getitem__"))
+    named = any(base.__name__ == "IterableDataset" for base in kind.__mro__)  # Torch's has a __getitem__ that raises.
+    return hasattr(kind, "__iter__") and (named or not by_number)
+
+
+def check_stream_length(own: Any, config: RunConfig) -> None:
+    """Refuses a length or an interval in epochs, of a stream or its class that has no length."""
+    if not is_stream(own) or hasattr(own, "__len__"):
+        return
+    settings = {f"{at}.{name}": value for at in ("trainer", "schedule") for name, value in getattr(config, at)}
+    every = [name for name, value in settings.items() if isinstance(value, Interval) and value.unit == "epochs"]
+    whole = ["trainer.max_epochs"] if config.trainer.max_epochs is not None else []
+    if every or whole:
+        raise RequestError(
+            "stream-without-length", "a stream that has no length has no epochs",
+            seen=", ".join(f"{name}={settings[name]}" for name in whole + every),
+            expected="updates or samples in their place, or a __len__ of the stream",
+            fix=" ".join(["trainer.max_updates=1000 trainer.max_epochs=null"] * len(whole)
+                         + [f"'{name}=100 updates'" for name in every]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,7 +215,8 @@ def _root(config: RunConfig) -> Path | None:
 def own_dataset(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Component:
     """Return the user's own data set, a split of it."""
     calls = {"__len__": (), "__getitem__": ("index",)}
-    needed = {"__len__": ("the number of samples",), "__getitem__": ("a sample by its number, a dictionary",)}
+    needed = {"__len__": ("the number of samples", "__iter__"),
+              "__getitem__": ("a sample by its number, a dictionary", "__iter__")}  # fmt: skip
     given = {"split": split, "root": folder}
     return Component("dataset", dataset.kind, dataset.options(), given=given, calls=calls, needed=needed)
 
@@ -154,11 +227,27 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
         built = own_dataset(dataset, name, folder).build()
         _check_batching(built, dataset.kind)
         splits[name] = OwnDataset(built, dataset.kind)
+        if is_stream(built):
+            splits[name] = _open_stream(built, name, dataset, folder)
         if not len(splits[name]):
             raise RequestError("empty-split", f"the {name} split of {dataset.kind} is empty", seen="0 samples",
                                expected="at least one",
                                fix=f"give {dataset.kind} samples for split={name!r}")  # fmt: skip
     return Splits(splits["train"], splits["test"])
+
+
+def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: Path | None) -> OwnStream:
+    """Returns the training split with the validation split that is kept with it, or the test split, kept whole."""
+    kept, samples = built, 0
+    if split == "train":
+        kept = own_dataset(dataset, "validation", folder).build() if dataset.validation_fraction else ()
+        split, samples = "validation", len(built) if hasattr(built, "__len__") else STREAM_KNOWN
+    kept = list(islice(kept, STREAM_KEPT + 1)) if is_stream(kept) else kept
+    if len(kept) > STREAM_KEPT:
+        raise RequestError("stream-too-long", f"the {split} split of {dataset.kind} does not fit into memory",
+                           seen=f"more than {STREAM_KEPT} samples", expected="at most as many, which are read once",
+                           fix=f"yield from itertools.islice(SAMPLES, 1000)      (if split == {split!r})")  # fmt: skip
+    return OwnStream(built, dataset.kind, samples, kept)
 
 
 TAKES = {"collate": ("samples",), "sampler": ("indices", "generator")}
@@ -171,18 +260,20 @@ def _check_batching(built: Any, kind: str) -> None:
     # Torch's own Subset and ConcatDataset hide what the data sets in them have.
     inside = vars(built) if type(built).__module__ == "torch.utils.data.dataset" else {}
     hidden = [inside.get("dataset"), *inside.get("datasets", ())]
+    takes = {"collate": TAKES["collate"], "__iter__": ()} if is_stream(built) else TAKES | {"__getitem__": ("index",)}
     for name in (*TAKES, *UNCALLED):
         own: Any = getattr(built, name, None)
         instead = UNCALLED.get(name, name)
+        instead = instead if instead in takes else "__iter__"
         with suppress(TypeError, KeyError):
-            inspect.signature(own).bind(*TAKES[name])
+            inspect.signature(own).bind(*takes[name])
             own = own if isinstance(own, type) else None
         if own is not None or any(hasattr(one, name) for one in hidden):
             raise RequestError(
                 "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
                 seen=repr(own or hidden)[:100],
-                expected="collate(samples): a batch; sampler(indices, generator): an epoch's samples",
-                fix=f"def {instead}(self, {', '.join(TAKES.get(instead, ['index']))}) in {kind}",
+                expected="collate(samples): a batch; sampler(indices, generator): an epoch's samples, but of a stream",
+                fix=f"def {instead}({', '.join(['self', *takes[instead]])}) in {kind}",
             )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noether.common.errors import RequestError
+from noether.core.data.build import OwnStream
 from noether.core.data.moments import Moments
 
 if TYPE_CHECKING:
@@ -178,18 +179,20 @@ def data_identity(splits: "Splits") -> dict[str, Any]:
     names the digest of every file). Of others it is that of the first samples; None where these differ from one read
     to the next, as with a data set that augments.
     """
-    digest = getattr(splits.train, "digest", None)
+    digest, train = getattr(splits.train, "digest", None), splits.train
     if not isinstance(digest, str):
-        found = {_first_samples(splits.train) for _ in range(2)}
+        found = {samples_digest(train, range(len(train))) for _ in range(2)}
         digest = found.pop() if len(found) == 1 else None
-    return {"training": len(splits.train), "test": len(splits.test), "digest": digest}
+    samples = None if isinstance(train, OwnStream) else len(train)  # What a longer run needs of a stream is more of it.
+    return {"training": samples, "test": len(splits.test), "digest": digest}
 
 
-def _first_samples(dataset: "Dataset") -> str:
+def samples_digest(dataset: "Dataset", indices: Sequence[int]) -> str:
+    """Returns a digest of the first of these samples."""
     import torch
 
     digest = sha256()
-    for index in range(min(FIRST_SAMPLES, len(dataset))):
+    for index in indices[:FIRST_SAMPLES]:
         sample: Mapping[str, Any] = dataset[index]
         for key in sorted(sample):
             values = sample[key].detach().cpu().contiguous().reshape(-1)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from noether.common.errors import RequestError
 from noether.common.processes import STOP_SIGNALS
+from noether.core.data.build import OwnStream
 from noether.core.data.order import GlobalOrder, RankOrder, SampleKey
 from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.process_group.torch_internals import FOR_EVER, LOOK_S, Patience, awaited, send_error
@@ -52,7 +53,7 @@ def training_batches(
     Args:
         dataset, indices: the training split, and the positions in it of the samples that `order` counts.
         order, draw: which samples make up each micro-batch, and which of their points.
-        num_workers: reading processes; 0 reads in this one.
+        num_workers: reading processes; 0 reads in this one. Of a stream there is one at most: each reads all of it.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
         patience: with reading processes that give no batch.
     """
@@ -66,7 +67,8 @@ def training_batches(
             samples.append(draw.for_training(dataset[i], key))
         return batch_of(dataset, own, samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
 
-    return _loader(read, order, num_workers, pin_memory, patience)
+    workers = min(num_workers, 1) if isinstance(dataset, OwnStream) else num_workers
+    return _loader(read, order, workers, pin_memory, patience)
 
 
 def evaluation_batches(
@@ -139,10 +141,12 @@ def _start_loader_worker(worker: int) -> None:
 
 
 def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_size: int, seed: int) -> GlobalOrder:
-    """Returns the order of a run's samples: by a permutation, or as the data set's own `sampler` draws each epoch.
+    """Returns the order of a run's samples: a permutation, a stream's, or as the data set's `sampler` draws each epoch.
 
     RequestError: it does not draw the same twice, or as many in each epoch, or of `indices` alone.
     """
+    if isinstance(dataset, OwnStream):
+        return GlobalOrder(len(indices), effective_batch_size, seed, lambda epoch: range(len(indices)))
     own: Any = getattr(dataset, "sampler", None)
     if own is None:
         return GlobalOrder(len(indices), effective_batch_size, seed)

@@ -1,6 +1,6 @@
 """Which samples make up each update, whatever the world size, and which points show a shape that is not drawn anew."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -30,7 +30,7 @@ class GlobalOrder:
     samples: int
     effective_batch_size: int
     seed: int
-    drawn: Callable[[int], np.ndarray] | None = None
+    drawn: Callable[[int], Sequence[int] | np.ndarray] | None = None
     """epoch → its samples, if the data set draws them itself; None: all of them, in a random order."""
 
     @property
