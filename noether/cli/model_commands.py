@@ -66,6 +66,9 @@ def run(
         print: with --submit: write the job script to standard output
         dry_run: show where the ranks would be, and why; with --submit also the job script; start nothing
     """
+    from noether.common.process_defaults import restore_python_path
+
+    restore_python_path()
     if submit:
         from noether.jobs.submit import submit_here
 

@@ -29,6 +29,7 @@ CACHES = {
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 # Python's own search for modules: the host's leaks into an Apptainer container.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
+_removed: dict[str, str] = {}
 
 
 def process_defaults(
@@ -74,7 +75,7 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
     )
     for name, value in changes.items():
         if value is None:
-            del environ[name]
+            _removed[name] = environ.pop(name)
             continue
         environ[name] = value
         if name == "HOME" or name in CACHES:
@@ -82,6 +83,13 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
                 Path(value).mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise _nowhere_to_write(f"{value}: {error.strerror}") from None
+
+
+def restore_python_path() -> None:
+    """Give a user's own script its PYTHONPATH in the image too, behind what is installed, which it cannot hide."""
+    if given := _removed.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = given
+        sys.path += map(os.path.abspath, given.split(os.pathsep))
 
 
 LONGEST = 107 - len("/pymp-12345678/listener-12345678")

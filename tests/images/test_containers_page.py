@@ -67,6 +67,7 @@ def workplace(documented_name: None, image: str, image_variables: dict[str, str]
     programs.mkdir()
     for name in ("Dockerfile", "apptainer.def", "ci"):
         (folder / name).symlink_to(REPOSITORY / name)
+    (folder / "train.py").write_text("import torch.distributed as group\ngroup.init_process_group('gloo')")
     real = {}
     for name in ("docker", "apptainer"):
         places = image_variables["PATH"].split(os.pathsep)

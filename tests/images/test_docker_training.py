@@ -40,9 +40,9 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
 
 
 def test_any_script_runs_on_two_ranks(containers, own) -> None:
-    """The script is mounted, and its words reach it."""
-    mounted = {str(ANY_SCRIPT): {"bind": "/train.py", "mode": "ro"}}
-    done = containers.run("run", "accelerator=cpu", "devices=2", "/train.py", "join", volumes=mounted, **own, code=0)
+    """It is found by PYTHONPATH, and its words reach it."""
+    given = {"volumes": {str(ANY_SCRIPT): {"bind": "/site/own.py"}}, "environment": {"PYTHONPATH": "/site"}}
+    done = containers.run("run", "accelerator=cpu", "devices=2", "-m", "own", "join", **given, **own, code=0)
     assert done.out.count("of 2 on ") == 2, done.out + done.err
 
 

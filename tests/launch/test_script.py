@@ -124,6 +124,10 @@ def test_a_script_has_what_torchrun_gives_it(environ, tmp_path: Path, launcher: 
     assert len({said["random"][0] for said in ranks}) == len({said["random"][1] for said in ranks}) == world
 
 
+IN_IMAGE = f"""import sys; sys.path.insert(0, "{REPOSITORY}")
+from noether.cli import entry; from noether.common import process_defaults as own; own.IMAGE_RECORD = own.Path("/")
+entry.main()"""
+GIVEN = "import os, sys, own, torch\nprint(own.__file__, os.environ['PYTHONPATH'] + chr(10), end='', flush=True)"
 SHOWN = "import os, sys, own\nprint(sys.argv[0], __name__, __package__, sys.path[0], own.__file__, sep='|')"
 
 
@@ -141,6 +145,15 @@ def test_a_script_is_main(noether, tmp_path: Path, files: dict[str, str], words:
     lay(tmp_path, files)
     done = noether(*CPU, "1", *words, cwd=tmp_path, code=0)
     assert done.out.strip() == shown.replace("#", str(tmp_path))
+
+
+@pytest.mark.parametrize("words", ["t.py", "-m given.t"])
+def test_python_path_is_a_script_s_in_the_image_too(environ, tmp_path: Path, words: str) -> None:
+    """Behind what the image has: Apptainer hands on the host's, which may have a torch."""
+    lay(tmp_path, {"t.py": GIVEN, "p/given/t.py": GIVEN, "p/own.py": "", "p/torch.py": "raise SystemExit('hidden')"})
+    command, environ = [sys.executable, "-Ic", IN_IMAGE, *CPU, "2", *words.split()], environ | {"PYTHONPATH": "p"}
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{tmp_path}/p/own.py p\n" * 2, done.stderr
 
 
 @pytest.mark.parametrize(
