@@ -94,9 +94,9 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
     """Return the refusal of a flag that the command does not have."""
     own, settings = flags_of(verbs()[verb]), ["a setting"] * takes_settings(verbs()[verb])
     near, line = _flag_meant(verb, name, value, own)
-    if verb == "run" and re.split(r"[.= ]", line.lstrip("-"))[0] not in LAUNCH_SETTINGS and not near:
-        line = f"noether run train.py {flag_of(name)} …      (the script's own words follow it)"
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
+    if verb == "run" and re.split(r"[.= ]", line.lstrip("-"))[0] not in LAUNCH_SETTINGS and not near:
+        line = f"noether run train.py {flag} …      (the script's own words follow it)"
     taken = "" if own.get(near) is bool else " VALUE" if value == NO_VALUE else f" {shlex.quote(value)}"
     said = re.match(r"(?!leave|noether)'?(--hp|\w[\w.]*)[= ]", line)
     shown, line = flag_of(near) if near else said[1] if said else "", re.sub("^leave .* out", f"leave {flag} out", line)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,8 @@ class OwnScript:
         """RequestError: there is no such script here, or it is not Python."""
         path, near, seen = Path(self.name), "train.py", f"{self.name or 'no script'} in {Path.cwd()}"
         if self.is_module:
-            if PathFinder.find_spec(self.name.partition(".")[0], [os.getcwd(), *sys.path]) is not None:
+            package = self.name.partition(".")[0]
+            if PathFinder.find_spec(package, [os.getcwd()]) or find_spec(package):
                 return
         elif (path / "__main__.py").is_file():
             return
@@ -68,7 +70,7 @@ class OwnScript:
                 return
             seen += ", which is no Python"
         elif path.name in ("python", "python3", "torchrun"):
-            near = next(iter(self.words), near)
+            near = next((word for word in self.words if word.endswith(".py")), near)
         elif found := nearest(path.name, [one.name for one in path.parent.glob("*.py")]):
             near = str(path.with_name(found))
         raise RequestError("no-python-script", f"there is no Python script {self.name}".rstrip(), seen=seen,

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN
 from noether.launch.detect.resolve import resolve_placement
 from noether.launch.processes.context import RunInfo
-from noether.launch.script import mask_of, rank_variables
+from noether.launch.script import OwnScript, mask_of, rank_variables
 from tests.launch.detect.placing import step
 from tests.refusal import refusal
 
@@ -171,7 +172,7 @@ def test_python_path_is_a_script_s_in_the_image_too(environ, tmp_path: Path, wor
         ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
         ("os.abort()", 134, "was killed by SIGABRT"),
         ("import faulthandler; faulthandler._sigsegv()", 139, "was killed by SIGSEGV"),
-        ("1 +", 1, "SyntaxError: invalid syntax\n"),
+        ("1 +", 1, "failed: SyntaxError: invalid syntax\n"),
     ],
 )
 @pytest.mark.parametrize("rank", ["0", "1"])
@@ -251,6 +252,14 @@ def test_cuda_local_rank_is_a_rank_s_device(environ, devices, gpus, mask: str | 
     assert ("stays as it is" if mask is None else f"CUDA_VISIBLE_DEVICES={mask}") in mask_of(placement)[1]
 
 
+class Editable:
+    """Finds a package as an editable install of it does, on no path."""
+
+    @staticmethod
+    def find_spec(name: str, *others: object) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name == "elsewhere" else None
+
+
 @pytest.mark.parametrize(
     ("typed", "code", "fix"),
     [
@@ -258,13 +267,15 @@ def test_cuda_local_rank_is_a_rank_s_device(environ, devices, gpus, mask: str | 
         ("--devices 2", "no-python-script", "noether run train.py …"),
         ("trian.py", "no-python-script", "noether run train.py …"),
         ("d/trian.py", "no-python-script", "noether run d/train.py …"),
-        ("python train.py", "no-python-script", "noether run train.py …"),
+        ("torchrun --nnodes 2 train.py --lr 1", "no-python-script", "noether run train.py …"),
         ("-m no_such.module", "no-python-script", "noether run train.py …"),
         ("job.sh", "no-python-script", "noether run train.py …"),
         ("program", "no-python-script", "noether run train.py …"),
         ("trainer.max_epochs=3 train.py", "not-of-a-launch", "noether run train.py trainer.max_epochs=3      "),
         ("--lr 0.1 train.py", "unknown-flag", "noether run train.py --lr …      (the script's own words follow it)"),
+        ("-u train.py", "unknown-flag", "noether run train.py -u …      (the script's own words follow it)"),
         ("--nproc-per-node 2 train.py", "unknown-flag", "devices=2"),
+        ("--device 2 train.py", "unknown-flag", "devices=2"),
         ("-m", "flag-without-value", "--module VALUE"),
     ],
 )
@@ -273,5 +284,7 @@ def test_words_that_are_no_script(tmp_path: Path, monkeypatch, typed: str, code:
     monkeypatch.chdir(tmp_path)
     with refusal(code, fix=fix):
         bind(["run", *typed.split()]).run()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    OwnScript("elsewhere.train", is_module=True).check()
     assert bind(["run", "train.py", "--help"]).words == ("--", "train.py", "--help")
     assert bind(["run", "--devices", "1", "--help"]).verb == "help"

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from itertools import dropwhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -240,7 +241,8 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
     if own is not None or isinstance(error, SystemExit | SyntaxError):
         error.__traceback__ = own  # Without the lines that lead to the target.
     trace = "".join(traceback.format_exception(error))
-    last = "".join(traceback.format_exception_only(error)).strip()
+    lines = traceback.format_exception_only(error)
+    last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # Of a SyntaxError, without its source.
     if isinstance(error, SystemExit):
         code, trace = error.code if isinstance(error.code, int) else 1, trace if own is not None else ""
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
