@@ -247,9 +247,10 @@ def _forget_parent() -> None:
 def _meet(context: WorkerContext) -> None:
     """Meet the other ranks, at a store that `init_process_group` finds by MASTER_ADDR and MASTER_PORT."""
     from noether.launch.process_group.group import meet
-    from noether.launch.process_group.torch_internals import keep_groups_apart
+    from noether.launch.process_group.torch_internals import keep_destroyed_groups, keep_groups_apart
 
     keep_groups_apart()
+    keep_destroyed_groups()
     point, store = meet(context)
     # A rank that ends at once must not take the store with it before the others have found it.
     store.set(f"noether/here/{context.worker.rank}", "")

@@ -25,7 +25,7 @@ from tests.refusal import refusal
 CPU = ["run", "--accelerator", "cpu", "--devices"]
 # What a data set, a checkpoint and workers in processes of their own take from `__main__`.
 WHOLE = """
-import atexit, dataclasses, io, json, multiprocessing, os, pickle, sys, typing
+import atexit, dataclasses, io, json, multiprocessing, os, pickle, sys, typing, weakref
 import numpy, torch, torch.distributed as dist
 
 NAMES = ("RANK", "LOCAL_", "WORLD_", "NODE_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_")
@@ -69,7 +69,9 @@ def main():
         dist.new_group([0])
         dist.all_reduce(total, group=other)
         said.setdefault("sums", []).append(total.item())
+        group = weakref.ref(dist.group.WORLD)
         dist.destroy_process_group()
+        said["kept"] = group() is not None  # Freed with a model, it could wait for ever.
     atexit.register(print, json.dumps(said))
 
 if __name__ == "__main__":
@@ -121,6 +123,7 @@ def test_a_script_has_what_torchrun_gives_it(environ, tmp_path: Path, launcher: 
         assert (said["saved"], said["elastic"], said["child"], said["itself"]) == ([True, 0.1], True, [0, 0.1], True)
         assert [said[how] for how in ("fork", "spawn", "forkserver", "None")] == [[[rank, rank]]] * 4
         assert (said["process"], said["sums"]) == (["MainProcess", "None"], [world, world])
+        assert said["kept"] == (world > 1)
     assert launcher in before or [said["stdin"] for said in ranks] == ["typed", ""][:world]
     assert len({said["random"][0] for said in ranks}) == len({said["random"][1] for said in ranks}) == world
 
@@ -200,7 +203,7 @@ def test_how_a_rank_ends(noether, tmp_path: Path, how: str, code: int, said: str
         ("none", signal.SIGTERM, "1", -signal.SIGTERM, ""),
         ("none", signal.SIGUSR1, "1", -signal.SIGUSR1, ""),
         ("ignored", signal.SIGUSR2, "1", -signal.SIGTERM, ""),
-        ("none", signal.SIGINT, "2", 130, "interrupted"),
+        ("none", signal.SIGINT, "2", 130, "a second time ends every rank at once"),
         ("none", signal.SIGINT, "1", 130, "interrupted"),
         ("stays", signal.SIGINT, "2", 130, "interrupted twice; ending every worker"),
     ],

@@ -238,3 +238,19 @@ def keep_groups_apart() -> None:
 
     if "env" in handlers:
         handlers["env"] = own_keys
+
+
+def keep_destroyed_groups() -> None:
+    """Keep each process group that a script destroys until its rank is gone.
+
+    The last reference to one is often that of a DDP model at the end of a script. Freed there, gloo's group waits for
+    a thread that may wait for Python's lock, which the script holds: it never ends, under torchrun either (#56297).
+    """
+    kept, destroy, module = list[Any](), dist.destroy_process_group, sys.modules["torch.distributed.distributed_c10d"]
+
+    def destroy_kept(*group: Any, **named: Any) -> None:
+        kept.extend(getattr(getattr(module, "_world", None), "pg_map", ()))
+        destroy(*group, **named)
+
+    for place in (dist, module):
+        place.destroy_process_group = destroy_kept  # type: ignore[attr-defined]

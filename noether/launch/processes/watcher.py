@@ -522,6 +522,8 @@ class _Watch:
         forwarded = self._ranks.forwarded
         if number not in forwarded:
             self._ranks.forward(number, moment)
+            if number == signal.SIGINT and self._ranks.context.run_info.is_script:  # Ours says itself that it stops.
+                say("interrupted; a second time ends every rank at once")
         elif number == signal.SIGINT and moment - forwarded[number] >= SECOND_INTERRUPT_S:
             self.interrupted = True
 
