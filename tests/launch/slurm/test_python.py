@@ -17,6 +17,7 @@ BROKEN = """
 import torch
 class Model(torch.nn.Module):
     def __init__(self): raise RuntimeError("it breaks")
+    def forward(self, batch): return batch
 """
 FAILS = """
 import noether
