@@ -157,6 +157,7 @@ def test_a_run_with_classes_of_ones_own_loads_from_anywhere(project: Path, monke
 def test_the_page_runs_from_its_first_block_to_its_last(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for what it says of Slurm, which tests/launch/slurm/test_python.py runs."""
     shutil.copytree(REPOSITORY / "examples", project / "examples")
+    monkeypatch.delitem(sys.modules, "examples", raising=False)  # Other tests have a module of that name.
     frame = types.SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", frame)
     names: dict[str, Any] = {}
