@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from noether.common.errors import signal_code
-from noether.common.whole_file import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.failure import describe_failure, is_failure
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.listener import RunPorts, hold_ports, listener_endpoint
-from noether.launch.processes.spawner import start_workers, worker_contexts
+from noether.launch.processes.spawner import make_log_folder, start_workers, worker_contexts
 from noether.launch.processes.watcher import watch_workers
 from noether.launch.processes.worker import (
     call_target,
@@ -79,10 +78,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
 
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
-    log_folder = run_info.log_folder
-    with refusals_told(log_folder):
-        if not run_info.is_script:
-            log_folder.mkdir(parents=True, exist_ok=True)
+    log_folder = make_log_folder(run_info)
     with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
         error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, RunPorts(), run_info)

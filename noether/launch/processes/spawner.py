@@ -94,10 +94,8 @@ def start_workers(
         raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
     methods = methods or (start_methods(os.environ) if len(placement.workers) > 1 else ("fork",))
     packed = pickle.dumps(payload)
-    log_folder = run_info.log_folder
+    log_folder = make_log_folder(run_info)
     with refusals_told(log_folder):
-        if not run_info.is_script:
-            log_folder.mkdir(parents=True, exist_ok=True)
         for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
             earlier.unlink(missing_ok=True)
     contexts = worker_contexts(placement, ports, run_info)
@@ -136,6 +134,14 @@ def warm_up() -> None:
             multiprocessing.forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def make_log_folder(run_info: RunInfo) -> Path:
+    """Make the folder of the ranks' logs, but for a script, which has none. RequestError: it cannot be made."""
+    with refusals_told(run_info.log_folder):
+        if not run_info.is_script:
+            run_info.log_folder.mkdir(parents=True, exist_ok=True)
+    return run_info.log_folder
 
 
 def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
