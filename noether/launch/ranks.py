@@ -20,6 +20,7 @@ from noether.launch.detect.endpoint import hold_port
 from noether.launch.process_group.group import Group, back_ends
 from noether.launch.process_group.stop import AgreedStop
 from noether.launch.process_group.stores import choose_interface
+from noether.launch.process_group.torch_internals import settle_gloo
 from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.listener import RunPorts
 from noether.launch.processes.spawner import worker_contexts
@@ -143,6 +144,8 @@ def joined() -> Iterator[Ranks]:
             raise
         finally:
             _joined = None
+            if context.world_size > 1 and not here():  # Those of `noether run` leave without the interpreter's end.
+                settle_gloo()
             if own and dist.is_initialized():
                 dist.destroy_process_group()
 

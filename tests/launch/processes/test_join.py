@@ -45,7 +45,8 @@ def test_the_documented_script_stops_everywhere_and_continues_bit_for_bit(launch
     assert code == (1 if launcher == "torchrun" else 75), said
     assert 123 <= torch.load(stopped / "checkpoint" / "state.pt")["done"] <= 125
     for folder in (stopped, whole):
-        assert start(launcher, EXAMPLE, environ, folder)[0] == 0
+        code, said = start(launcher, EXAMPLE, environ, folder)
+        assert code == 0, said
     assert {path.name for path in stopped.iterdir()} == {"checkpoint", "train.py"}
     state, expected = (torch.load(folder / "checkpoint" / "state.pt") for folder in (stopped, whole))
     assert state["done"] == expected["done"]
@@ -75,6 +76,32 @@ def test_a_rank_that_fails_in_the_middle_of_saving_leaves_what_was_saved(launche
     assert (code, "in the middle" in said) == (1, True), said
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
     assert {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()} == {"0": "first", "1": "first"}
+
+
+LEAVES_A_TENSOR = """
+import os, sys, time, weakref
+import noether, torch, torch.distributed as dist
+
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+with noether.join() as ranks:
+    ranks.barrier()
+    sys.setswitchinterval(60)  # A thread waits as long for Python's lock, if this one does not let go of it.
+    summed = torch.zeros(3)
+    freed = weakref.ref(summed)
+    dist.all_reduce(summed, async_op=True)
+    del summed
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+sys.exit(freed() is not None)
+"""
+
+
+@pytest.mark.slow
+def test_no_thread_is_left_a_tensor_to_free_at_the_interpreters_end(environ, tmp_path) -> None:
+    code, said = start("torchrun", LEAVES_A_TENSOR, environ, tmp_path)
+    assert code == 0, said
 
 
 @pytest.mark.parametrize("swaps", [True, False])
