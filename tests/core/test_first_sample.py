@@ -99,6 +99,7 @@ Growing = with_batches(
 )
 OneTuple = with_batches(collate=lambda self, samples: ([sample["image"] for sample in samples],))
 OneList = with_batches(collate=lambda self, samples: {"image": [sample["image"] for sample in samples]})
+Numbered = with_batches(collate=lambda self, samples: {"index": torch.zeros(len(samples))})
 Packed = with_batches(collate=lambda self, samples: {"image": torch.cat([sample["image"] for sample in samples] * 2)})
 
 
@@ -214,6 +215,7 @@ MISTAKES = {
             "HeldOut": ("sampler gives no order", "sample ", "generator=generator"),
             "OneTuple": ("collate returns no batch", "what it returns", "torch.stack"),
             "OneList": ("collate returns no batch", "image: [tensor", "torch.stack"),
+            "Numbered": ("collate returns no batch", "index: (1,)", "torch.stack"),
             "Packed": ("collate returns no batch", "image: (2, 4, 4)", "torch.stack"),
         }.items()
     },

@@ -181,10 +181,10 @@ def batch_of(
     made: Any = stack_samples(samples, pad=pad, one_at_a_time=one_at_a_time) if own is None else own(samples)
     batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
     for key, value in batch.items() if own is not None else ():
-        if not isinstance(value, Tensor) or value.shape[:1] != (len(samples),):
+        if key == "index" or not isinstance(value, Tensor) or value.shape[:1] != (len(samples),):
             raise RequestError("collate-unusable", "the data set's collate returns no batch",
                                seen=f"{key}: {tuple(value.shape) if isinstance(value, Tensor) else value}"[:100],
-                               expected=f"a dictionary of tensors with a row for each sample, ({len(samples)}, …)",
+                               expected=f"tensors with a row for each sample, ({len(samples)}, …), none called index",
                                fix='return {"KEY": torch.stack([sample["KEY"] for sample in samples])}')  # fmt: skip
     return {**batch, "index": torch.tensor(indices)}
 
