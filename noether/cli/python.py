@@ -30,7 +30,7 @@ from noether.config.explain import as_override
 from noether.config.section import flat
 from noether.jobs.submit import described_here, send
 from noether.launch.detect.slurm.queue import SlurmError, job_state, queued_jobs
-from noether.launch.plan import render_plan
+from noether.launch.plan import render_placement
 from noether.launch.script import here
 from noether.runs.cancel import cancel_run
 from noether.runs.folder import TOLD, RunFolder
@@ -161,7 +161,7 @@ def plan(words: Words = (), **settings: Any) -> Plan:
     with _refusals_of("plan"):
         _, call = _bound("plan", words, settings)
         found, text = checked_plan(call.words, **{"hp": None, **call.flags}), io.StringIO()
-    Console(None, speaks=True, stream=text).say(*render_plan(found), sep="\n")
+    Console(None, speaks=True, stream=text).say(*render_placement(found.placement, found.batch), sep="\n")
     plan = Plan(found.as_dict())
     plan.text = text.getvalue().rstrip()
     return plan

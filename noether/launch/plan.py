@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -33,11 +33,10 @@ ROWS_SHOWN = 16
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, how a batch is divided over them, and why."""
+    """Where the run's ranks are, and how a batch is divided over them; why, is in the placement's reasons."""
 
     placement: Placement
     batch: BatchPlan
-    reasons: Mapping[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
@@ -49,7 +48,7 @@ class RunPlan:
             "restarts": placement.restarts,
             "workers": [{**asdict(worker), "device": str(worker.device)} for worker in placement.workers],
             "batch": asdict(self.batch), "threads": asdict(placement.cpus) if placement.cpus else None,
-            "reasons": dict(self.reasons), "warnings": list(placement.warnings),
+            "reasons": dict(placement.reasons), "warnings": list(placement.warnings),
         }  # fmt: skip
 
 
@@ -155,21 +154,11 @@ def plan_run(
         reasons["products"] = "in TF32, of factors rounded to 10 bits; trainer.tf32=false: in float32"
         if not trainer.tf32:
             reasons["products"] = "in float32 (trainer.tf32=false), at a fraction of the rate of TF32"
-    return RunPlan(placement, batch, reasons)
+    return RunPlan(replace(placement, reasons=reasons), batch)
 
 
-def render_plan(plan: RunPlan, *, every_reason: bool = True) -> list[Any]:
-    """Returns the plan as rich renderables: a headline, the rank table, the batch, the reasons.
-
-    Without `every_reason`, a run on this machine alone has one line of reasons.
-    """
-    return render_placement(plan.placement, plan.reasons, plan.batch, every_reason=every_reason)
-
-
-def render_placement(
-    placement: Placement, said: Mapping[str, str], batch: BatchPlan | None = None, *, every_reason: bool = True
-) -> list[Any]:
-    """Returns where the ranks are, how they share a batch (None: the script's affair), and the reasons that are `said`.
+def render_placement(placement: Placement, batch: BatchPlan | None = None, *, every_reason: bool = True) -> list[Any]:
+    """Returns where the ranks are, how they share a batch (None: the script's affair), and why, as rich renderables.
 
     Without `every_reason`, a run on this machine alone has one line of them.
     """
@@ -190,8 +179,8 @@ def render_placement(
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in placement.warnings]
     shown = [headline, table, *([batch.describe(placement.world_size)] if batch is not None else [])]
     if not every_reason and placement.launcher == "local":
-        return [*shown, Text(f"because {said['launcher']}; {said['workers']}"), *warnings]
+        return [*shown, Text(f"because {placement.reasons['launcher']}; {placement.reasons['workers']}"), *warnings]
     reasons = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 3, 0, 2))
-    for name, reason in said.items():
+    for name, reason in placement.reasons.items():
         reasons.add_row(Text(name, style="dim"), reason)
     return [*shown, "", Text("because"), reasons, *warnings]

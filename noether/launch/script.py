@@ -161,7 +161,7 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
         config = start.config = load_config(overrides, None)
         placement = start.placement = place_script(config)
         if dry_run:
-            Console(None, speaks=True).say(*render_placement(placement, placement.reasons), sep="\n")
+            Console(None, speaks=True).say(*render_placement(placement), sep="\n")
             return ExitCode.DONE
         for warning in placement.warnings if placement.workers[0].rank == 0 else ():
             print(f"noether: warning: {warning.replace('noether train', 'noether run')}", file=sys.stderr)

@@ -19,7 +19,7 @@ from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_with_bar
 from noether.launch.detect.placement import Placement
-from noether.launch.plan import RunPlan, plan_run, render_plan, run_info
+from noether.launch.plan import RunPlan, plan_run, render_placement, run_info
 from noether.launch.process_group.deadline import Deadline, find_deadline
 from noether.launch.processes.context import RunInfo
 from noether.launch.processes.run import run_placement
@@ -114,7 +114,7 @@ def _prepare(
 
     Returns where the data is on this host, and what all ranks are given alike.
     """
-    console.say(*render_plan(plan, every_reason=False), "", sep="\n")
+    console.say(*render_placement(plan.placement, plan.batch, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
     limits = with_environment(config.distributed, os.environ)
     info = replace(run_info(config, plan.placement, os.environ), distributed=limits, logs_stay=logs_stay)

@@ -23,7 +23,7 @@ from noether.common.numbers import counted
 from noether.common.processes import stops_handled
 from noether.config.compose import load_sweep
 from noether.config.sweep import override_value, run_names, varied
-from noether.launch.plan import RunPlan, plan_run, render_plan
+from noether.launch.plan import RunPlan, plan_run, render_placement
 from noether.launch.processes.death_signal import set_death_signal
 from noether.runs.folder import RunFolder, is_run, new_run_id
 from noether.runs.metrics import Metrics, described_in
@@ -98,7 +98,8 @@ def plan_here(
         return ExitCode.DONE
     console = Console(None, speaks=True)
     for name, plan in zip(runs, plans, strict=True):
-        console.say(*([f"run    {name}"] if multirun else []), *render_plan(plan, every_reason=not multirun), sep="\n")
+        shown = render_placement(plan.placement, plan.batch, every_reason=not multirun)
+        console.say(*([f"run    {name}"] if multirun else []), *shown, sep="\n")
     return ExitCode.DONE
 
 

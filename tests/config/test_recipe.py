@@ -54,10 +54,10 @@ def test_settings_say_where_they_come_from(tmp_path) -> None:
 
 def test_the_plan_says_why_the_model_has_its_size(tmp_path) -> None:
     words = ["dataset=cases", prepared(tmp_path, 64, 8), "accelerator=cpu", "devices=1"]
-    reasons = plan_run(load_config(words)).reasons
+    reasons = plan_run(load_config(words)).placement.reasons
     assert "9,400 updates of 16 cases" in reasons["length"]
     assert "128 wide" in reasons["model"]
-    assert "model" not in plan_run(load_config([*words, "model.dim=64"])).reasons
+    assert "model" not in plan_run(load_config([*words, "model.dim=64"])).placement.reasons
 
 
 def test_of_other_data_nothing_is_known() -> None:

@@ -41,8 +41,8 @@ def test_a_cpu_multiplies_as_before() -> None:
 )
 def test_the_plan_of_gpus_says_which(words: list[str], said: str) -> None:
     plan = plan_run(load_config(words), environ={}, visible_devices="0,1")
-    assert said in plan.reasons.get("products", "")
-    assert bool(said) == ("products" in plan.reasons)
+    assert said in plan.placement.reasons.get("products", "")
+    assert bool(said) == ("products" in plan.placement.reasons)
 
 
 ERRORS = {
