@@ -16,7 +16,6 @@ from noether.config.distributed import DistributedConfig, with_environment
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.launch.batches import BatchPlan, plan_batches
-from noether.launch.detect.devices import GpuDriver
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.endpoint import check_interfaces
 from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
@@ -86,15 +85,12 @@ def run_info(
     )
 
 
-def _batch_limit(config: RunConfig) -> int | None:
-    # "auto" is determined by trying on the device; until then the plan assumes no limit.
-    limit = config.trainer.max_batch_size
-    return limit if isinstance(limit, int) else None
-
-
 def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
     """Return how the ranks share a batch. RequestError: they cannot."""
-    return plan_batches(config.trainer.effective_batch_size, _batch_limit(config), placement.world_size)
+    limit = config.trainer.max_batch_size
+    # "auto" is determined by trying on the device; until then the plan assumes no limit.
+    known = limit if isinstance(limit, int) else None
+    return plan_batches(config.trainer.effective_batch_size, known, placement.world_size)
 
 
 def _check_interfaces(config: RunConfig, placement: Placement) -> None:
@@ -120,32 +116,30 @@ def plan_run(
     *,
     visible_devices: str | None = None,
     environ: Mapping[str, str] = os.environ,
-    nvml: GpuDriver | None = None,
     facts: ProcessFacts | None = None,
 ) -> RunPlan:
     """Plans a run from its configuration and from where this process was started.
 
-    `visible_devices` is a mask for another machine; `nvml` stands for the NVIDIA driver (None: that of this host),
-    and `facts` for what the system shows about this process (None: what it shows now).
+    `visible_devices` is a mask for another machine; `facts` stands for what the system shows about this process (None:
+    what it shows now).
     """
     facts = read_process_facts() if facts is None else facts
     request = launch_request(config, visible_devices)
-    nvml = nvml or partial(nvml_gpus, config.distributed.driver_timeout_s)
-    placement = resolve_placement(request, environ, socket.gethostname(), nvml, facts)
+    driver = partial(nvml_gpus, config.distributed.driver_timeout_s)
+    placement = resolve_placement(request, environ, socket.gethostname(), driver, facts)
     reasons = dict(placement.reasons)
     if visible_devices is None:
         for check in HOST_CHECKS.values():
             check(config, placement)
-    trainer, limit, batch = config.trainer, _batch_limit(config), share_batch(config, placement)
-    reason = "no trainer.max_batch_size: each rank processes its whole share at once"
-    if trainer.max_batch_size == "auto":
-        reason = "trainer.max_batch_size=auto: found at the start, the largest that fits beside the optimiser's state"
-    elif limit is not None:
-        reason = f"trainer.max_batch_size={limit}"
-        if batch.accumulation_steps > 1:
-            steps = batch.accumulation_steps
-            reason += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
-    reasons["batch"] = reason
+    trainer, batch = config.trainer, share_batch(config, placement)
+    limit, steps = trainer.max_batch_size, batch.accumulation_steps
+    reasons["batch"] = f"trainer.max_batch_size={limit}"
+    if limit is None:
+        reasons["batch"] = "no trainer.max_batch_size: each rank processes its whole share at once"
+    elif limit == "auto":
+        reasons["batch"] += ": found at the start, the largest that fits beside the optimiser's state"
+    elif steps > 1:
+        reasons["batch"] += f": {batch.per_rank} samples per rank do not fit, so {steps} micro-batches are accumulated"
     recipe = config.recipe
     if recipe is not None and recipe.of_the_data and recipe.max_updates == trainer.max_updates:
         reasons["length"] = f"{recipe.max_updates:,} updates of {batch.effective} cases, {recipe.reason}"
