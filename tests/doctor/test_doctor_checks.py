@@ -18,7 +18,6 @@ from noether.doctor.host_facts import Driver, Folder, HostFacts, Infiniband, Use
 from noether.doctor.report import Diagnosis, merged
 from noether.doctor.world_checks import check_agreement, check_bandwidth, check_chain, check_names, check_presence
 from noether.launch.detect.driver import Gpu
-from noether.launch.detect.limits import Limits
 
 MIB, GIB = 1 << 20, 1 << 30
 ACTIVE = Infiniband((("mlx5_0", "ACTIVE"),), ("rdma_cm", "uverbs0"), True)
@@ -219,7 +218,7 @@ def test_what_is_said(finding: Diagnosis, level: str, words: str) -> None:
 def test_what_a_plan_says_of_this_host_is_found(monkeypatch) -> None:
     monkeypatch.setattr("noether.launch.plan.most_processes", lambda: 12)
     monkeypatch.setattr("noether.launch.plan.shared_memory_size", lambda: 100 * MIB)
-    monkeypatch.setattr("noether.launch.detect.resolve.read_limits", lambda: Limits(64, None))
+    monkeypatch.setattr("noether.launch.detect.resolve.read_limits", lambda: [64, None])
     _, found = find_place(load_config(["accelerator=cpu", "devices=3", "num_workers=1"]), HostFacts(host="box"))
     said = {finding.check: (finding.level, finding.seen) for finding in found if finding.level != "ok"}
     levels = {check: level for check, (level, _) in said.items()}

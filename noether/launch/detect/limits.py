@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.cpus import number_in, own_groups
@@ -17,14 +16,6 @@ OWN_DESCRIPTORS = 96
 """What a rank has open beside its connections to other ranks: files, logs, libraries, loaders."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How many descriptors a process may open and how many processes its user may have; None: no limit is known."""
-
-    descriptors: int | None
-    processes: int | None
-
-
 def raise_limits() -> None:
     """Raises the soft limits of descriptors and processes to the hard ones; processes started later inherit them."""
     for name, most in ((resource.RLIMIT_NOFILE, MOST_DESCRIPTORS), (resource.RLIMIT_NPROC, None)):
@@ -35,10 +26,10 @@ def raise_limits() -> None:
                 resource.setrlimit(name, (wanted, hard))
 
 
-def read_limits() -> Limits:
-    """Returns the hard limits: those that `raise_limits` goes up to."""
+def read_limits() -> list[int | None]:
+    """Returns the hard limits of descriptors and processes, those that `raise_limits` goes up to; None: no limit."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
-    return Limits(*(None if limit == resource.RLIM_INFINITY else limit for limit in hard))
+    return [None if limit == resource.RLIM_INFINITY else limit for limit in hard]
 
 
 def most_processes(root: Path = Path("/")) -> int | None:
@@ -71,21 +62,23 @@ def too_few_processes(most: int | None) -> RequestError:
     )  # fmt: skip
 
 
-def why_too_large(world_size: int, local_world_size: int, device_kind: str, limits: Limits) -> list[str]:
-    """Returns a line for each limit of this host that is too low for a world of ranks; an empty list where it fits."""
+def why_too_large(
+    world_size: int, local_world_size: int, device_kind: str, descriptors: int | None, processes: int | None
+) -> list[str]:
+    """Returns a line for each limit of this host (`read_limits`) that is too low for a world of ranks."""
     lines = []
     # Of rank 0, which needs the most: its store has a connection of each rank. Gloo connects every rank to every other;
     # on GPUs NCCL connects neighbours only.
     needed = OWN_DESCRIPTORS + world_size + (world_size - 1 if device_kind == "cpu" else 0)
-    if limits.descriptors is not None and needed > limits.descriptors:
+    if descriptors is not None and needed > descriptors:
         lines.append(
             f"{world_size} ranks need about {needed} open files in one process, and the limit here is "
-            f"{limits.descriptors} (ulimit -Hn): raise it (limits.conf, docker run --ulimit nofile=65536)"
+            f"{descriptors} (ulimit -Hn): raise it (limits.conf, docker run --ulimit nofile=65536)"
         )
-    if limits.processes is not None and 8 * local_world_size > limits.processes:
+    if processes is not None and 8 * local_world_size > processes:
         lines.append(
             f"{local_world_size} ranks on one host need about {8 * local_world_size} processes and threads, and the "
-            f"limit here is {limits.processes} (ulimit -Hu): raise it (limits.conf)"
+            f"limit here is {processes} (ulimit -Hu): raise it (limits.conf)"
         )
     return lines
 

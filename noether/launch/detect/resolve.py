@@ -71,7 +71,7 @@ def resolve_placement(
 def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
     """Return the placement with its share of the CPUs here, and a warning of each limit that is too low for it."""
     kind = placement.workers[0].device.kind
-    too_large = why_too_large(placement.world_size, placement.local_world_size, kind, read_limits())
+    too_large = why_too_large(placement.world_size, placement.local_world_size, kind, *read_limits())
     share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
     each = " for each rank" if placement.world_size > 1 else ""
     reasons = {**placement.reasons, "threads": f"{share.threads}{each} ({share.reason})"}

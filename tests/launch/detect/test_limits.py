@@ -10,7 +10,6 @@ from processes import lay
 
 from noether.launch.detect.limits import (
     MEBIBYTE,
-    Limits,
     check_processes,
     check_shared_memory,
     most_processes,
@@ -38,16 +37,16 @@ def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one() -> None:
 @pytest.mark.parametrize(
     ("world", "local", "kind", "limits", "words"),
     [
-        pytest.param(64, 8, "cuda", Limits(1024, 4096), [], id="fits"),
-        pytest.param(600, 8, "cpu", Limits(1024, 4096), ["1295 open files"], id="gloo's mesh"),
-        pytest.param(600, 8, "cuda", Limits(1024, 4096), [], id="NCCL has no mesh"),
-        pytest.param(8192, 8, "cuda", Limits(4096, None), ["8288 open files"], id="rank 0's store"),
-        pytest.param(256, 256, "cpu", Limits(None, 1024), ["2048 processes"], id="processes"),
-        pytest.param(65536, 65536, "cpu", Limits(None, None), [], id="no limits"),
+        pytest.param(64, 8, "cuda", [1024, 4096], [], id="fits"),
+        pytest.param(600, 8, "cpu", [1024, 4096], ["1295 open files"], id="gloo's mesh"),
+        pytest.param(600, 8, "cuda", [1024, 4096], [], id="NCCL has no mesh"),
+        pytest.param(8192, 8, "cuda", [4096, None], ["8288 open files"], id="rank 0's store"),
+        pytest.param(256, 256, "cpu", [None, 1024], ["2048 processes"], id="processes"),
+        pytest.param(65536, 65536, "cpu", [None, None], [], id="no limits"),
     ],
 )
 def test_a_world_that_does_not_fit_is_said(world, local, kind, limits, words) -> None:
-    said = why_too_large(world, local, kind, limits)
+    said = why_too_large(world, local, kind, *limits)
     assert len(said) == len(words)
     assert all(word in line for word, line in zip(words, said, strict=True))
 
