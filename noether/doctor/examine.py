@@ -175,7 +175,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
     """Return the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
-        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK[0], 0), restarts=0, reasons={})
+        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK[0], 0), restarts=0, reasons={}, local_world_size=1)
     endpoint = placement.endpoint
     port = 0 if endpoint.served_by else endpoint.port
     return replace(placement, endpoint=replace(endpoint, host=LOOPBACK[0], port=port, served_by=""))

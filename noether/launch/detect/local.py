@@ -48,7 +48,7 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     if inventory.kind == "cpu" and count > inventory.cpus.count:
         warnings.append(f"{count} CPU workers share {inventory.cpus.count} cores: slower than one per core")
     return Placement(
-        launcher="local", world_size=count, nodes=(here.host,), node_rank=0,
+        launcher="local", world_size=count, local_world_size=count, nodes=(here.host,), node_rank=0,
         workers=tuple(Worker(rank, rank, 0, device) for rank, device in enumerate(devices)),
         endpoint=endpoint, restarts=0, warnings=tuple(warnings),
         reasons={
@@ -103,7 +103,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
     here_only = f"{source}={master} means each machine itself: this works only with all {nodes} nodes here"
     workers = f"{counted(each, 'device')} here and, presumably, on each of the other nodes"
     return Placement(
-        launcher="multinode", world_size=nodes * each,
+        launcher="multinode", world_size=nodes * each, local_world_size=each,
         nodes=node_names(nodes, node_rank, here.host, master), node_rank=node_rank,
         workers=tuple(Worker(node_rank * each + i, i, node_rank, device) for i, device in enumerate(devices)),
         endpoint=Endpoint(master, port, asked_by), restarts=0, warnings=(here_only,) if is_loopback(master) else (),

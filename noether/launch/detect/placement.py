@@ -101,10 +101,10 @@ class Placement:
     If there is one worker, this process runs it; if there are several, it starts a process for each. `reasons` maps
     each field to the evidence for it. `nodes` are the nodes' names in the order of their node ranks; a name that is
     not known is "(node 3)". `local_world_size` is the number of ranks on this node, which is more than there are
-    `workers` if a scheduler started one process per device; 0 means the number of `workers`. `restarts` grows whenever
-    a scheduler or launcher starts the run again by itself (an attempt's number counts what users start, too).
-    `warnings` are lines to print before the run: it can start, but maybe not as the user intended. `cpus` is how the
-    workers share the CPUs of this host; None where another machine is planned for.
+    `workers` if a scheduler started one process per device. `restarts` grows whenever a scheduler or launcher starts
+    the run again by itself (an attempt's number counts what users start, too). `warnings` are lines to print before the
+    run: it can start, but maybe not as the user intended. `cpus` is how the workers share the CPUs of this host; None
+    where another machine is planned for.
     """
 
     launcher: str
@@ -115,13 +115,9 @@ class Placement:
     endpoint: Endpoint
     restarts: int
     reasons: Mapping[str, str]
-    local_world_size: int = 0
+    local_world_size: int
     warnings: tuple[str, ...] = ()
     cpus: CpuShare | None = None
-
-    def __post_init__(self) -> None:
-        if self.local_world_size == 0:
-            object.__setattr__(self, "local_world_size", len(self.workers))
 
     @property
     def host(self) -> str:
