@@ -23,7 +23,6 @@ from noether.doctor.host_facts import HostFacts, read_host
 from noether.doctor.participant import TORCH_SHARE, Participant, TimeBudget, follow, lead
 from noether.doctor.report import Diagnosis, DoctorReport, print_report, refused
 from noether.launch.detect.driver import Driver
-from noether.launch.detect.endpoint import LOOPBACK
 from noether.launch.detect.placement import Device, Endpoint, Placement, Worker
 from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.detect.resolve import RANK_VARIABLES, resolve_or_on_cpus
@@ -175,10 +174,10 @@ def _alone(placement: Placement | None, host: str) -> Placement:
     """Return the place of a process that is alone, or that its launcher refuses: it meets its children here."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
-        return Placement("", 1, (host,), 0, here, Endpoint(LOOPBACK[0], 0), restarts=0, reasons={}, local_world_size=1)
+        return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)
     endpoint = placement.endpoint
     port = 0 if endpoint.served_by else endpoint.port
-    return replace(placement, endpoint=replace(endpoint, host=LOOPBACK[0], port=port, served_by=""))
+    return replace(placement, endpoint=replace(endpoint, host="127.0.0.1", port=port, served_by=""))
 
 
 def read_seconds(text: str | None) -> float:

@@ -99,7 +99,6 @@ DEFAULT_PORT = 29500
 FIRST_DERIVED_PORT = 20000
 DERIVED_PORTS = 9497  # A prime.
 STEPS_PER_JOB = 101
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still applies.
 BACKLOG = 4096
 
@@ -266,7 +265,7 @@ def is_address(text: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
-    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+    return host.lower() == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 @dataclass(frozen=True)
