@@ -166,20 +166,17 @@ def port_of(
     return number, source, f"{source}={number}"
 
 
-def derived_port(job_id: int, step_id: int) -> int:
-    """Return the port of a job step: 20000 + (101 × job + step) mod 9497, which is 20000 to 29496.
+def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
+    """Return the port of a job step, 20000 + (101 × job + step) mod 9497, which is 20000 to 29496, and the reason.
+
+    `named` says in the reason what the numbers are ("job 12 + step 0").
 
     Every rank of a step computes the same port without communication, and two steps of a job get different ports.
     If only the job id were used, they would share one, and a rank of one step could join the other's store.
     Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
     """
-    return FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
-
-
-def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
-    """Return `derived_port` and the reason for it, in which `named` says what the numbers are ("job 12 + step 0")."""
-    reason = f"port {FIRST_DERIVED_PORT} + ({STEPS_PER_JOB} × {named}) mod {DERIVED_PORTS}"
-    return derived_port(job_id, step_id), reason
+    port = FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
+    return port, f"port {FIRST_DERIVED_PORT} + ({STEPS_PER_JOB} × {named}) mod {DERIVED_PORTS}"
 
 
 def refuse_other_master(address: str, first_host: str, source: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from placing import batch_script, block, check_one_world, cyclic, place, step
 
-from noether.launch.detect.endpoint import derived_port
+from noether.launch.detect.endpoint import derived
 from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from tests.refusal import refusal_with
@@ -63,9 +63,9 @@ BEHIND_PROXY = ProcessFacts(ancestors=("bash wrapper.sh", PROXY))
 @pytest.mark.parametrize(
     ("environs", "port", "facts"),
     [
-        pytest.param(open_mpi(3), derived_port(160366592, 0), NOTHING_KNOWN, id="Open MPI 4"),
-        pytest.param(open_mpi_5(3), derived_port(3903919, 0), NOTHING_KNOWN, id="Open MPI 5"),
-        pytest.param(hydra(3), derived_port(46685, 0), BEHIND_PROXY, id="Hydra, its proxy seen"),
+        pytest.param(open_mpi(3), derived(160366592, 0, "")[0], NOTHING_KNOWN, id="Open MPI 4"),
+        pytest.param(open_mpi_5(3), derived(3903919, 0, "")[0], NOTHING_KNOWN, id="Open MPI 5"),
+        pytest.param(hydra(3), derived(46685, 0, "")[0], BEHIND_PROXY, id="Hydra, its proxy seen"),
         pytest.param(hydra(3), 29500, NOTHING_KNOWN, id="Hydra in a container"),
     ],
 )
@@ -91,7 +91,7 @@ def test_open_mpi_on_two_machines(counts: tuple[int, ...], by_node: bool) -> Non
     for placement in placements:
         assert (len(placement.nodes), placement.host) == (2, f"n{placement.node_rank + 1}")
         # mpirun's own machine, where rank 0 is.
-        assert (placement.endpoint.host, placement.endpoint.port) == ("192.0.2.2", derived_port(160366592, 0))
+        assert (placement.endpoint.host, placement.endpoint.port) == ("192.0.2.2", derived(160366592, 0, "")[0])
 
 
 def test_open_mpi_5_on_two_machines() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placing import block, check_one_world, cyclic, het_step, own_het_step, place, step
 from processes import run_to_end
 
-from noether.launch.detect.endpoint import derived_port
+from noether.launch.detect.endpoint import derived
 from noether.launch.detect.placement import Endpoint, LaunchRequest
 
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
@@ -33,7 +33,7 @@ def test_any_distribution_on_cpus(counts: list[int], data: st.DataObject, name: 
         assert placement.nodes == tuple(names)
         assert (placement.workers[0].rank, placement.node_rank) == (rank, where[rank])
         if len(where) > 1:
-            assert placement.endpoint.port == derived_port(job, step_id)
+            assert placement.endpoint.port == derived(job, step_id, "")[0]
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.booleans())
@@ -106,7 +106,7 @@ def test_fault_9_the_port_is_the_steps_own() -> None:
 
 @given(st.integers(1, 10**8), st.integers(-92, 92), st.integers(0, 100), st.integers(0, 100))
 def test_near_jobs_and_steps_never_share_a_port(job: int, apart: int, first: int, second: int) -> None:
-    one, other = derived_port(job, first), derived_port(job + abs(apart), second)
+    one, other = derived(job, first, "")[0], derived(job + abs(apart), second, "")[0]
     assert 20000 <= one < 29500
     assert (one == other) == (apart == 0 and first == second)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from placing import batch_script, check_one_world, het_step, job_variables, no_gpus, own_het_step, place, step
 
-from noether.launch.detect.endpoint import derived_port
+from noether.launch.detect.endpoint import derived
 from noether.launch.detect.placement import LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 from noether.launch.detect.resolve import resolve_placement
@@ -176,7 +176,7 @@ def test_is_refused_in_words(case: Refused) -> None:
         place(case.environ, case.request, host=case.host, facts=case.facts)
 
 
-OWN = derived_port(13, 0)
+OWN = derived(13, 0, "")[0]
 MEETINGS = {
     "nothing asked": ({}, {}, "n1", OWN),
     "the first node's name": ({"MASTER_ADDR": "n1"}, {}, "n1", OWN),
