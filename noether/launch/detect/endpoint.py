@@ -18,7 +18,7 @@ from noether.common.plain_file import read_plain
 from noether.common.shown import shortened
 from noether.common.whole_file import write_json
 from noether.launch.detect.identity import RunIdentity
-from noether.launch.detect.placement import Endpoint, PortSource, as_pairs
+from noether.launch.detect.placement import Endpoint, as_pairs
 
 _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
@@ -142,7 +142,7 @@ def port_of(
     environ: Mapping[str, str],
     otherwise: tuple[int, str] | None = None,
     fix: str = "unset MASTER_PORT",
-) -> tuple[int, PortSource, str]:
+) -> tuple[int, str, str]:
     """Return where the ranks meet: the port that `master_port` or MASTER_PORT asks for, which of them does, the reason.
 
     `otherwise` is the port if none is asked for, with its reason; None: the default. 0, None, MASTER_PORT=0 and an
@@ -157,13 +157,12 @@ def port_of(
     if not text:
         port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
         return port, "", reason
-    source: PortSource = "master_port" if name == "master_port" else "MASTER_PORT"
     number = whole(text)
     if number is None or number > 65535:
-        raise RequestError("not-a-port", f"{shortened(text)} is not a port", seen=f"{source}={shortened(text)}",
+        raise RequestError("not-a-port", f"{shortened(text)} is not a port", seen=f"{name}={shortened(text)}",
                            expected="1 to 65535, or 0 for any free port",
-                           fix="master_port=0" if source == "master_port" else fix)  # fmt: skip
-    return number, source, f"{source}={number}"
+                           fix="master_port=0" if name == "master_port" else fix)  # fmt: skip
+    return number, name, f"{name}={number}"
 
 
 def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:

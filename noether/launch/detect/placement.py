@@ -9,7 +9,6 @@ from noether.common.shown import shortened
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 DeviceKind = Literal["cuda", "mps", "cpu"]
-PortSource = Literal["", "master_port", "MASTER_PORT"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Endpoint:
 
     host: str
     port: int
-    asked_by: PortSource = field(default="", compare=False)
+    asked_by: str = field(default="", compare=False)
     served_by: str = ""
 
     @property
