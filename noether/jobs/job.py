@@ -3,10 +3,8 @@
 import getpass
 import re
 import shlex
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,13 +20,11 @@ from noether.config.schema import RunConfig
 from noether.config.slurm import FIXED_OPTIONS, SlurmConfig
 from noether.config.sweep import varied
 from noether.launch.batches import BatchPlan
-from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.placement import Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN
-from noether.launch.detect.resolve import resolve_placement
 from noether.launch.detect.slurm.queue import RUN_COMMENT
 from noether.launch.detect.slurm.step import parse_nodelist
-from noether.launch.plan import launch_request, share_batch
+from noether.launch.plan import place, share_batch
 from noether.launch.script import read_words
 from noether.runs.folder import named_run, new_run_id
 
@@ -172,9 +168,7 @@ def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, Batc
     if gpus is None and config.accelerator == "gpu":
         gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
     mask = ",".join(map(str, range(gpus or 0)))
-    driver, environ = partial(nvml_gpus, config.distributed.driver_timeout_s), stand_in_environment(slurm)
-    request = launch_request(config, mask)
-    placement = resolve_placement(request, environ, socket.gethostname(), driver, NOTHING_KNOWN)
+    placement = place(config, stand_in_environment(slurm), mask, NOTHING_KNOWN)
     return placement, share_batch(config, placement) if trains else None
 
 

@@ -60,6 +60,15 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
     )  # fmt: skip
 
 
+def place(
+    config: RunConfig, environ: Mapping[str, str], visible_devices: str | None = None, facts: ProcessFacts | None = None
+) -> Placement:
+    """Returns which ranks of a run with these settings this process answers for; the arguments are `plan_run`'s."""
+    facts = read_process_facts() if facts is None else facts
+    driver = partial(nvml_gpus, config.distributed.driver_timeout_s)
+    return resolve_placement(launch_request(config, visible_devices), environ, socket.gethostname(), driver, facts)
+
+
 def run_info(
     config: RunConfig | None, placement: Placement, environ: Mapping[str, str], script: Sequence[str] = ()
 ) -> RunInfo:
@@ -123,10 +132,7 @@ def plan_run(
     `visible_devices` is a mask for another machine; `facts` stands for what the system shows about this process (None:
     what it shows now).
     """
-    facts = read_process_facts() if facts is None else facts
-    request = launch_request(config, visible_devices)
-    driver = partial(nvml_gpus, config.distributed.driver_timeout_s)
-    placement = resolve_placement(request, environ, socket.gethostname(), driver, facts)
+    placement = place(config, environ, visible_devices, facts)
     reasons = dict(placement.reasons)
     if visible_devices is None:
         for check in HOST_CHECKS.values():

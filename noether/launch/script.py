@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +31,6 @@ from noether.common.processes import JOB_STOP_SIGNAL
 from noether.common.suggest import nearest
 from noether.config.groups import LAUNCH_SETTINGS
 from noether.launch.detect.placement import Placement
-from noether.launch.detect.process_facts import read_process_facts
 from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.spawner import warm_up
 from noether.launch.processes.worker import flush_output, run_exit_handlers
@@ -94,12 +92,9 @@ class OwnScript:
 
 def place_script(config: "RunConfig") -> Placement:
     """Return which ranks of a script are started here, and why. RequestError: as for `noether train`."""
-    from noether.launch.detect.driver import nvml_gpus
-    from noether.launch.detect.resolve import resolve_placement
-    from noether.launch.plan import HOST_CHECKS, launch_request
+    from noether.launch.plan import HOST_CHECKS, place
 
-    facts, driver = read_process_facts(), partial(nvml_gpus, config.distributed.driver_timeout_s)
-    placement = resolve_placement(launch_request(config), os.environ, socket.gethostname(), driver, facts)
+    placement = place(config, os.environ)
     for name in ("processes", "timeout", "interface", "start method"):
         HOST_CHECKS[name](config, placement)
     return replace(placement, reasons={**placement.reasons, "device of a rank": mask_of(placement)[1]})
