@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import socket
-import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -56,15 +55,12 @@ class StepSeen:
 
 def read_process_facts(proc: Path = Path("/proc"), hosts: Path = Path("/etc/hosts")) -> ProcessFacts:
     """Read the facts of this process. Whatever cannot be read (on another system, hidden processes) stays unknown."""
-    terminal = False
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        terminal = sys.stdin.isatty()
     nvidia = False
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
     cgroup, name = _text(proc / "self" / "cgroup"), full_name(_text(hosts), socket.gethostname())
     amd = os.path.exists("/dev/kfd")
-    return ProcessFacts(terminal, _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd, name)
+    return ProcessFacts(os.isatty(0), _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd, name)
 
 
 def _text(path: Path) -> str:
