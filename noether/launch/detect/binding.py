@@ -109,8 +109,7 @@ def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | Non
     devices = choose_devices(inventory, setting)
     if task.may_spawn:
         threads = f"{counted(task.local_count, 'task')} on this node, {inventory.evidence}"
-        several = f"devices={setting}: {len(devices)} CPU workers in each task"
-        each = several if setting is not None else "one CPU worker"
+        each = "one CPU worker" if setting is None else f"devices={setting}: {len(devices)} CPU workers in each task"
         cpus = tuple(Device("cpu", task.local_rank * len(devices) + device.index) for device in devices)
         return _spawned(task, cpus, f"{each} ({threads})")
     if len(devices) not in (1, task.local_count):

@@ -255,16 +255,13 @@ def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 
 
 def _outside(environ: Mapping[str, str], job_id: str, where: str, evidence: str, *, on_node: bool) -> OutsideStep:
-    groups = [
-        value
-        for name, value in sorted(environ.items())
-        if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_") or name == "SLURM_JOB_NODELIST"
-    ]
-    names = [name for text in groups if text for name in parse_nodelist(text, "SLURM_JOB_NODELIST")]
+    whole_job = "SLURM_JOB_NODELIST"
+    lists = [name for name in sorted(environ) if name == whole_job or name.startswith(f"{whole_job}_HET_GROUP_")]
+    nodes = [node for name in lists if environ[name] for node in parse_nodelist(environ[name], whole_job)]
     source = next((name for name in ("SLURM_NTASKS", "SLURM_TASKS_PER_NODE") if environ.get(name)), "")
     tasks = sum(parse_task_counts(environ[source], source)) if source else 1
     said = f"{source}={environ.get(source, '')}"
-    return OutsideStep(job_id, where, evidence, tuple(dict.fromkeys(names)), tasks, said, on_node=on_node)
+    return OutsideStep(job_id, where, evidence, tuple(dict.fromkeys(nodes)), tasks, said, on_node=on_node)
 
 
 def _read_task(environ: Mapping[str, str]) -> SrunTask:
