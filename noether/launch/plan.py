@@ -18,7 +18,7 @@ from noether.config.section import flat
 from noether.launch.batches import BatchPlan, plan_batches
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.endpoint import check_interfaces
-from noether.launch.detect.identity import configuration_digest, run_identity, run_key, shared_settings
+from noether.launch.detect.identity import RunIdentity, configuration_digest, job_name, run_key, shared_settings
 from noether.launch.detect.limits import check_processes, check_shared_memory, most_processes, shared_memory_size
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts, read_process_facts
@@ -83,7 +83,8 @@ def run_info(
     versions = {"noether": __version__, "torch": version("torch")}
     distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
-    identity = run_identity(placement.launcher, placement.world_size, placement.restarts, environ, digest, kind)
+    job = job_name(placement.launcher, environ)
+    identity = RunIdentity(placement.launcher, placement.world_size, placement.restarts, digest, kind, job)
     return RunInfo(
         identity,
         key=run_key(settings, environ),

@@ -22,6 +22,8 @@ SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "t
 class RunIdentity:
     """Identifies one run: what started it, its number of ranks, its restarts, the digest of its configuration, the
     kind of device that all ranks compute on, and the launcher's name of its job, which no other run has ("": none).
+
+    On a node whose driver fails, ranks would use the CPU while the others wait for NCCL: so the kind is compared.
     """
 
     launcher: str = ""
@@ -68,17 +70,11 @@ NO_RUN = RunIdentity()
 """The identity of a process that was not given one; all such processes have the same."""
 
 
-def run_identity(
-    launcher: str, world_size: int, restarts: int, environ: Mapping[str, str], configuration: str, device_kind: str = ""
-) -> RunIdentity:
-    """Return the identity of a run from what each of its processes knows.
-
-    `environ` names the job, the step or the run; `configuration` is from `configuration_digest`. `device_kind` is
-    compared because a node whose driver fails would use the CPU while the others wait for NCCL.
-    """
+def job_name(launcher: str, environ: Mapping[str, str]) -> str:
+    """Return what a launcher calls the job, the step or the run, "" if it has no name for it."""
     groups = RUN_NAMES.get(launcher, ())
     names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
-    return RunIdentity(launcher, world_size, restarts, configuration, device_kind, next(filter(None, names), ""))
+    return next(filter(None, names), "")
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from noether.common.errors import RequestError
 from noether.launch.detect.endpoint import PublishedPort, find_address, hold_port, interface_towards
-from noether.launch.detect.identity import RunIdentity, configuration_digest, run_identity
+from noether.launch.detect.identity import RunIdentity, configuration_digest, job_name
 from noether.launch.detect.placement import Endpoint
 from tests.refusal import refusal
 
@@ -114,14 +114,15 @@ SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
     ],
 )
 def test_identities(launcher: str, one: dict[str, str], other: dict[str, str], same: bool) -> None:
-    first, second = (run_identity(launcher, 4, 0, environ, "c0ffee") for environ in (one, other))
+    first, second = (RunIdentity(launcher, 4, job=job_name(launcher, environ)) for environ in (one, other))
     assert (first == second) is same
     assert (first.digest == second.digest) is same
     assert RunIdentity.from_text(first.as_text()) == first
 
 
 def test_ranks_on_different_kinds_of_device_are_of_no_common_run() -> None:
-    first, second = (run_identity("slurm", 4, 0, SLURM, "c0ffee", kind) for kind in ("cuda", "cpu"))
+    job = job_name("slurm", SLURM)
+    first, second = (RunIdentity("slurm", 4, 0, "c0ffee", kind, job) for kind in ("cuda", "cpu"))
     assert first != second
     assert str(second) == "slurm 12.0, 4 ranks, restart 0, configuration c0ffee, on cpu"
     assert RunIdentity.from_text(first.as_text()) == first
