@@ -61,13 +61,9 @@ class RunIdentity:
             read = cls(**json.loads(text))
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the identity of a run: {text[:200]!r}") from error
-        if [type(value) for value in vars(read).values()] != [type(value) for value in vars(NO_RUN).values()]:
+        if [type(value) for value in vars(read).values()] != [type(value) for value in vars(cls()).values()]:
             raise ValueError(f"not the identity of a run: {text[:200]!r}")
         return read
-
-
-NO_RUN = RunIdentity()
-"""The identity of a process that was not given one; all such processes have the same."""
 
 
 def job_name(launcher: str, environ: Mapping[str, str]) -> str:

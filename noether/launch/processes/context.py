@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
-from noether.launch.detect.identity import NO_RUN, RunIdentity
+from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, Worker
 
 if TYPE_CHECKING:  # The fork server is started before the schema of the settings is imported.
@@ -195,7 +195,7 @@ class RunInfo:
     names, after the versions of noether and torch; empty where they cannot be read.
     """
 
-    identity: RunIdentity = NO_RUN
+    identity: RunIdentity = field(default_factory=RunIdentity)
     key: str = ""
     distributed: "DistributedConfig" = field(default_factory=_default_limits)
     shared_folder: Path | None = None
