@@ -25,7 +25,7 @@ environment must not fall through to the next launcher."""
 LAUNCHERS: tuple[Launcher, ...] = (
     # A new launcher is a row of launchers.py; one that its variables do not describe is a file beside local.py and a
     # line here. The first one to return a placement is used, so a launcher that can run inside another (torchrun and
-    # mpirun inside a Slurm job) must come before it.
+    # mpirun inside a Slurm job) must come before it. The last accepts every environment.
     torchrun_placement,
     mpi_placement,
     slurm_placement,
@@ -60,12 +60,10 @@ def resolve_placement(
         refuse_wrong_place(request, environ, host, facts)
         raise error
     here = LaunchContext(environ, inventory, host, facts)
-    for launcher in LAUNCHERS:
-        placement = launcher(request, here)
-        if placement is not None:
-            is_here = request.visible_devices is None
-            return _on_this_host(placement, environ, inventory.cpus) if is_here else placement
-    raise AssertionError("the last launcher accepts every environment")
+    answers = (launcher(request, here) for launcher in LAUNCHERS)
+    placement = next(answer for answer in answers if answer is not None)
+    is_here = request.visible_devices is None
+    return _on_this_host(placement, environ, inventory.cpus) if is_here else placement
 
 
 def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
