@@ -59,10 +59,10 @@ class RunIdentity:
         """Read what `as_text` wrote. ValueError: that is not an identity."""
         try:
             read = cls(**json.loads(text))
+            if [type(value) for value in vars(read).values()] != [type(value) for value in vars(cls()).values()]:
+                raise TypeError("a part of another type")
         except (TypeError, RecursionError) as error:
             raise ValueError(f"not the identity of a run: {text[:200]!r}") from error
-        if [type(value) for value in vars(read).values()] != [type(value) for value in vars(cls()).values()]:
-            raise ValueError(f"not the identity of a run: {text[:200]!r}")
         return read
 
 
