@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from noether.common.errors import NoetherError, path_refusal
-from noether.config.distributed import DistributedConfig
 from noether.config.schema import RunConfig
 from noether.launch.detect.driver import nvml_gpus
 from noether.launch.detect.placement import LaunchRequest, Placement
@@ -88,8 +87,7 @@ def _place(config: RunConfig | None) -> tuple[Placement, bool]:
     """
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
     host, facts = socket.gethostname(), read_process_facts()
-    limits = config.distributed if config is not None else DistributedConfig()
-    driver = partial(nvml_gpus, limits.driver_timeout_s)
+    driver = partial(nvml_gpus, config.distributed.driver_timeout_s) if config is not None else nvml_gpus
     placement, refusal = resolve_or_on_cpus(request, os.environ, host, driver, facts)
     # Of several processes on a host each is one rank; one alone has a rank for each of its devices.
     is_one_of_several = len(placement.workers) == 1 < placement.local_world_size
