@@ -212,11 +212,9 @@ class HeldPort:
 def hold_port(endpoint: Endpoint) -> HeldPort:
     """Bind the endpoint's port (for port 0 a free one), listen on it, and keep it.
 
-    If the parent process only looked for a free port and closed it again, another job could take it before rank 0
-    binds it. Instead the socket kept here goes to rank 0 through multiprocessing, and from there to
-    `torch.distributed.TCPStore(master_listen_fd=...)`. The port is never free in between, and ranks that
-    connect early wait in its queue. A loopback endpoint is bound to that address only, so that nothing
-    outside the machine can reach the store; any other is bound on every interface.
+    The socket goes through multiprocessing to rank 0, and there to `torch.distributed.TCPStore(master_listen_fd=...)`:
+    in between no other job can take the port, and ranks that connect early wait in its queue. A loopback endpoint is
+    bound to that address only, so that nothing outside the machine can reach the store; any other on every interface.
 
     RequestError: the port is taken, or this user may not bind it.
     """

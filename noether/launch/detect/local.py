@@ -5,8 +5,6 @@ By hand, the same command is started on each machine; all must have the same num
     hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
     hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
 
-The ranks meet at `master_addr`, else MASTER_ADDR, on port `master_port`, else MASTER_PORT, else 29500.
-
 A pod of an Indexed Job has its number in JOB_COMPLETION_INDEX; how many pods there are is in no variable: `nodes` says
 it. The pods are called JOB-0, JOB-1, … Others reach them by name only through a headless Service: with the pod's
 `subdomain` set to its name, /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), and rank

@@ -15,10 +15,9 @@ DeviceKind = Literal["cuda", "mps", "cpu"]
 class LaunchRequest:
     """What the user asked for; everything else is read from the environment of the process.
 
-    `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written: None for all, "2" for
-    that many, "0,1" (or "2," for one) to choose from the visible ones. `master_port` 0 or None leaves the port to
-    the placement. `visible_devices` is for planning for another machine: the CUDA mask of a machine that has those
-    devices. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; under a
+    `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written (see `choose_devices`).
+    `master_port` 0 or None leaves the port to the placement. `visible_devices` is the CUDA mask of another machine that
+    is planned for. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; under a
     launcher that knows these itself, they must agree with it.
     """
 

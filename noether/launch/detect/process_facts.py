@@ -29,7 +29,6 @@ class ProcessFacts:
     namespace goes. `cgroup` is the text of /proc/self/cgroup. `container` is the engine of the container it runs in,
     "" for none. `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too.
     `amd_driver`: whether AMD's driver is here. `full_name` is this host's name with its domain, as /etc/hosts has it.
-    For the cores it may use, see `DeviceInventory.cpus`.
     """
 
     stdin_is_terminal: bool = False

@@ -18,14 +18,12 @@ from noether.launch.detect.slurm.placement import refuse_wrong_place, slurm_plac
 from noether.launch.detect.torchrun import torchrun_placement
 
 Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
-"""A launcher is one file and one pure function: (request, context) -> the placement, or None if something else
-started this process. If it did start the process but its variables make no sense, it raises RequestError: an incomplete
-environment must not fall through to the next launcher."""
+"""Returns the placement, or None if something else started this process. If it did start it but its variables make no
+sense, it raises RequestError: an incomplete environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
-    # A new launcher is a row of launchers.py; one that its variables do not describe is a file beside local.py and a
-    # line here. The first one to return a placement is used, so a launcher that can run inside another (torchrun and
-    # mpirun inside a Slurm job) must come before it. The last accepts every environment.
+    # The first one to return a placement is used, so a launcher that can run inside another (torchrun and mpirun inside
+    # a Slurm job) must come before it. The last accepts every environment.
     torchrun_placement,
     mpi_placement,
     slurm_placement,

@@ -3,10 +3,9 @@
 Everything is read from the environment, the step's variables before the job's. No Slurm command is called, because a
 container has none.
 
-A task of srun is one rank. If it is the only task on its node, it is one rank for each of its devices; on a CPU,
-`devices=N` makes it N ranks. Ranks are SLURM_PROCID, local ranks SLURM_LOCALID and node ranks SLURM_NODEID, whatever
-the distribution. The ranks meet on the first node of the step, at port `derived(job, step)`, unless
-`master_addr`, MASTER_ADDR, `master_port` or MASTER_PORT say otherwise. `restarts` is SLURM_RESTART_COUNT.
+A task of srun is one rank, or one for each of its devices (`binding.py`), numbered as Slurm numbers the tasks, whatever
+the distribution. The ranks meet on the first node of the step, at port `derived(job, step)`, unless `master_addr`,
+MASTER_ADDR, `master_port` or MASTER_PORT say otherwise.
 
 What was not started by srun (`step.py` finds that out) never waits for tasks that were not started, and never trains
 on a part of the job silently:

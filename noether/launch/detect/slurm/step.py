@@ -75,9 +75,7 @@ def _range(word: str) -> tuple[int, int, int]:
 
 
 def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
-    """Return the number of tasks on each node: `2(x2),1` is (2, 2, 1).
-
-    `source` is what an error calls them, by default the text itself.
+    """Return the number of tasks on each node: `2(x2),1` is (2, 2, 1). `source` is as for `parse_nodelist`.
 
     RequestError: the text is not a list of task counts, a node has no task, or there are more than MAX_NODES nodes.
     """
