@@ -89,13 +89,11 @@ def bind_devices(
     if len(inventory.devices) == 1 and task.local_count > 1:
         return _bind_only_device(task, inventory, setting)
     devices = choose_devices(inventory, setting)
-    if len(devices) < task.local_count:
+    idle = len(devices) - task.local_count
+    if idle < 0 or (idle and task.most_local not in (None, len(devices))):
         raise _mismatch(task, inventory, len(devices), setting)
     warnings = []
-    if len(devices) > task.local_count:
-        if task.most_local not in (None, len(devices)):
-            raise _mismatch(task, inventory, len(devices), setting)
-        idle = len(devices) - task.local_count
+    if idle:
         warnings.append(
             f"{idle} of this node's {len(devices)} visible devices {'is' if idle == 1 else 'are'} not used: "
             f"{counted(task.local_count, 'task')} here ({task.seen})"
@@ -162,9 +160,8 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
     chosen = f", devices={setting}" if setting is not None else ""
     tasks = counted(task.local_count, "task")
     found = counted(devices, "visible device" if inventory.kind == "cuda" else f"{inventory.kind} device")
-    fix = task.line.format(n=devices)
-    if inventory.kind != "cuda" or (setting is not None and devices < len(inventory.devices)):
-        fix = f"devices={task.local_count}" if setting is not None else fix
+    by_setting = setting is not None and (inventory.kind != "cuda" or devices < len(inventory.devices))
+    fix = f"devices={task.local_count}" if by_setting else task.line.format(n=devices)
     return RequestError("tasks-against-devices", f"{tasks} on this node but {found}",
                         seen=f"{task.seen}, {inventory.evidence}{chosen}",
                         expected="one task per device, or one task per node", fix=fix)  # fmt: skip
