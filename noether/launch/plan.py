@@ -81,7 +81,6 @@ def run_info(
     if script and config is not None:
         settings = {"nodes": config.nodes, "script": list(script)}
     versions = {"noether": __version__, "torch": version("torch")}
-    distributed = config.distributed if config is not None else DistributedConfig()
     digest, kind = configuration_digest(settings), placement.workers[0].device.kind
     job = job_name(placement.launcher, environ)
     identity = RunIdentity(placement.launcher, placement.world_size, placement.restarts, digest, kind, job)
@@ -89,7 +88,7 @@ def run_info(
         identity,
         key=run_key(settings, environ),
         start_key=run_key({}, environ),
-        distributed=distributed,
+        distributed=config.distributed if config is not None else DistributedConfig(),
         shared_folder=config.output_path.expanduser().absolute() if config is not None else None,
         settings={**versions, **dict(flat(shared_settings(settings)))} if settings else {},
     )

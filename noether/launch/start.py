@@ -86,9 +86,8 @@ def _place(config: RunConfig | None) -> tuple[Placement, bool]:
     Where no settings are known, without the driver, whose answer could hang.
     """
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
-    host, facts = socket.gethostname(), read_process_facts()
     driver = partial(nvml_gpus, config.distributed.driver_timeout_s) if config is not None else nvml_gpus
-    placement, refusal = resolve_or_on_cpus(request, os.environ, host, driver, facts)
+    placement, refusal = resolve_or_on_cpus(request, os.environ, socket.gethostname(), driver, read_process_facts())
     # Of several processes on a host each is one rank; one alone has a rank for each of its devices.
     is_one_of_several = len(placement.workers) == 1 < placement.local_world_size
     is_known = config is not None and refusal is None

@@ -52,12 +52,12 @@ class StepSeen:
     evidence: str
 
 
-def read_process_facts(proc: Path = Path("/proc"), hosts: Path = Path("/etc/hosts")) -> ProcessFacts:
+def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
     """Read the facts of this process. Whatever cannot be read (on another system, hidden processes) stays unknown."""
     nvidia = False
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
-    cgroup, name = _text(proc / "self" / "cgroup"), full_name(_text(hosts), socket.gethostname())
+    cgroup, name = _text(proc / "self" / "cgroup"), full_name(_text(Path("/etc/hosts")), socket.gethostname())
     amd = os.path.exists("/dev/kfd")
     return ProcessFacts(os.isatty(0), _ancestors(proc), cgroup, container_engine(os.environ), nvidia, amd, name)
 
