@@ -19,16 +19,7 @@ from noether.common.numbers import counted, first_of, whole_number
 from noether.launch.detect.devices import choose_devices
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
 from noether.launch.detect.launchers import LAUNCHERS, foreign_signs, signs_of
-from noether.launch.detect.placement import (
-    Device,
-    DeviceInventory,
-    Endpoint,
-    LaunchContext,
-    LaunchRequest,
-    Placement,
-    Worker,
-    as_pairs,
-)
+from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchRequest, Placement, Worker, as_pairs
 
 
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
@@ -53,7 +44,7 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
             "launcher": "no scheduler or launcher started this process",
             "world_size": f"{counted(count, 'worker')} on one machine",
             "nodes": "this machine alone", "node_rank": "the only machine",
-            "workers": _workers_reason(inventory, devices, request.devices),
+            "workers": _workers_reason(request, here, count),
             "endpoint": endpoint_reason,
             "restarts": "nothing on this machine restarts a run automatically",
             "local_world_size": "every worker is on this machine",
@@ -61,8 +52,8 @@ def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     )  # fmt: skip
 
 
-def _workers_reason(inventory: DeviceInventory, devices: tuple[Device, ...], setting: str | None) -> str:
-    count, there = len(devices), len(inventory.devices)
+def _workers_reason(request: LaunchRequest, here: LaunchContext, count: int) -> str:
+    inventory, setting, there = here.inventory, request.devices, len(here.inventory.devices)
     if inventory.kind == "cpu":
         asked = f"devices={setting}: " if setting is not None else ""
         return f"{asked}{counted(count, 'CPU worker')} ({inventory.evidence})"
