@@ -96,8 +96,8 @@ def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
     if local_count is None:
         local_count = world if is_loopback(master) and not pods else (local_rank or 0) + 1
     node_rank, told_nodes = read("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK"), pods or read("GROUP_WORLD_SIZE")
-    seen = f"RANK={rank}, WORLD_SIZE={world}, {'no ' * (local_rank is None)}LOCAL_RANK"
-    seen += "" if local_rank is None else f"={local_rank}"
+    local = "no LOCAL_RANK" if local_rank is None else f"LOCAL_RANK={local_rank}"
+    seen = f"RANK={rank}, WORLD_SIZE={world}, {local}"
     wrong = rank >= max(world, pods or 0) or (local_rank or 0) >= local_count or local_count > max(world, 1)
     if wrong or (told_nodes is not None and (node_rank or 0) >= told_nodes):
         raise RequestError(
