@@ -192,7 +192,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     for entry in entries:
         matches = [entry] if gpus is None else _matching(entry, names)
         if gpus is not None and kinds == {"index"}:
-            matches = [gpu.uuid for gpu in gpus if gpu.index == whole(entry)]
+            matches = [str(gpu.index) for gpu in gpus if gpu.index == whole(entry)]  # A lost one tells no UUID.
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
             raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")

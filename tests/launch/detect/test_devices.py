@@ -55,6 +55,7 @@ def test_visible_cuda_devices(mask: str | None, gpus: list[Gpu], names: list[str
         pytest.param("0,7", FOUR, ["7 names no device of this machine", "0 GPU-8932f937"], id="out of range"),
         pytest.param("2,3", FOUR[:2], ["2 names no device"], id="the host's numbers inside a container"),
         pytest.param("0,0", FOUR, ["names 0 twice"], id="twice"),
+        pytest.param("0,1", [Gpu(0, "", fault="lost"), Gpu(1, "", fault="lost")], ["0, 1 of 2"], id="both are lost"),
         pytest.param("GPU-8932", FOUR, ["GPU-8932 names 2 devices"], id="cut too far"),
         pytest.param(f"0,{C}", FOUR, ["mixes indices, UUIDs"], id="mixed"),
         pytest.param("0,-1,1", FOUR, ["names '-1'"], id="CUDA would cut at -1"),
