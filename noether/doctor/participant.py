@@ -173,9 +173,9 @@ class Participant:
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
     """Run rank 0's process: let the ranks meet, ask every process, and fill the report."""
     process.clock.step = "the ranks, and what every host found"
-    hub.ask({"do": "report"}, dict, hub.peers)  # Those that come later are asked, too.
+    hub.ask(dict)  # Those that come later are asked, too.
     seconds = process.clock.left(LEADER_SHARE)
-    process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(hub.peers), seconds)
+    process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(), seconds)
     told = [process.report(), *(hub.answers[ranks] for ranks in sorted(hub.answers))]
     lost = _lost(hub, seconds)
     for answer in told:
@@ -211,10 +211,10 @@ def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
     process.clock.step = "the ranks, and reaching rank 0"
 
     def is_over() -> bool:
-        return process.has_settled() and process.is_done() and (spoke.question is not None or not spoke.peers)
+        return process.has_settled() and process.is_done() and (spoke.asked or not spoke.peers)
 
     process.wait_until(is_over, process.clock.left(FOLLOWER_SHARE))
-    if spoke.question is not None and spoke.peers:
+    if spoke.asked and spoke.peers:
         spoke.answer(process.report())
         process.wait_until(lambda: not spoke.peers, process.clock.left())
         return False
@@ -228,7 +228,7 @@ def _lost(hub: Hub, seconds: float) -> dict[tuple[int, ...], WorkerReport]:
     """Return, by their ranks, the processes that did not answer, refused the run, or are gone."""
     found = {
         peer.ranks: WorkerReport(peer.ranks[0], peer.host, "lost", f"no answer within {seconds:.0f} s")
-        for peer in hub.silent(hub.peers)
+        for peer in hub.silent()
     }
     for rank, loss in hub.reports.items():
         if not any(rank in ranks for ranks in (*found, *hub.answers)):

@@ -34,8 +34,7 @@ class Hub(Link):
         world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
         super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
         self._listener = listener
-        self._question: Mapping[str, Any] | None = None
-        self._read: Callable[[Any], Any] = dict
+        self._read: Callable[[Any], Any] | None = None
         self.answers: dict[tuple[int, ...], Any] = {}
         self.stop_wanted = 0
         self.store_port = store_port
@@ -58,8 +57,8 @@ class Hub(Link):
         if self._listener is not None:
             for peer in self._listener.poll(self.expected):
                 self.peers.append(peer)
-                if self._question is not None:
-                    peer.connection.send(self._question)
+                if self._read is not None:
+                    peer.connection.send({"ask": 1})
             self._take_refusals(self._listener.refusals)
         super().poll()
         if not self.is_settled:
@@ -119,21 +118,18 @@ class Hub(Link):
         """The ranks of each other parent process that was heard of, if only to refuse the run."""
         return self._listener.came if self._listener is not None else set()
 
-    def ask(self, question: Mapping[str, Any], read: Callable[[Any], Any], peers: Collection[Peer]) -> None:
-        """Asks other parent processes, and those that come later. Only the latest question can be answered.
+    def ask(self, read: Callable[[Any], Any]) -> None:
+        """Asks the other parent processes, and those that come later, once, for what this program needs of them.
 
         `answers` has their answers by their ranks, as `read` takes them from JSON; it raises ValueError, KeyError or
         TypeError at one that is wrong.
         """
-        number = self._question["number"] + 1 if self._question is not None else 1
-        self._question, self._read, self.answers = {"ask": question, "number": number}, read, {}
-        for peer in list(peers):
-            if peer in self.peers and not peer.connection.send(self._question):
-                self._drop(peer, silent=False)
+        self._read = read
+        self.send_all({"ask": 1})
 
-    def silent(self, asked: Collection[Peer]) -> list[Peer]:
+    def silent(self) -> list[Peer]:
         """Returns those of the parent processes that were asked which are there and have not answered."""
-        return [peer for peer in asked if peer in self.peers and peer.ranks and peer.ranks not in self.answers]
+        return [peer for peer in self.peers if peer.ranks and peer.ranks not in self.answers]
 
     def boundaries(self) -> list[int] | None:
         """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
@@ -154,7 +150,7 @@ class Hub(Link):
                 raise ValueError("a report about another parent process's rank")
             self.reports.setdefault(report.rank, report)
         elif "answer" in message:
-            if self._question is not None and message["number"] == self._question["number"]:
+            if self._read is not None:
                 self.answers[peer.ranks] = self._read(message["answer"])
         elif "stop" in message:
             self.stop_wanted = self.stop_wanted or int(message["stop"])
@@ -185,10 +181,8 @@ class Spoke(Link):
         super().__init__(tuple(own_ranks), host, run_info, endpoint, run_info.identity.world_size)
         self._connector: Connector | None = None
         self._owed: list[Mapping[str, Any]] = []
-        self.held = self._is_in = False
+        self.held = self.asked = self._is_in = False
         self.stop_at: tuple[int, int] | None = None
-        self.question: Mapping[str, Any] | None = None
-        self._number = 0
         if endpoint.port:
             self.look_for(endpoint.port)
 
@@ -239,9 +233,9 @@ class Spoke(Link):
         self.send({"report": asdict(report)})
 
     def answer(self, said: Any) -> None:
-        """Answers the hub's latest question, with what JSON can say."""
-        self.question = None
-        self.send({"answer": said, "number": self._number})
+        """Answers the hub, which has `asked`, with what JSON can say."""
+        self.asked = False
+        self.send({"answer": said})
 
     def bye(self) -> None:
         """Says that all ranks here ended well."""
@@ -249,7 +243,7 @@ class Spoke(Link):
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "ask" in message:
-            self.question, self._number = dict(message["ask"]), int(message["number"])
+            self.asked = True
         elif "failure" in message:
             self.failure = report_from(message["failure"])
         elif "meet" in message:

@@ -393,7 +393,7 @@ class _Watch:
                 patience_s = STOPPING_S if stopped else RECORDING_S if self._misses_recordings() else grace_s
                 deadline = time.monotonic() + patience_s
                 if isinstance(self._link, Hub):
-                    self._link.ask({"do": "where"}, reports_from, self._link.peers)
+                    self._link.ask(reports_from)
             elif deadline is not None and time.monotonic() >= deadline:
                 return
             remote = set(self._link.remote_ranks) if isinstance(self._link, Hub) else None
@@ -440,7 +440,7 @@ class _Watch:
                 link.failure = failure_report(link.not_met, min(ranks.workers), context.host)
                 write_error_file(link.failure, self._log_folder)
         self._agreement.poll(link)
-        if isinstance(link, Spoke) and link.question:
+        if isinstance(link, Spoke) and link.asked:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
 
     def say_end(self, code: int) -> None:
@@ -475,12 +475,11 @@ class _Watch:
 
     def _hear_the_others(self, hub: Hub) -> list[WorkerReport]:
         deadline = time.monotonic() + ANSWER_S
-        while hub.silent(hub.peers) and time.monotonic() < deadline:
+        while hub.silent() and time.monotonic() < deadline:
             self._hear(deadline)
         silent = "says nothing: its host is down, or out of reach"
         told = [entry for answer in hub.answers.values() for entry in answer]
-        quiet = hub.silent(hub.peers)
-        return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in quiet for rank in peer.ranks)]
+        return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in hub.silent() for rank in peer.ranks)]
 
     def describe(self, failure: WorkerReport) -> str:
         """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
