@@ -34,8 +34,7 @@ def walk_steps(context: WorkerContext, asks: int) -> None:
     done("torch", **_versions())
     done("devices", **_devices() if asks == worker.rank else {})
     if context.endpoint.served_by:
-        own_port, limit_s = context.run_info.listener_port, limits.init_timeout_s
-        port = exchange_listener(context.endpoint, context.restarts, own_port, limit_s)
+        port = exchange_listener(context.endpoint, context.restarts, context.listener_port, limits.init_timeout_s)
         if worker.rank > 0:
             context.parent.tell(RankNote("listener", port))
     point = context.parent.meet(limits.heartbeat_timeout_s)

@@ -110,8 +110,6 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         ports = hold_ports(here, run)
     except RequestError as error:
         refusal = error
-    if ports.listener is not None and here.endpoint.served_by:
-        run = replace(run, listener_port=ports.listener.port)
     os.environ.update(openmp_defaults(os.environ))
     # They import torch, each with one thread, while the processes connect; nobody waits for those that are spawned.
     alone, asks = replace(here, cpus=None), here.workers[0].rank

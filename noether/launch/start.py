@@ -105,7 +105,7 @@ def _tell_other_hosts(report: WorkerReport, place: Placement, info: RunInfo, por
         # With torch, which a launcher's store speaks.
         from noether.launch.process_group.stores import exchange_listener
 
-        port = exchange_listener(endpoint, place.restarts, listener.port if listener is not None else 0, limit_s)
+        port = exchange_listener(endpoint, place.restarts, ports.listener_port, limit_s)
         endpoint = listener_endpoint(place, port)
     if listener is not None:
         return listener.refuse_all(report, len(ranks))

@@ -192,7 +192,7 @@ def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
     """
     limit_s, listen = context.run_info.distributed.init_timeout_s, context.listen_socket
     if context.endpoint.served_by:
-        port = exchange_listener(context.endpoint, context.restarts, context.run_info.listener_port, limit_s)
+        port = exchange_listener(context.endpoint, context.restarts, context.listener_port, limit_s)
         if context.worker.rank > 0:
             context.parent.tell(RankNote("listener", port))
     point = context.parent.meet(limit_s + PARENT_ANSWERS_S)

@@ -190,9 +190,8 @@ class RunInfo:
     each other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
     derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
     `is_script`: the ranks run a user's script, all on one console, and no log is kept.
-    `listener_port` is where the parent process of rank 0 accepts the others, for rank 0 to write into the store that a
-    launcher such as torchrun serves; 0 elsewhere. `settings` are those that must be the same on all hosts, by dotted
-    names, after the versions of noether and torch; empty where they cannot be read.
+    `settings` are those that must be the same on all hosts, by dotted names, after the versions of noether and torch;
+    empty where they cannot be read.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
@@ -202,7 +201,6 @@ class RunInfo:
     log_folder: Path = Path()
     logs_stay: bool = True
     is_script: bool = False
-    listener_port: int = 0
     start_key: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -216,9 +214,9 @@ class RunInfo:
 class WorkerContext:
     """What one worker is given: the facts of the placement that concern its rank.
 
-    `threads` is how many CPU threads the worker may use. `listen_socket` is bound and listening on `store_port`; only
-    rank 0 of several has it, and hands `listen_socket.detach()` to `torch.distributed.TCPStore(master_listen_fd=...)`,
-    so that the port is never free in between. Where all ranks are of one parent process, that is `endpoint.port`.
+    `threads` is how many CPU threads the worker may use. `listen_socket` listens at the store's port; only rank 0 of
+    several has it (`hold_port` says why). `listener_port` is where the parent process of rank 0 accepts the others, for
+    rank 0 to write into the store that a launcher such as torchrun serves; 0 elsewhere.
     `parent` reaches the parent process that watches this worker; without one it does nothing.
     """
 
@@ -230,7 +228,7 @@ class WorkerContext:
     restarts: int
     threads: int
     listen_socket: socket.socket | None = None
-    store_port: int = 0
+    listener_port: int = 0
     run_info: RunInfo = field(default_factory=RunInfo)
     parent: ParentLink = field(default_factory=ParentLink, compare=False)
 

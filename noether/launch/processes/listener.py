@@ -285,6 +285,11 @@ class RunPorts:
         """The number of the store's port; 0 where another process holds it."""
         return self.store.endpoint.port if self.store is not None else 0
 
+    @property
+    def listener_port(self) -> int:
+        """The number of the listener's port; 0 where there is none."""
+        return self.listener.port if self.listener is not None else 0
+
     def close(self) -> None:
         """Closes this process's copies; that of a rank stays open."""
         for port in (self.listener, self.store):

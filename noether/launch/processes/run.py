@@ -54,8 +54,6 @@ def run_placement(
     if placement.world_size == 1:
         return _run_here(placement, target, payload, run_info)
     with closing(hold_ports(placement, run_info)) if ports is None else nullcontext(ports) as ports:
-        if ports.listener is not None and placement.endpoint.served_by:
-            run_info = replace(run_info, listener_port=ports.listener.port)
         try:
             running = start_workers(placement, target, payload, run_info, ports)
         except KeyboardInterrupt:
@@ -71,7 +69,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
     """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
-        endpoint = listener_endpoint(placement, ports.listener.port if ports.listener is not None else 0)
+        endpoint = listener_endpoint(placement, ports.listener_port)
     if 0 not in ranks:
         return Spoke(ranks, placement.host, run_info, endpoint)
     return Hub(ranks, placement.host, run_info, endpoint, ports.listener, store_port=ports.store_port)

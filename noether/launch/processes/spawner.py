@@ -186,7 +186,7 @@ def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) ->
             worker, placement.world_size, placement.local_world_size, placement.host, endpoint,
             restarts=placement.restarts, threads=placement.cpus.threads if placement.cpus is not None else 1,
             listen_socket=ports.store.socket if ports.store and worker.rank == 0 else None,
-            store_port=ports.store_port, run_info=run_info,
+            listener_port=ports.listener_port, run_info=run_info,
         )
         for worker in placement.workers
     ]  # fmt: skip
