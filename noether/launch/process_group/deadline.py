@@ -83,21 +83,16 @@ def find_deadline(
     if timeout_min is not None:
         found.append(Deadline(started + 60 * timeout_min, f"trainer.timeout_min={timeout_min:g}"))
     if job := environ.get("SLURM_JOB_ID"):
-        found += _job_end(job, job_minutes, environ, started, ask)
+        end = whole(environ.get("SLURM_JOB_END_TIME", "")) or 0
+        moment = end - _clock_offset() if end < 10**11 else 0.0
+        if moment > started:  # One in the past was inherited from another job.
+            found.append(Deadline(moment, "SLURM_JOB_END_TIME"))
+        elif said := ask(job):
+            if (left := seconds_left(said)) is not None:
+                found.append(Deadline(time.monotonic() + left, f"squeue: {said} left to job {job}"))
+        elif job_minutes is not None:
+            found.append(Deadline(started + 60 * job_minutes, f"slurm.timeout_min={job_minutes}"))
     return min(found, key=lambda deadline: deadline.moment, default=None)
-
-
-def _job_end(
-    job: str, minutes: int | None, environ: Mapping[str, str], started: float, ask: Callable[[str], str | None]
-) -> list[Deadline]:
-    end = whole(environ.get("SLURM_JOB_END_TIME", "")) or 0
-    moment = end - _clock_offset() if end < 10**11 else 0.0
-    if moment > started:  # One in the past was inherited from another job.
-        return [Deadline(moment, "SLURM_JOB_END_TIME")]
-    if said := ask(job):
-        left = seconds_left(said)
-        return [] if left is None else [Deadline(time.monotonic() + left, f"squeue: {said} left to job {job}")]
-    return [] if minutes is None else [Deadline(started + 60 * minutes, f"slurm.timeout_min={minutes}")]
 
 
 def seconds_left(text: str) -> float | None:
