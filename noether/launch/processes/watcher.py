@@ -4,10 +4,9 @@ import collections
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -282,8 +281,7 @@ class SignalInbox:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
-        is_main = threading.current_thread() is threading.main_thread()
-        self._handled: Any = stops_handled(self._note) if is_main else nullcontext({})
+        self._handled: Any = stops_handled(self._note)
         self._before: dict[int, Any] = self._handled.__enter__()
         return self
 
