@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from noether.core.precision import restored_afterwards
-from noether.launch.process_group.torch_internals import flop_counter
+from noether.launch.process_group.torch_internals import LightFlopCounter
 from noether.training.build import Run
 from noether.training.rehearsal import loss_of, rehearsal_batch
 
@@ -28,13 +28,13 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
     device = run.group.device
     batch = rehearsal_batch(run.problem, run.batch.micro, device, run.precision)
     try:
-        with restored_afterwards(run.state.model, device), flop_counter() as counter:
+        with restored_afterwards(run.state.model, device), LightFlopCounter() as counter:
             loss_of(run.state.model, run.problem.task, run.precision, batch).backward()
     except RuntimeError:
         return None  # Some operations cannot be counted; a run must not fail for one number.
     finally:
         run.state.model.zero_grad()
-    per_sample = counter.get_total_flops() / run.batch.micro
+    per_sample = counter.flops / run.batch.micro
     ceiling = matmul_ceiling(device, run.precision.matmul_type)
     ranks = time_use["ranks"]
     seconds = ranks[0]["forward"] + ranks[0]["backward"]

@@ -28,12 +28,8 @@ from torch._utils import ExceptionWrapper
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
-
-try:
-    from torch.utils._python_dispatch import TorchDispatchMode
-except ImportError:
-    TorchDispatchMode = object  # type: ignore[assignment, misc]
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from noether.common.errors import MidRunError
 
@@ -128,10 +124,15 @@ class _Foreach:
 foreach = _Foreach()
 
 
-class _LightFlopCounter(TorchDispatchMode):
+class LightFlopCounter(TorchDispatchMode):
+    """Counts the operations within it, by torch's own formulas: `flops`.
+
+    Torch's own counter imports the compiler, which takes a process more than a second.
+    """
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._flops = 0
+        self.flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -141,19 +142,8 @@ class _LightFlopCounter(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         formula = flop_registry.get(function._overloadpacket)
         if formula is not None:
-            self._flops += formula(*args, **(kwargs or {}), out_val=result)
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
         return result
-
-    def get_total_flops(self) -> int:
-        return self._flops
-
-
-def flop_counter() -> Any:
-    """Returns what counts the operations within it, by torch's own formulas: `get_total_flops()` says how many.
-
-    Torch's own counter imports the compiler, which takes a process more than a second.
-    """
-    return FlopCounterMode(display=False) if TorchDispatchMode is object else _LightFlopCounter()
 
 
 def limit_collectives(seconds: float) -> None:
