@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from noether.common.errors import RequestError
+from noether.common.numbers import first_of
 from noether.launch.detect.endpoint import HeldPort, PublishedPort, find_address, hold_port
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, Placement
@@ -232,12 +233,10 @@ def settings_differ(
     if not (first and other and differ):
         return None
     by_version = any(name in VERSIONS for name in differ)
-    more = f" and {len(differ) - MOST_NAMED} more" if len(differ) > MOST_NAMED else ""
 
     def named(settings: Mapping[str, Any]) -> str:
-        values = {name: settings.get(name, "(no such setting)") for name in differ[:MOST_NAMED]}
-        pairs = (f"{printable(name)}={printable(value, LONGEST_VALUE)}" for name, value in values.items())
-        return ", ".join(pairs) + more
+        values = ((name, settings.get(name, "(no such setting)")) for name in differ)
+        return first_of([f"{printable(name)}={printable(value, LONGEST_VALUE)}" for name, value in values], MOST_NAMED)
 
     return RequestError(
         "hosts-differ", f"{host} has other settings or versions than rank 0", seen=f"{named(other)} on {host}",
