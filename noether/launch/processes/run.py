@@ -83,7 +83,6 @@ def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo
     with changed_environment(worker_environment(context, os.environ)):
         report = call_target(target, context, pickle.dumps(payload))
     if is_failure(report):
-        with suppress(OSError):
-            write_error_file(report, log_folder)
+        write_error_file(report, log_folder)
         print(describe_failure(report, {}, run_info, placement.world_size), file=sys.stderr, flush=True)
     return report.exit_code
