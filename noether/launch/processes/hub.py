@@ -15,29 +15,22 @@ from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.connector import HANGING_S, QUIET_S, AddressLookup, Connector, own_address, say_waiting
 from noether.launch.processes.context import MeetingPoint, RunInfo, WorkerReport, listed
 from noether.launch.processes.link import Caller, Link, Peer, report_from
-from noether.launch.processes.listener import RunListener
+from noether.launch.processes.listener import RunPorts
 
 
 class Hub(Link):
     """The link of rank 0's parent. If it answers for all ranks, there are no other parents and no listener."""
 
     def __init__(
-        self,
-        own_ranks: Collection[int],
-        host: str,
-        run_info: RunInfo,
-        endpoint: Endpoint,
-        listener: RunListener | None = None,
-        *,
-        store_port: int = 0,
+        self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint, ports: RunPorts
     ) -> None:
+        listener = self._listener = ports.listener
         world_size = run_info.identity.world_size if listener is not None else len(own_ranks)
         super().__init__(tuple(own_ranks), host, run_info, endpoint, world_size)
-        self._listener = listener
         self._read: Callable[[Any], Any] | None = None
         self.answers: dict[tuple[int, ...], Any] = {}
         self.stop_wanted = 0
-        self.store_port = store_port
+        self.store_port = ports.store_port
         self._has_said_who_is_missing = False
         self._own_address: AddressLookup | None = None
         if listener is not None:

@@ -72,7 +72,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
         endpoint = listener_endpoint(placement, ports.listener_port)
     if 0 not in ranks:
         return Spoke(ranks, placement.host, run_info, endpoint)
-    return Hub(ranks, placement.host, run_info, endpoint, ports.listener, store_port=ports.store_port)
+    return Hub(ranks, placement.host, run_info, endpoint, ports)
 
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:

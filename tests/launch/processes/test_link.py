@@ -18,7 +18,7 @@ from noether.launch.processes.connector import AddressLookup, own_address
 from noether.launch.processes.context import MeetingPoint, RankPosition, RunInfo, WorkerReport
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.link import Caller, Link, reports_from
-from noether.launch.processes.listener import MOST_UNPROVEN, RunListener, settings_differ
+from noether.launch.processes.listener import MOST_UNPROVEN, RunListener, RunPorts, settings_differ
 from tests.refusal import refusal
 
 LIMIT_S = 20
@@ -45,8 +45,7 @@ class Links:
         held = hold_port(Endpoint("127.0.0.1", 0))
         self.endpoint = replace(held.endpoint, asked_by="master_port")
         run_info = self.run_info(self.identity, 1.0)
-        listener = RunListener(held, run_info)
-        self.hub = Hub((0, 1), "n1", run_info, self.endpoint, listener)
+        self.hub = Hub((0, 1), "n1", run_info, self.endpoint, RunPorts(RunListener(held, run_info)))
 
     def run_info(self, identity: RunIdentity, silence_s: float, key: str = "a key of the test") -> RunInfo:
         waits = DistributedConfig(init_timeout_s=self.init_timeout_s, heartbeat_timeout_s=silence_s)
