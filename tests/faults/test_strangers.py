@@ -63,7 +63,7 @@ def test_a_listener_that_was_shut_takes_nobody_and_keeps_who_is_there() -> None:
         with socket.create_connection(address) as client:
             accepted, _ = server.accept()
             assert listening_descriptors() - before == {server.fileno()}
-            assert shut({server.fileno()}) == 1
+            shut({server.fileno()})
             with pytest.raises(TimeoutError):
                 socket.create_connection(address, timeout=CONNECT_S)
             client.sendall(b"still here")

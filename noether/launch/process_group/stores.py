@@ -114,19 +114,16 @@ def _listens(descriptor: int, port: int | None) -> bool:
         return listens and port in (None, copy.getsockname()[1])
 
 
-def shut(descriptors: Collection[int]) -> int:
-    """Drops every new connection to listening sockets; returns how many were shut.
+def shut(descriptors: Collection[int]) -> None:
+    """Drops every new connection to listening sockets.
 
     What the kernel does not shut (a sandbox, another system) stays open: that costs safety, and no run.
     """
     instructions = ctypes.create_string_buffer(_DROP)
     program = struct.pack("HL", 1, ctypes.addressof(instructions))
-    count = 0
     for descriptor in descriptors:
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
             copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-            count += 1
-    return count
 
 
 SWITCH = Path("/etc/nsswitch.conf")
