@@ -4,7 +4,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -221,18 +221,10 @@ class Spoke(Link):
         else:
             self._owed.append(message)
 
-    def tell(self, report: WorkerReport) -> None:
-        """Tells the hub how a rank ended."""
-        self.send({"report": asdict(report)})
-
     def answer(self, said: Any) -> None:
         """Answers the hub, which has `asked`, with what JSON can say."""
         self.asked = False
         self.send({"answer": said})
-
-    def bye(self) -> None:
-        """Says that all ranks here ended well."""
-        self.send({"bye": 1})
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         if "ask" in message:

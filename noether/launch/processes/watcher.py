@@ -509,11 +509,11 @@ class _Watch:
             rank, host = min(self._ranks.workers), self._ranks.context.host
             failure = WorkerReport(rank, host, "interrupted", "was interrupted", signal_code(signal.SIGINT))
             if isinstance(link, Spoke):
-                link.tell(failure)
+                link.send({"report": asdict(failure)})
         if isinstance(link, Hub) and failure is not None:
             link.send_all({"failure": asdict(failure)})
         elif isinstance(link, Spoke) and failure is None:
-            link.bye()
+            link.send({"bye": 1})  # All ranks here have ended well.
 
     def _take_signal(self, number: int, moment: float) -> None:
         forwarded = self._ranks.forwarded
@@ -528,4 +528,4 @@ class _Watch:
         if is_failure(report) and (report.kind == "died" or self._run_logs != self._log_folder):
             write_error_file(report, self._run_logs)
         if isinstance(self._link, Spoke):
-            self._link.tell(report)
+            self._link.send({"report": asdict(report)})

@@ -247,7 +247,7 @@ def test_a_second_process_of_the_same_rank_is_refused(links: Links) -> None:
 
 def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -> None:
     first, second = links.connected(2), links.connected(3)
-    first.tell(report(2))
+    first.send({"report": asdict(report(2))})
     links.until(lambda: links.hub.reports)
     (heard,) = links.hub.reports.values()
     assert (heard.rank, heard.traceback, heard.position) == (2, report(2).traceback, AT_3)
@@ -269,13 +269,13 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
 
 def test_what_is_said_before_the_door_is_found_is_not_lost(links: Links) -> None:
     spoke = links.connect(2)
-    spoke.tell(report(2))
+    spoke.send({"report": asdict(report(2))})
     links.until(lambda: links.hub.reports)
 
 
 def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is_not(links: Links) -> None:
     polite, killed = links.connected(2), links.connected(3, 4)
-    polite.bye()
+    polite.send({"bye": 1})
     for spoke in (polite, killed):
         spoke.close()
     links.until(lambda: not links.hub.peers, links.hub)
