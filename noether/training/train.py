@@ -151,7 +151,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     group.barrier()
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
-        stop.leave_before(request.deadline)
+        stop.deadline = request.deadline
     run.note(lambda: record_meeting(folder, lease.own.number))
     reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
     if is_complete and group.is_first:

@@ -43,7 +43,8 @@ class AgreedStop:
 
     def __init__(self) -> None:
         self._group: Group | None = None
-        self._deadline: Deadline | None = None
+        self.deadline: Deadline | None = None
+        """A stop is asked for as it comes near. One rank that has a deadline is enough."""
         self._meets = False
         self._signal = 0
         self._first = 0.0
@@ -100,10 +101,6 @@ class AgreedStop:
             kept = "it waited for a batch that did not come; what was saved before is kept"
             raise InterruptedStartError(self._signal, kept)
 
-    def leave_before(self, deadline: Deadline | None) -> None:
-        """Asks for a stop as a deadline comes near. One rank that has a deadline is enough."""
-        self._deadline = deadline
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = number == self._signal == signal.SIGINT
         if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
@@ -118,7 +115,7 @@ class AgreedStop:
 
     def agreed(self) -> int:
         """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
-        near = self._deadline is not None and self._deadline.is_near()
+        near = self.deadline is not None and self.deadline.is_near()
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
             return reason

@@ -66,8 +66,8 @@ def test_a_clock_that_is_set_moves_no_deadline(monkeypatch) -> None:
 
 def test_a_deadline_stops_like_a_signal() -> None:
     stop = AgreedStop()
-    stop.leave_before(Deadline(time.monotonic() + 3600, "test"))
+    stop.deadline = Deadline(time.monotonic() + 3600, "test")
     assert stop.agreed() == 0
-    stop.leave_before(Deadline(time.monotonic() + MARGIN_S / 2, "test"))
+    stop.deadline = Deadline(time.monotonic() + MARGIN_S / 2, "test")
     assert stop.agreed() == TIME_LIMIT
     assert describe_stop(TIME_LIMIT) == "the time limit"
