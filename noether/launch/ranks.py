@@ -17,7 +17,7 @@ from noether.common.whole_file import ASIDE, UNFENCED, flush, remove
 from noether.config.compose import load_config
 from noether.config.distributed import with_environment
 from noether.launch.detect.endpoint import hold_port
-from noether.launch.process_group.group import Group, back_ends
+from noether.launch.process_group.group import Group, initialise
 from noether.launch.process_group.stop import AgreedStop
 from noether.launch.process_group.stores import choose_interface
 from noether.launch.process_group.torch_internals import settle_gloo
@@ -134,7 +134,7 @@ def joined() -> Iterator[Ranks]:
             torch.cuda.set_device(device)
         own = context.world_size > 1 and not dist.is_initialized()
         if own:
-            _initialise(context, device)
+            _initialise_by_environment(context, device)
         _joined = Ranks(context, device, at_end)
         try:
             yield _joined
@@ -150,25 +150,17 @@ def joined() -> Iterator[Ranks]:
                 dist.destroy_process_group()
 
 
-def _initialise(context: WorkerContext, device: torch.device) -> None:
+def _initialise_by_environment(context: WorkerContext, device: torch.device) -> None:
     """Initialise torch's process group by the variables that it reads itself."""
     global _store, _count
-    settings = context.run_info.distributed
-    limit = timedelta(seconds=settings.init_timeout_s)
     if _store is None:  # Kept, for a script that joins again.
         if context.worker.rank == 0 and not (here() or context.endpoint.served_by):
             hold_port(context.endpoint).close()  # Refused in our words, if it is taken.
         choose_interface(os.environ["MASTER_ADDR"])
-        _store, *_ = next(dist.rendezvous("env://", timeout=limit))
+        limit_s = context.run_info.distributed.init_timeout_s
+        _store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=limit_s)))
     _count += 1
-    dist.init_process_group(
-        back_ends(device.type, settings.cpu_collectives),
-        store=dist.PrefixStore(f"noether/{_count}", _store),
-        rank=context.worker.rank,
-        world_size=context.world_size,
-        timeout=limit,
-        device_id=device if device.type == "cuda" else None,
-    )
+    initialise(context, device, dist.PrefixStore(f"noether/{_count}", _store))
 
 
 def _context_of_environment() -> WorkerContext:

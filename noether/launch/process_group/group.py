@@ -158,21 +158,13 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    limit_s = context.run_info.distributed.init_timeout_s
     # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
         point, store = meet(context)
         if device.type == "cuda":
             os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
         before = listening_descriptors()
-        dist.init_process_group(
-            back_ends(device.type, context.run_info.distributed.cpu_collectives),
-            store=store,
-            rank=context.worker.rank,
-            world_size=context.world_size,
-            timeout=timedelta(seconds=limit_s),
-            device_id=device if device.type == "cuda" else None,
-        )
+        initialise(context, device, store)
         channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
         group = Group(context, device, channel)
         group.barrier()  # From here on only NCCL connects anew, when it needs to.
@@ -183,6 +175,19 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     # leaves by os._exit.
     dist.destroy_process_group()
     channel.leave()
+
+
+def initialise(context: WorkerContext, device: torch.device, store: dist.Store) -> None:
+    """Initialises torch's process group, of ranks that share this store."""
+    settings = context.run_info.distributed
+    dist.init_process_group(
+        back_ends(device.type, settings.cpu_collectives),
+        store=store,
+        rank=context.worker.rank,
+        world_size=context.world_size,
+        timeout=timedelta(seconds=settings.init_timeout_s),
+        device_id=device if device.type == "cuda" else None,
+    )
 
 
 def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
