@@ -200,9 +200,8 @@ class Spoke(Link):
     def poll(self) -> None:
         """Takes the result of connecting, then does what every link does."""
         connector = self._connector
-        if connector is not None:
-            connector.deadline = self.deadline
         if connector is not None and not self.peers and not self.is_settled:
+            connector.deadline = self.deadline
             if connector.error is not None:
                 self.not_met, self.failure = connector.error, connector.failure
             elif connector.connection is not None and not self._is_in:
