@@ -40,8 +40,8 @@ class Ranks:
     def __init__(self, context: WorkerContext, device: torch.device, at_end: ExitStack) -> None:
         self.rank, self.local_rank, self.world = context.worker.rank, context.worker.local_rank, context.world_size
         self.first, self.device = self.rank == 0, device
-        self._group, self._stop, self._at_end = Group(context, device), AgreedStop(), at_end
-        self._listens = False
+        self._group, self._at_end = Group(context, device), at_end
+        self._stop: AgreedStop | None = None
 
     def wrap(self, model: Module, **options: Any) -> Module | DistributedDataParallel:
         """Return the model on this rank's device, in DDP if there are several ranks; `options` are DDP's own."""
@@ -65,9 +65,8 @@ class Ranks:
         From the first question on, a signal ends no rank. Save, and leave by `sys.exit(75)`: a job of `noether submit
         run` is then queued again. `noether run` has the answer in memory; elsewhere it takes an all_reduce of a number.
         """
-        if not self._listens:
-            self._listens = True
-            self._at_end.enter_context(self._stop.listening())
+        if self._stop is None:
+            self._stop = self._at_end.enter_context(AgreedStop().listening())
             self._stop.join(self._group)
         return bool(self._stop.agreed())
 
