@@ -125,8 +125,6 @@ def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
-Target = Callable[[WorkerContext, Any], int]
-
 # Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 # A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them
@@ -207,7 +205,7 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         keep_freed_memory()
     try:
         module, _, name = target.rpartition(".")
-        function: Target = getattr(importlib.import_module(module), name)
+        function: Callable[[WorkerContext, Any], int] = getattr(importlib.import_module(module), name)
         exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
         # Libraries say so in words of their own, if at all; the kernel counts.
