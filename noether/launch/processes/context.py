@@ -48,9 +48,6 @@ class RankPosition:
         return f"of update {self.update}" if self.update else "before the first update"
 
 
-BEFORE_ALL = RankPosition()
-
-
 @dataclass(frozen=True)
 class MeetingPoint:
     """Where the ranks of a run meet, once all have come.
@@ -244,9 +241,6 @@ REPORTED_WORDS = ("message", "seen", "expected", "fix")
 class WorkerReport:
     """How one rank ended, in its own words, or in the parent process's where the rank could not say.
 
-    The failure of a run is one of its reports: the one that the others follow from, as rank 0's parent process decides.
-    A refusal is a report of the kind "refused", and the RequestError that it is about.
-
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
     "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
     rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its parent is gone, or
@@ -266,7 +260,7 @@ class WorkerReport:
     pid: int = 0
     time: float = field(default_factory=time.time)
     traceback: str = ""
-    position: RankPosition = BEFORE_ALL
+    position: RankPosition = RankPosition()
     code: str = ""
     follows: Consequence = ""
     waited_s: float = 0.0
