@@ -66,12 +66,9 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
 
 def _kernel_line(root: Path) -> str:
     """Returns what the kernel's log says of the last process that it has ended so; "" where it may not be read."""
-    lines = [""]
-    with suppress(OSError):  # The last read finds nothing new, and does not wait.
-        log = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            while record := os.read(log, 8192).decode(errors="replace"):
-                lines += [record.partition(";")[2].partition("\n")[0]] if "Killed process" in record else []
-        finally:
-            os.close(log)
-    return lines[-1][:200]
+    last = ""
+    with suppress(OSError), open(os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
+        while record := log.read(8192):  # The last read finds nothing new, and does not wait.
+            if b"Killed process" in record:
+                last = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
+    return last[:200]
