@@ -56,7 +56,6 @@ class JsonLines:
         self._garbage = False
         connected.setblocking(True)  # Reads say MSG_DONTWAIT, writes have a limit.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
-        connected.set_inheritable(False)
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
