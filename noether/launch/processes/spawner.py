@@ -195,14 +195,13 @@ def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) ->
 def _start_by_any(
     methods: tuple[str, ...], contexts: list[WorkerContext], work: tuple[str, bytes]
 ) -> list[RunningWorker]:
-    first, *others = methods
-    try:
-        return _start_all(first, contexts, work)
-    except (OSError, EOFError) as error:
-        if not others:
-            raise
-        print(f"noether: no {first} ({error!r}); workers are started by {others[0]}", file=sys.stderr)
-    return _start_all(others[0], contexts, work)
+    *others, last = methods
+    for method in others:
+        try:
+            return _start_all(method, contexts, work)
+        except (OSError, EOFError) as error:
+            print(f"noether: no {method} ({error!r}); workers are started by {last}", file=sys.stderr)
+    return _start_all(last, contexts, work)
 
 
 def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, bytes]) -> list[RunningWorker]:
