@@ -113,7 +113,8 @@ def own_group(store: Any) -> Group:
     rank, ranks = this_rank()
     worker = Worker(rank, rank, 0, Device("cpu"))
     context = WorkerContext(worker, ranks, ranks, "host", Endpoint("127.0.0.1", 0), 0, 1)
-    channel = ControlChannel(store, rank, ranks, "benchmark") if ranks > 1 else None
+    limit_s = context.run_info.distributed.init_timeout_s
+    channel = ControlChannel(store, rank, ranks, "benchmark", limit_s) if ranks > 1 else None
     return Group(context, torch.device("cpu"), channel)
 
 

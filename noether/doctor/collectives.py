@@ -40,8 +40,7 @@ def walk_steps(context: WorkerContext, asks: int) -> None:
     point = context.parent.meet(limits.heartbeat_timeout_s)
     listening = context.listen_socket.detach() if context.listen_socket is not None else None
     store = join_store(point, listening, limits.timeout_s)
-    channel = ControlChannel(store, worker.rank, context.world_size, point.secret)
-    channel.limit_s = limits.timeout_s
+    channel = ControlChannel(store, worker.rank, context.world_size, point.secret, limits.timeout_s)
     channel.barrier()
     done("store")
 

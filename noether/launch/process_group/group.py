@@ -46,8 +46,6 @@ class Group:
         self._settings = context.run_info.distributed
         # Decisions and objects travel beside the gradients, never between them.
         self._channel = channel
-        if channel is not None:
-            channel.limit_s = self._settings.init_timeout_s
 
     @property
     def is_first(self) -> bool:
@@ -145,8 +143,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Joins the run's process group and leaves it.
 
     Raises:
-        NoetherError: rank 0 is gone, or the store of a launcher does not answer. Where not all ranks can meet,
-            the parent process ends this one, and says why.
+        NoetherError: as for `meet`. Where not all ranks can, the parent process ends this one, and says why.
 
     Everything that holds DDP must be gone before this is left: a reducer freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
@@ -165,7 +162,8 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
             os.environ.update(nccl_defaults(os.environ, Path(point.log_folder)))
         before = listening_descriptors()
         initialise(context, device, store)
-        channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret)
+        limit_s = context.run_info.distributed.init_timeout_s
+        channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret, limit_s)
         group = Group(context, device, channel)
         group.barrier()  # From here on only NCCL connects anew, when it needs to.
         gloo = listening_descriptors() - before if device.type == "cpu" else set()

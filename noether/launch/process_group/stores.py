@@ -167,12 +167,12 @@ class ControlChannel:
     `limit_s` is how long a rank waits for the others.
     """
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str) -> None:
+    def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str, limit_s: float) -> None:
         self._store = dist.PrefixStore("noether", store)
         self._rank, self._world_size = rank, world_size
         self._secret = secret.encode()
         self._count = 0
-        self.limit_s = 0.0
+        self.limit_s = limit_s
 
     def from_first(self, value: Any) -> Any:
         """Returns rank 0's value on every rank."""

@@ -30,10 +30,7 @@ def stores() -> list[dist.TCPStore]:
 
 @pytest.fixture
 def channels(stores: list[dist.TCPStore]) -> list[ControlChannel]:
-    made = [ControlChannel(store, rank, WORLD, "secret") for rank, store in enumerate(stores)]
-    for channel in made:
-        channel.limit_s = 20.0
-    return made
+    return [ControlChannel(store, rank, WORLD, "secret", 20.0) for rank, store in enumerate(stores)]
 
 
 def on_all(channels: list[ControlChannel], do: Callable[[int, ControlChannel], Any]) -> list[Any]:
