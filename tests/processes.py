@@ -53,11 +53,19 @@ def run_to_end(
     )
 
 
+def torchrun(module: str = "run") -> list[str]:
+    """Returns the words that start two ranks of what follows them on this machine."""
+    return [sys.executable, "-m", f"torch.distributed.{module}", "--standalone", "--nproc-per-node", "2"]
+
+
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""By which root says that it may start mpirun."""
+
+
 def mpirun(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs two processes of `noether WORDS` to their end, on as few cores as there are; root has to say that it may."""
+    """Runs two processes of `noether WORDS` to their end, on as few cores as there are."""
     command = [find_program("mpirun", "openmpi-bin"), "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
-    allow_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
-    return run_to_end([*command, *words], {**environ, **allow_root})
+    return run_to_end([*command, *words], {**environ, **AS_ROOT})
 
 
 def wait_for(

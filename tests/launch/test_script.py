@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
-from processes import find_program, lay
+from processes import AS_ROOT, find_program, lay, torchrun
 
 from noether.cli.binding import bind
 from noether.launch.detect.driver import Gpu
@@ -103,10 +103,8 @@ def test_a_script_has_what_torchrun_gives_it(environ, tmp_path: Path, launcher: 
     (tmp_path / "tmp").mkdir()
     own, world = ["two words/train.py", "--lr", "1", "a=b", "--help"], 1 if launcher == "one" else 2
     run = ["-m", "noether", "run", *(["--accelerator=cpu", f"--devices={world}"] * (launcher in ("one", "two"))), *own]
-    before = {"torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-              "mpirun": ["mpirun", "--oversubscribe", "-n", "2", sys.executable]}  # fmt: skip
-    env = {**environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "tmp")}
-    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    before = {"torchrun": torchrun(), "mpirun": ["mpirun", "--oversubscribe", "-n", "2", sys.executable]}
+    env = {**environ, **AS_ROOT, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path / "tmp")}
     find_program("mpirun", "openmpi-bin")
     with open(tmp_path / "in") as stdin:
         command = [*before.get(launcher, [sys.executable]), *run]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, final_hashes
-from processes import read_until, wait_for
+from processes import read_until, torchrun, wait_for
 
 from noether.checkpoints.format import list_checkpoints
 from noether.common.errors import ExitCode
@@ -113,12 +113,11 @@ def test_a_time_limit_stops_the_run_early_enough_and_says_who_set_it(begin, fini
     assert list_checkpoints(folder.checkpoints)[-1].damage() is None
 
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 HANGUPS = {
     "one rank": (NOETHER, "devices=1", 75),
     "two ranks": (NOETHER, "devices=2", 75),
     "nohup": (("nohup", *NOETHER), "devices=2", None),
-    "nohup torchrun": (("nohup", *TORCHRUN, str(REPOSITORY / "entrypoint.py")), "devices=null", 1),
+    "nohup torchrun": (("nohup", *torchrun(), str(REPOSITORY / "entrypoint.py")), "devices=null", 1),
 }
 
 

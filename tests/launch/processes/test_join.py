@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import find_program, run_to_end
+from processes import AS_ROOT, find_program, run_to_end, torchrun
 from refusal import refusal
 
 import noether
@@ -21,7 +21,7 @@ PYTHON = (sys.executable,)
 LAUNCHERS = {
     "python": PYTHON,
     "noether run": (*PYTHON, "-m", "noether", "run", "--accelerator", "cpu", "--devices", "2"),
-    "torchrun": (*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    "torchrun": torchrun(),
     "mpirun": ("mpirun", "--oversubscribe", "-n", "2", *PYTHON),
 }
 
@@ -30,10 +30,9 @@ def start(launcher: str, text: str, environ: dict[str, str], folder: Path) -> tu
     """Runs a script in a folder; returns its exit code, and what it said."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(text)
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": os.getcwd()}
     if launcher == "mpirun":
         find_program("mpirun", "openmpi-bin")
-    done = run_to_end([*LAUNCHERS[launcher], "train.py"], environ | as_root, cwd=folder)
+    done = run_to_end([*LAUNCHERS[launcher], "train.py"], environ | AS_ROOT | {"PYTHONPATH": os.getcwd()}, cwd=folder)
     return done.returncode, done.stdout + done.stderr
 
 

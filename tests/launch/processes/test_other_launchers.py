@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY
 from learned import PROOF, check_learned
-from processes import free_port, mpirun, needs_namespaces, run_to_end
+from processes import free_port, mpirun, needs_namespaces, run_to_end, torchrun
 
 from noether.runs.folder import RunFolder
 
@@ -20,16 +20,7 @@ def train_words(output: Path, *overrides: str) -> list[str]:
 
 
 def under_torchrun(environ, output: Path, *overrides: str, module: str = "run") -> subprocess.CompletedProcess[str]:
-    torchrun = [
-        sys.executable,
-        "-m",
-        f"torch.distributed.{module}",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "entrypoint.py",
-    ]
-    words = [*torchrun, *train_words(output, "devices=null", *overrides)]
+    words = [*torchrun(module), "entrypoint.py", *train_words(output, "devices=null", *overrides)]
     return run_to_end(words, environ, limit_s=LIMIT_S)
 
 
