@@ -37,8 +37,7 @@ def describe_stop(reason: int) -> str:
 class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    Once there is something to save, a handler sets a flag and nothing else. The parent processes agree on the boundary
-    (`noether/launch/processes/watcher.py`): a rank only looks at memory that it shares with its parent process.
+    Once there is something to save, a handler sets a flag and nothing else; `ParentLink.pass_boundary` finds where.
     """
 
     def __init__(self) -> None:

@@ -213,8 +213,8 @@ class WorkerContext:
 
     `threads` is how many CPU threads the worker may use. `listen_socket` listens at the store's port; only rank 0 of
     several has it (`hold_port` says why). `listener_port` is where the parent process of rank 0 accepts the others, for
-    rank 0 to write into the store that a launcher such as torchrun serves; 0 elsewhere.
-    `parent` reaches the parent process that watches this worker; without one it does nothing.
+    rank 0 to write into the store that a launcher such as torchrun serves; 0 in other processes, and where there are no
+    others. `parent` reaches the parent process that watches this worker; without one it does nothing.
     """
 
     worker: Worker

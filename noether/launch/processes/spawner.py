@@ -83,10 +83,9 @@ def start_workers(
     sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory. `methods`
     are other ways than these two, to try in order: spawned workers import torch themselves, and nobody waits for that.
 
-    Call it from the main thread, which must outlive the workers: their death signal follows the thread. A script that
-    calls this needs no `if __name__ == "__main__"`. The arguments are those of `run_placement`; the run's `log_folder`
-    gets rank-N.log (stdout and stderr of the ranks above 0, appended) and rank-N.error.json of each rank that failed.
-    The store's port goes to rank 0, and is closed here.
+    Call it from the main thread, which must outlive the workers: their death signal follows the thread. The arguments
+    are those of `run_placement`; the run's `log_folder` gets rank-N.log (stdout and stderr of the ranks above 0,
+    appended) and rank-N.error.json of each rank that failed. The store's port goes to rank 0, and is closed here.
 
     RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
     """
