@@ -126,9 +126,6 @@ def shut(descriptors: Collection[int]) -> None:
             copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-SWITCH = Path("/etc/nsswitch.conf")
-
-
 @contextmanager
 def without_dns() -> Iterator[None]:
     """Answers look-ups of hosts in this process from /etc/hosts alone; then from what the machine is set to."""
@@ -136,7 +133,8 @@ def without_dns() -> Iterator[None]:
     try:
         yield
     finally:
-        _look_up_in(_setting(SWITCH.read_text(errors="replace") if SWITCH.is_file() else ""))
+        switch = Path("/etc/nsswitch.conf")
+        _look_up_in(_setting(switch.read_text(errors="replace") if switch.is_file() else ""))
 
 
 def _setting(switch: str) -> str:

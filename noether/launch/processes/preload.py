@@ -63,7 +63,6 @@ def outlive_signals(parent_pid: int) -> None:
         os._exit(0)  # It ended before the kernel was asked.
 
 
-_parent = os.environ.get(PARENT_VARIABLE)
-if _parent is not None:
-    outlive_signals(int(_parent))
+if PARENT_VARIABLE in os.environ:
+    outlive_signals(int(os.environ[PARENT_VARIABLE]))
 import_once()
