@@ -34,7 +34,7 @@ def build_optimizer(
     if isinstance(config, AdamWConfig):
         return LightAdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
     if isinstance(config, LionConfig):
-        return Lion(groups, lr=config.learning_rate, betas=config.betas)
+        return Lion(groups, {"lr": config.learning_rate, "betas": config.betas})
     if isinstance(config, MuonConfig):
         return muon_for_matrices(groups, config, fused=fused)
     return LightSGD(groups, lr=config.learning_rate, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
@@ -57,18 +57,15 @@ class Lion(WithoutCompiler):
 
     needed = ("exp_avg",)
 
-    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
         for group in self.param_groups:
             if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
-                self._step_group(parameters, group["lr"], group["betas"], group["weight_decay"])
+                self._step_group(parameters, group)
 
-    def _step_group(self, parameters: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float) -> None:
-        beta1, beta2 = betas
+    def _step_group(self, parameters: list[Tensor], group: Mapping[str, Any]) -> None:
+        lr, (beta1, beta2) = group["lr"], group["betas"]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         momenta = _momenta(self, parameters, "exp_avg")
         # A complex weight counts as two real ones.
@@ -78,8 +75,8 @@ class Lion(WithoutCompiler):
         )
         directions = foreach.lerp(momenta, gradients, 1 - beta1)
         foreach.sign_(directions)
-        if weight_decay:
-            foreach.mul_(parameters, 1 - lr * weight_decay)
+        if group["weight_decay"]:
+            foreach.mul_(parameters, 1 - lr * group["weight_decay"])
         foreach.add_(parameters, directions, alpha=-lr)
         foreach.lerp_(momenta, gradients, 1 - beta2)
 
@@ -101,11 +98,6 @@ class Muon(WithoutCompiler):
 
     needed = ("momentum_buffer",)
 
-    def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float, steps: int, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "steps": steps, "weight_decay": weight_decay})
-
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Makes one update of every matrix that has a gradient."""
@@ -115,16 +107,17 @@ class Muon(WithoutCompiler):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for parameters in by_shape.values():
-                self._step_alike(parameters, group["lr"], group["momentum"], group["steps"], group["weight_decay"])
+                self._step_alike(parameters, group)
 
-    def _step_alike(self, weights: list[Tensor], lr: float, momentum: float, steps: int, weight_decay: float) -> None:
+    def _step_alike(self, weights: list[Tensor], group: Mapping[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         momenta = _momenta(self, weights, "momentum_buffer")
         foreach.lerp_(momenta, gradients, 1 - momentum)
         ahead = foreach.lerp(gradients, momenta, momentum)  # Nesterov's form
-        directions = orthogonal(torch.stack(ahead), steps).to(weights[0].dtype)
-        if weight_decay:
-            foreach.mul_(weights, 1 - lr * weight_decay)
+        directions = orthogonal(torch.stack(ahead), group["steps"]).to(weights[0].dtype)
+        if group["weight_decay"]:
+            foreach.mul_(weights, 1 - lr * group["weight_decay"])
         # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps have about 0.2 (arXiv 2502.16982).
         foreach.add_(weights, list(directions), alpha=-lr * 0.2 * max(weights[0].shape) ** 0.5)
 
@@ -200,7 +193,8 @@ def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, f
             chosen.extend([{**group, "params": own}] if own else [])
     parts: dict[str, Optimizer] = {}
     if matrices := split[True]:
-        parts["matrices"] = Muon(matrices, config.learning_rate, config.momentum, config.steps)
+        given = {"lr": config.learning_rate, "momentum": config.momentum, "steps": config.steps}
+        parts["matrices"] = Muon(matrices, given)
     if others := split[False]:
         parts["others"] = LightAdamW(others, config.learning_rate, config.betas, config.eps, fused=fused)
     return JoinedOptimizer(parts)

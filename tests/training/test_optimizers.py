@@ -12,7 +12,7 @@ from noether.training.optimizers import Lion, build_optimizer, parameter_groups
 
 def test_lion_against_a_step_worked_by_hand() -> None:
     weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
-    lion = Lion([weight], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    lion = Lion([{"params": [weight], "weight_decay": 0.5}], {"lr": 0.1, "betas": (0.9, 0.99)})
     weight.grad = torch.tensor([3.0, -1.0, 0.0])
     lion.step()
     # m = 0: the direction is sign(0.1 g) = (1, −1, 0), after a decay of 1 − 0.1·0.5.
