@@ -182,14 +182,14 @@ class JoinedOptimizer(WithoutCompiler):
 
 
 def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> Optimizer:
-    """Builds Muon for matrices and AdamW for every other parameter, joined.
+    """Builds Muon for matrices of real numbers and AdamW for every other parameter, joined.
 
     Muon's steps have the size of AdamW's, so that one learning rate and one weight decay serve both.
     """
     split: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for group in groups:
-        for kind, chosen in split.items():
-            own = [one for one in group["params"] if is_matrix(one) == kind]
+        for is_matrix, chosen in split.items():
+            own = [one for one in group["params"] if (one.ndim == 2 and not one.is_complex()) == is_matrix]
             chosen.extend([{**group, "params": own}] if own else [])
     parts: dict[str, Optimizer] = {}
     if matrices := split[True]:
@@ -198,11 +198,6 @@ def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, f
     if others := split[False]:
         parts["others"] = LightAdamW(others, config.learning_rate, config.betas, config.eps, fused=fused)
     return JoinedOptimizer(parts)
-
-
-def is_matrix(parameter: Tensor) -> bool:
-    """Whether Muon takes a parameter: a matrix of real numbers."""
-    return parameter.ndim == 2 and not parameter.is_complex()
 
 
 def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
