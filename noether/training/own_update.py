@@ -145,8 +145,7 @@ class OwnUpdater(Updater):
                 parameter.grad = mean.view(parameter.dtype).view_as(parameter)  # Complex: pairs of real numbers.
 
     def _causes(self, batches: Sequence[Batch]) -> list[str]:
-        stepped = f"rank {self.group.rank}: the loss that steps {self.stepped}, {self.losses[-1]:.4g}"
-        return super()._causes(batches) or [stepped]
+        return super()._causes(batches) or [f"the loss that steps {self.stepped}, {self.losses[-1]:.4g}"]
 
 
 class PartOptimizer:

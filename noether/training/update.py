@@ -57,51 +57,6 @@ class DeferredFiniteCheck:
         return None if bool(torch.isfinite(answer)) else batches
 
 
-@torch.no_grad()
-def find_bad_numbers(
-    state: TrainingState, precision: Precision, batches: Sequence[Batch], rank: int, *, late: bool = False
-) -> list[str]:
-    """Looks for what brought a gradient that is not finite, on one rank; it may cost a forward pass per sample.
-
-    Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on one
-    and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as they
-    were. What the passes change (running statistics, random numbers) is put back.
-    `late`: the weights have taken the gradient already, and cannot say any more whether a sample was at fault.
-    Returns the first that there is of samples whose numbers, weights, samples whose loss and micro-batches whose loss
-    are not finite.
-    """
-    found = [
-        f"rank {rank}: sample {index}, {', '.join(keys)}"
-        for index, alone in _single_samples(batches)
-        if (keys := [key for key, value in alone.items() if not all_finite(value)])
-    ]
-    if found:
-        return found
-    weights = [name for name, value in state.model.named_parameters() if not all_finite(value)]
-    if weights and late:
-        samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
-        return [f"rank {rank}: the weights, or one of samples {samples}: the update was made before this was seen"]
-    if weights:
-        return [f"rank {rank}: the weights themselves, {first_of(weights, 1)}"]
-    if state.task.updates_itself:
-        return []
-
-    def loss(batch: Batch) -> float:
-        return float(loss_of(state.model, state.task, precision, batch))
-
-    device = next((value.device for value in batches[0].values()), torch.device("cpu"))
-    with restored_afterwards(state.model, device):
-        with evaluation_mode(state.model):
-            alike = () if state.task.compares_samples else _single_samples(batches)
-            losses = [(index, loss(alone)) for index, alone in alike]
-        found = [f"rank {rank}: sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
-        for batch in () if found else batches:
-            if not isfinite(together := loss(batch)):
-                samples = ", ".join(map(str, batch["index"].tolist()))
-                found.append(f"rank {rank}: samples {samples} together, loss {together:.4g}")
-    return found
-
-
 def _single_samples(batches: Sequence[Batch]) -> Iterator[tuple[int, Batch]]:
     for batch in batches:
         for position, index in enumerate(batch["index"].tolist()):
@@ -335,7 +290,7 @@ class Updater:
         found = self.group.gather(self._causes(batches))
         gradients = ((name, parameter.grad) for name, parameter in self.state.model.named_parameters())
         parameters = [name for name, gradient in gradients if gradient is not None and not all_finite(gradient)]
-        causes = [cause for rank in found for cause in rank]
+        causes = [f"rank {rank}: {cause}" for rank, own in enumerate(found) for cause in own]
         seen, shown = first_of(causes, 4, "; "), first_of(parameters, 3)
         advice = "lower optimizer.learning_rate, or fix the samples"
         if self.config.nan_policy == "stop":
@@ -350,10 +305,46 @@ class Updater:
         )
         return str(self.group.from_first(text))
 
+    @torch.no_grad()
     def _causes(self, batches: Sequence[Batch]) -> list[str]:
-        """Returns what brought a gradient that is not finite, on this rank."""
-        late = self.look is not None
-        return find_bad_numbers(self.state, self.precision, batches, self.group.rank, late=late)
+        """Looks for what brought a gradient that is not finite, on this rank; may cost a forward pass per sample.
+
+        Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on
+        one and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as
+        they were. What the passes change (running statistics, random numbers) is put back.
+        Returns the first that there is of samples whose numbers, weights, samples whose loss and micro-batches whose
+        loss are not finite.
+        """
+        task, model = self.state.task, self.state.model
+        found = [
+            f"sample {index}, {', '.join(keys)}"
+            for index, alone in _single_samples(batches)
+            if (keys := [key for key, value in alone.items() if not all_finite(value)])
+        ]
+        if found:
+            return found
+        weights = [name for name, value in model.named_parameters() if not all_finite(value)]
+        if weights and self.look is not None:  # They have taken the gradient already: which was first, nobody can say.
+            samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
+            return [f"the weights, or one of samples {samples}: the update was made before this was seen"]
+        if weights:
+            return [f"the weights themselves, {first_of(weights, 1)}"]
+        if task.updates_itself:
+            return []
+
+        def loss(batch: Batch) -> float:
+            return float(loss_of(model, task, self.precision, batch))
+
+        with restored_afterwards(model, self.group.device):
+            with evaluation_mode(model):
+                alike = () if task.compares_samples else _single_samples(batches)
+                losses = [(index, loss(alone)) for index, alone in alike]
+            found = [f"sample {index}, loss {value:.4g}" for index, value in losses if not isfinite(value)]
+            for batch in () if found else batches:
+                if not isfinite(together := loss(batch)):
+                    samples = ", ".join(map(str, batch["index"].tolist()))
+                    found.append(f"samples {samples} together, loss {together:.4g}")
+        return found
 
 
 class _LastGradient:
