@@ -9,6 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -103,20 +104,14 @@ def divided(host: Sequence[float], device: Sequence[float]) -> list[float]:
 
 @dataclass
 class TimeTable:
-    """Seconds of each rank by part, and on rank 0 alone the hosts on which they run."""
+    """Seconds (ranks, parts), and on rank 0 alone the hosts on which the ranks run."""
 
-    ranks: list[list[float]]
+    ranks: np.ndarray
     hosts: Sequence[str] = ()
-
-    def add(self, other: "TimeTable") -> None:
-        """Adds the seconds of a later stretch."""
-        for own, more in zip(self.ranks, other.ranks, strict=True):
-            own[:] = (one + another for one, another in zip(own, more, strict=True))
 
     def parts(self) -> dict[str, float]:
         """Returns the mean seconds of a rank by part."""
-        seconds = (sum(own) / len(self.ranks) for own in zip(*self.ranks, strict=True))
-        return dict(zip(NAMES, (round(mean, 6) for mean in seconds), strict=True))
+        return dict(zip(NAMES, self.ranks.mean(axis=0).round(6).tolist(), strict=True))
 
     def slowest(self) -> dict[str, Any] | None:
         """Returns which rank had most to do, where, and its lead over the others' mean as a share of the time.
@@ -125,15 +120,15 @@ class TimeTable:
         """
         if len(self.ranks) < 2:
             return None
-        work = [sum(rank[part] for part in OWN_WORK) for rank in self.ranks]
-        rank = max(range(len(work)), key=work.__getitem__)
-        others = (sum(work) - work[rank]) / (len(work) - 1)
-        behind = (work[rank] - others) / max(sum(self.ranks[rank]), 1e-9)
+        work = self.ranks[:, OWN_WORK].sum(axis=1)
+        rank = int(work.argmax())
+        others = (work.sum() - work[rank]) / (len(work) - 1)
+        behind = float(work[rank] - others) / max(float(self.ranks[rank].sum()), 1e-9)
         return {"rank": rank, "host": self.hosts[rank] if self.hosts else None, "behind": round(behind, 4)}
 
     def as_dict(self) -> dict[str, Any]:
         """Returns seconds by part, the slowest rank, and every rank's seconds, for JSON."""
-        ranks = [dict(zip(NAMES, (round(value, 4) for value in rank), strict=True)) for rank in self.ranks]
+        ranks = [dict(zip(NAMES, rank, strict=True)) for rank in self.ranks.round(4).tolist()]
         return {"parts": self.parts(), "slowest": self.slowest(), "ranks": ranks}
 
 
@@ -213,8 +208,7 @@ class LogWindow:
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
         self._own = own
         self._group, self._effective, self._clock = group, effective_batch_size, clock
-        self._hosts = group.gather(socket.gethostname())
-        self.total = TimeTable([[0.0] * len(Part) for _ in range(group.world_size)], self._hosts)
+        self.total = TimeTable(np.zeros((group.world_size, len(Part))), group.gather(socket.gethostname()))
         self._clear()
 
     def _clear(self) -> None:
@@ -239,8 +233,8 @@ class LogWindow:
         seconds = self._clock.take()
         table = self._group.table([own, *seconds])
         self._clock.switch(Part.LOGGING)
-        times = TimeTable([row[1:] for row in table], self._hosts)
-        self.total.add(times)
+        times = TimeTable(np.array([row[1:] for row in table]), self.total.hosts)
+        self.total.ranks += times.ranks
         row = self._means() if self._own else {}
         row |= {
             "loss": sum(row[0] for row in table) / len(table),
@@ -264,7 +258,7 @@ class LogWindow:
 
     def finish(self) -> TimeTable:
         """Returns what all the time since the beginning was made of. Every rank calls it."""
-        self.total.add(TimeTable(self._group.table(self._clock.take())))
+        self.total.ranks += self._group.table(self._clock.take())
         return self.total
 
     def _device_use(self) -> float | None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -97,9 +98,8 @@ def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, mo
 
 
 def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:
-    ranks = [[0.0] * len(Part) for _ in range(3)]
-    for rank, work in enumerate((1.0, 2.0, 1.0)):
-        ranks[rank][Part.BACKWARD], ranks[rank][Part.REDUCTION] = work, 3.0 - work
+    ranks, work = np.zeros((3, len(Part))), np.array([1.0, 2.0, 1.0])
+    ranks[:, Part.BACKWARD], ranks[:, Part.REDUCTION] = work, 3.0 - work
     slowest = TimeTable(ranks, ["n1", "n2", "n3"]).slowest()
     assert slowest == {"rank": 1, "host": "n2", "behind": pytest.approx(1 / 3, abs=1e-3)}
     assert TimeTable(ranks[:1], ["n1"]).slowest() is None
