@@ -144,7 +144,6 @@ class UpdateProfile:
         self, folder: Path, updates: int, rank: int, device: torch.device, warn: Callable[[str], None]
     ) -> None:
         self._folder, self._rank, self._warn, self._on_gpu = folder, rank, warn, device.type == "cuda"
-        self._updates = 0
         self._profile = profile(
             activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])],
             schedule=schedule(skip_first=1, wait=0, warmup=1, active=updates, repeat=1),
@@ -155,8 +154,7 @@ class UpdateProfile:
 
     def after_update(self) -> None:
         """Begins the trace after the second update, and writes it after the last that is traced."""
-        self._updates += 1
-        if self._on_gpu and self._updates == 2:
+        if self._on_gpu and self._profile.step_num == 1:
             torch.cuda.memory._record_memory_history(max_entries=100_000)
         self._profile.step()
 
@@ -166,7 +164,7 @@ class UpdateProfile:
         self._end_memory_history()
 
     def _write(self, traced: Any) -> None:
-        if self._updates < 3:
+        if traced.step_num < 3:
             return
         try:
             make_folder(self._folder)
