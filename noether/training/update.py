@@ -197,10 +197,10 @@ class Updater:
         prepared = task.prepare(batch)
         with self.precision.autocast():
             predictions = self.forward(prepared)
-        if self.config.across_ranks != "gather" or group.world_size == 1:
-            return task.loss(predictions, prepared), predictions, prepared
-        together: Any = (Together(own, len(batch["index"]), group) for own in (predictions, prepared))
-        return task.loss(*together), predictions, prepared
+        read: Any = predictions, prepared
+        if self.config.across_ranks == "gather" and group.world_size > 1:
+            read = (Together(own, len(batch["index"]), group) for own in read)
+        return task.loss(*read), predictions, prepared
 
     def _backward(self, loss: Tensor) -> None:
         try:
