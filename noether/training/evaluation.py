@@ -204,13 +204,9 @@ class Validation:
             sample_metrics = evaluator.sample_metrics(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
                 continue
-            is_due = weights == state.selected_weights and time.monotonic() >= self._next_case
-            if problem.task.fields and is_due:
-                about: dict[str, str | int] = {"weights": weights, "updates": state.progress.updates}
-                self._keep_median(evaluator, model, sample_metrics, about)
-                self._next_case = time.monotonic() + CASE_PAUSE_S
             metrics[weights] = problem.task.summarise(sample_metrics)
             if weights == state.selected_weights:
+                self._keep_median(evaluator, model, sample_metrics)
                 self._warn_of_nan(metrics[weights], sample_metrics)
         return metrics
 
@@ -224,15 +220,16 @@ class Validation:
         where = f", because it is NaN of sample {first_of(bad, 3)} of the training split" if bad else ""
         run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
 
-    def _keep_median(
-        self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics, about: dict[str, str | int]
-    ) -> None:
-        """Writes the fields of the median case in place of those of the evaluation before."""
-        problem, folder = self.run.problem, self.run.folder
+    def _keep_median(self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics) -> None:
+        """Writes the fields of the median case in place of those of the evaluation before, where it is time to."""
+        problem, folder, state = self.run.problem, self.run.folder, self.run.state
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
+        if not task.fields or time.monotonic() < self._next_case:
+            return
         position = median_sample(task.ranking(sample_metrics))
         shown = ShownCase("median", 1, position, *evaluator.fields(model, dataset, indices[position]))
-        told = {**about, "split": "validation", "space": about_data(dataset).get("space", {})}
+        made = {"weights": state.selected_weights, "updates": state.progress.updates}
+        told = {**made, "split": "validation", "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
         self.run.note(
             lambda: write_cases(
@@ -240,6 +237,7 @@ class Validation:
                 most_points=MOST_POINTS, by=self.run.lease,
             )
         )  # fmt: skip
+        self._next_case = time.monotonic() + CASE_PAUSE_S
 
 
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
