@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.resume import ResumeTarget, find_target
+from noether.checkpoints.resume import ResumeTarget
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
@@ -24,13 +24,6 @@ from noether.launch.processes.worker import changed_environment, openmp_defaults
 
 # TorchInductor calls a C++ compiler for a CPU; Triton calls a C compiler for the launchers of its kernels on a GPU.
 CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
-
-
-def check_as_train_does(config: RunConfig, plan: RunPlan) -> None:
-    """Refuses with the words of `train`, and in its order."""
-    check_software(config, plan.placement)
-    check_start(config, find_target(config))
-    check_own_code(config, plan.batch.accumulation_steps)
 
 
 def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:

@@ -108,9 +108,11 @@ def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str 
     config = load_run_config(overrides, hp)
     plan = plan_run(config, visible_devices=visible_devices)
     if visible_devices is None:
-        from noether.training.preflight import check_as_train_does
+        from noether.training.preflight import check_own_code, check_software, check_start
 
-        check_as_train_does(config, plan)
+        check_software(config, plan.placement)
+        check_start(config, find_target(config))
+        check_own_code(config, plan.batch.accumulation_steps)
     return plan
 
 
