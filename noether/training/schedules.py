@@ -4,7 +4,7 @@ import inspect
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import cos, isfinite, pi
+from math import cos, pi
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
+from noether.common.numbers import finite
 from noether.config.optimizer import CosineConfig, CustomScheduleConfig, OneCycleConfig, ScheduleConfig, StepConfig
 from noether.core.components import Component
 from noether.launch.process_group.torch_internals import LightSGD
@@ -97,8 +98,11 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
             return Schedule(lambda update: float(group["lr"]), plateau=scheduler)
 
         def curve(update: int) -> float:
-            if update:
-                scheduler.step()
+            try:
+                if update:
+                    scheduler.step()
+            except ValueError as error:
+                raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
             momenta.append(group["momentum"])
             return float(group["lr"])
 
@@ -106,13 +110,8 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
     if not callable(curve):
         raise _unusable(config.kind, f"{curve!r}, which cannot be called", expected)
     for update in range(updates):
-        try:
-            rate = curve(update)
-        except ValueError as error:
-            if isinstance(scheduler, Component):
-                raise
-            raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
+        rate = curve(update)
+        if finite(rate) is None or rate < 0:
             raise _unusable(config.kind, f"{rate!r} for update {update}", expected)
         rates.append(rate)
     return Schedule(rates.__getitem__, momenta if set(momenta) - {MOMENTUM} else ())
