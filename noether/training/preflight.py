@@ -86,16 +86,15 @@ def refuse_without_compiler(
 
     `engine` is that of the project's image, if this runs in it, for the message.
     """
-    variable, known = ("CC", C_COMPILERS) if device_kind == "cuda" else ("CXX", CPP_COMPILERS)
-    language, package = ("C", "gcc") if device_kind == "cuda" else ("C++", "g++")
+    variable, language, known = ("CC", "C", C_COMPILERS) if device_kind == "cuda" else ("CXX", "C++", CPP_COMPILERS)
     asked = environ.get(variable)
     if any(which(name) for name in ([asked] if asked else known)):
         return
-    fix = f"apt-get install {package}      (or {variable}=COMPILER; or trainer.compile=false)"
+    fix = f"apt-get install {known[0]}      (or {variable}=COMPILER; or trainer.compile=false)"
     if engine:
         fix = (
             "trainer.compile=false      (the CUDA images have a C compiler, for GPUs; no image has a C++ compiler,\n"
-            f"which a CPU needs: build an image FROM this one with {package})"
+            f"which a CPU needs: build an image FROM this one with {known[0]})"
         )
     raise RequestError(
         "no-compiler", f"trainer.compile=true needs a {language} compiler",
