@@ -40,8 +40,6 @@ from noether.training.run_length import RunLength, plan_length
 from noether.training.schedules import Schedule, build_schedule
 from noether.training.update import Updater
 
-VERSIONS = ("torch", "numpy", "scipy")
-
 
 def conditions_of(device: torch.device) -> dict[str, Any]:
     """Returns the threads that a rank really uses, its processor, the instructions torch uses of it, and its device."""
@@ -118,7 +116,8 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
 
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
     made = mapping(meta, "provenance")
-    known = {**mapping(meta, "conditions"), **{name: mapping(made, "packages").get(name) for name in VERSIONS}}
+    known = dict(mapping(meta, "conditions"))
+    known |= {name: mapping(made, "packages").get(name) for name in ("torch", "numpy", "scipy")}
     known |= {name: made.get(name) for name in ("noether", "driver", "nccl")}
     return {name: value for name, value in known.items() if value is not None}
 
