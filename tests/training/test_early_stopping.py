@@ -85,9 +85,8 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("code", UNFIT)
-def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(code, train) -> None:
-    overrides, fix = UNFIT[code]
+@pytest.mark.parametrize(("code", "overrides", "fix"), [(code, *case) for code, case in UNFIT.items()], ids=UNFIT)
+def test_a_selection_that_cannot_be_made_is_refused_before_the_first_update(code, overrides, fix, train) -> None:
     done, folder = train("run", *overrides.split())
     assert (done.code, f"[{code}]" in done.err) == (ExitCode.REQUEST, True), done.err
     assert fix in done.err

@@ -111,9 +111,8 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", REFUSED)
-def test_ranks_that_cannot_share_gradients_say_so_and_the_fix_helps(code: str, noether, tmp_path: Path) -> None:
-    model, fix = REFUSED[code]
+@pytest.mark.parametrize(("code", "model", "fix"), [(code, *case) for code, case in REFUSED.items()], ids=REFUSED)
+def test_ranks_that_cannot_share_gradients_say_so_and_the_fix_helps(code, model, fix, noether, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN + PARTLY_USED)
     (tmp_path / "own.yaml").write_text(CONFIG.replace("own.Linear", f"own.{model}"))
     words = ["train", "--hp", "own.yaml", "devices=2", "trainer.max_epochs=1"]

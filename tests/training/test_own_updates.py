@@ -155,9 +155,8 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("name", LOOPS)
-def test_it_is_torch_s_plain_loop_bit_for_bit(name: str, precision: str) -> None:
-    config, of_torch = LOOPS[name]
+@pytest.mark.parametrize(("config", "of_torch"), LOOPS.values(), ids=LOOPS)
+def test_it_is_torch_s_plain_loop_bit_for_bit(config, of_torch, precision: str) -> None:
     torch.manual_seed(0)
     ours = Pair()
     theirs = copy.deepcopy(ours)
@@ -230,9 +229,8 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_that_are_not_of_the_model_are_refused(name: str) -> None:
-    optimizers, seen = PARTS[name]
+@pytest.mark.parametrize(("optimizers", "seen"), PARTS.values(), ids=PARTS)
+def test_parts_that_are_not_of_the_model_are_refused(optimizers, seen: str) -> None:
     with refusal("own-update-unusable", seen=seen, fix="change Made"):
         parts_of(task_with(optimizers=optimizers)(), Pair())
     model = Pair()
@@ -251,9 +249,8 @@ UNCALLED = {
 }
 
 
-@pytest.mark.parametrize("name", UNCALLED)
-def test_a_task_and_settings_that_cannot_make_an_update_are_refused(name: str) -> None:
-    kind, trainer, words = UNCALLED[name]
+@pytest.mark.parametrize(("kind", "trainer", "words"), UNCALLED.values(), ids=UNCALLED)
+def test_a_task_and_settings_that_cannot_make_an_update_are_refused(kind, trainer, words: str) -> None:
     with refusal("own-update-unusable", words=words):
         check_own_update(kind, TrainerConfig(max_updates=1, **trainer), 1)
 
@@ -276,8 +273,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_an_update_that_steps_or_returns_nothing_is_refused(name: str) -> None:
-    update, seen = UPDATES[name]
+@pytest.mark.parametrize(("update", "seen"), UPDATES.values(), ids=UPDATES)
+def test_an_update_that_steps_or_returns_nothing_is_refused(update, seen: str) -> None:
     with refusal("own-update-unusable", seen=seen, fix="change Made"):
         updater_of(Pair(), task_with(update=update)()).update([batch_of(0)], 0.1)
