@@ -120,10 +120,6 @@ def test_it_is_torch_s_own_bit_for_bit_through_what_is_unusual(config, of_torch)
             if update == 8:
                 optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
             optimizer.step()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(one, other)
     states = [optimizer.state_dict()["state"] for optimizer in optimizers]
-    assert states[0].keys() == states[1].keys()
-    for one, other in zip(states[0].values(), states[1].values(), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
+    for one, other in ((ours.state_dict(), theirs.state_dict()), states):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
