@@ -2,12 +2,12 @@
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from noether.common.numbers import number_text
-from noether.launch.process_group.group import Group
 from noether.runs.folder import RunFolder
 from noether.runs.records import read_metrics
 from noether.training.time_use import EpochMetrics, UpdateMetrics
@@ -72,26 +72,23 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
     assert one[0]["accuracy"] < one[1]["accuracy"]
 
 
-def measured(loss: float, right: int, skipped: str | None = None) -> UpdateMetrics:
-    return UpdateMetrics(torch.tensor(loss), torch.tensor(0.0), skipped, {"accuracy": torch.tensor(right)})
-
-
-def two_ranks(other: dict[str, float]) -> Group:
-    """Ranks of a group, as far as the sums are asked for."""
-    return SimpleNamespace(gather=lambda own: [own, (4, other)], from_first=lambda found: found)  # type: ignore
+def epoch_of(other: dict[str, float], *updates: tuple[float, dict[str, int], str | None]) -> EpochMetrics:
+    """Of two ranks, as far as the sums are asked for: four samples of the other, and this one's updates."""
+    group: Any = SimpleNamespace(gather=lambda own: [own, (4, other)], from_first=lambda found: found)
+    epoch = EpochMetrics(group, 4)
+    for loss, counts, skipped in updates:
+        epoch.add(UpdateMetrics(torch.tensor(loss), torch.tensor(0.0), skipped, counts))
+    return epoch
 
 
 def test_what_is_in_some_batches_only_counts_over_all_samples() -> None:
-    epoch = EpochMetrics(two_ranks({"loss": 8.0, "far": 2.0, "near": 1}), 4)
-    for counts in ({"near": 3}, {}):
-        epoch.add(UpdateMetrics(torch.tensor(1.0), torch.tensor(0.0), None, counts))
+    epoch = epoch_of({"loss": 8.0, "far": 2.0, "near": 1}, (1.0, {"near": 3}, None), (1.0, {}, None))
     assert epoch.read() == {"epoch_samples": 12, "metrics": {"loss": 16 / 12, "near": 4 / 12, "far": 2 / 12}}
 
 
 def test_a_skipped_update_counts_nothing() -> None:
-    epoch = EpochMetrics(two_ranks({"loss": 8.0, "accuracy": 4.0}), 4)
-    epoch.add(measured(0.5, 3))
-    epoch.add(measured(float("nan"), 0, skipped="the gradient is not finite"))
+    skipped = (float("nan"), {"accuracy": 0}, "the gradient is not finite")
+    epoch = epoch_of({"loss": 8.0, "accuracy": 4.0}, (0.5, {"accuracy": 3}, None), skipped)
     assert epoch.read() == {"epoch_samples": 8, "metrics": {"loss": 10 / 8, "accuracy": 7 / 8}}
     assert epoch.read() == {}
 
