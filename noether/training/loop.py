@@ -46,8 +46,6 @@ class Loop:
         trainer, progress = built.config.trainer, built.state.progress
         updater = built.updater()
         began, clock, start_update = time.perf_counter(), updater.clock, progress.updates
-        due_log, due_evaluation = self._due(trainer.log_every), self._due(trainer.evaluate_every)
-        due_checkpoint = self._due(trainer.checkpoint_every)
         task = built.problem.task
         window = LogWindow(group, built.batch.effective, clock, own=task.updates_itself)
         counts = type(task).counts is not Task.counts and not task.updates_itself
@@ -72,13 +70,14 @@ class Loop:
                 callback.after_update(built, measured)
             if measured.skipped:
                 self._log("note", text=measured.skipped)
-            if due_log(update) or last:
+            if last or self._is_due(trainer.log_every, update):
                 self._log("training", learning_rate=built.schedule(update - 1), **window.read())
             if update % built.length.updates_per_epoch == 0 and (means := epoch.read()):
                 self._log("epoch", **means)
             clock.switch(Part.OTHER)
-            progress.evaluation_pending = bool(built.problem.validation_indices) and (last or due_evaluation(update))
-            reason = self._boundary(updater, checkpoint=last or due_checkpoint(update))
+            is_due = last or self._is_due(trainer.evaluate_every, update)
+            progress.evaluation_pending = bool(built.problem.validation_indices) and is_due
+            reason = self._boundary(updater, checkpoint=last or self._is_due(trainer.checkpoint_every, update))
             if reason or built.is_over():
                 break
         else:
@@ -164,11 +163,8 @@ class Loop:
             what = f"{progress.evaluations_in_vain} evaluations without a better {trainer.select_by}"
             self._log("note", text=f"the run ends after update {progress.updates}: {what}", asked_for=True)
 
-    def _due(self, interval: Interval | None) -> Callable[[int], bool]:
-        if interval is None:
-            return lambda update: False
-        every = self.built.length.count_updates(interval)
-        return lambda update: update % every == 0
+    def _is_due(self, interval: Interval | None, update: int) -> bool:
+        return interval is not None and update % self.built.length.count_updates(interval) == 0
 
     def _log(self, kind: str, **values: Any) -> None:
         progress = self.built.state.progress
