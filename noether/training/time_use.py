@@ -25,16 +25,7 @@ class Part(IntEnum):
     with the backward pass is part of that. OTHER: the loop itself.
     """
 
-    DATA = 0
-    COPY = 1
-    FORWARD = 2
-    BACKWARD = 3
-    REDUCTION = 4
-    OPTIMIZER = 5
-    LOGGING = 6
-    EVALUATION = 7
-    CHECKPOINT = 8
-    OTHER = 9
+    DATA, COPY, FORWARD, BACKWARD, REDUCTION, OPTIMIZER, LOGGING, EVALUATION, CHECKPOINT, OTHER = range(10)
 
 
 NAMES = tuple(part.name.lower() for part in Part)
