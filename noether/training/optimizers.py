@@ -61,24 +61,21 @@ class Lion(WithoutCompiler):
     def step(self) -> None:  # type: ignore[override]
         """Makes one update of every parameter that has a gradient."""
         for group in self.param_groups:
-            if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
-                self._step_group(parameters, group)
-
-    def _step_group(self, parameters: list[Tensor], group: Mapping[str, Any]) -> None:
-        lr, (beta1, beta2) = group["lr"], group["betas"]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta = _momenta(self, parameters, "exp_avg")
-        # A complex weight counts as two real ones.
-        parameters, gradients, momenta = (
-            [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
-            for tensors in (parameters, gradients, momenta)
-        )
-        directions = foreach.lerp(momenta, gradients, 1 - beta1)
-        foreach.sign_(directions)
-        if group["weight_decay"]:
-            foreach.mul_(parameters, 1 - lr * group["weight_decay"])
-        foreach.add_(parameters, directions, alpha=-lr)
-        foreach.lerp_(momenta, gradients, 1 - beta2)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            lr, (beta1, beta2) = group["lr"], group["betas"]
+            # A complex weight counts as two real ones.
+            weights, gradients, momenta = (
+                [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+                for tensors in (parameters, [one.grad for one in parameters], _momenta(self, parameters, "exp_avg"))
+            )
+            directions = foreach.lerp(momenta, gradients, 1 - beta1)
+            foreach.sign_(directions)
+            if group["weight_decay"]:
+                foreach.mul_(weights, 1 - lr * group["weight_decay"])
+            foreach.add_(weights, directions, alpha=-lr)
+            foreach.lerp_(momenta, gradients, 1 - beta2)
 
 
 def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[Tensor]:
@@ -207,7 +204,8 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
     step = inspect.signature(trial.step).parameters.values()
     if needed := [one.name for one in step if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]:
         raise _unusable(config, f"step({', '.join(needed)})", "a step that needs no argument: gradients are in .grad")
-    before = [one.detach().clone() for group in few for one in group["params"]]
+    weights = [one for group in few for one in group["params"]]
+    before = [one.detach().clone() for one in weights]
     for group in trial.param_groups:
         group["lr"] = config.learning_rate
         for parameter in group["params"]:
@@ -219,8 +217,7 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
         name = counted[0]
         seen = f"self.{name}: {numbers[name]:g} before a step, and {after_it[name]:g} after it"
         raise _unusable(config, seen, "counters in self.state or self.param_groups, which a checkpoint keeps")
-    after = [one for group in few for one in group["params"]]
-    if all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
+    if all(torch.equal(one, other) for one, other in zip(before, weights, strict=True)):
         raise _unusable(config, "a step that changes no weight", "a step that follows .grad, at the rate group['lr']")
     for parameter, state in trial.state.items():
         for name, value in state.items():
