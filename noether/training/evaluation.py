@@ -300,11 +300,9 @@ def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) ->
     from noether.runs.report.page import write_report
 
     try:
-        path = write_report(folder, by)
+        console.say(f"\nreport {write_report(folder, by)}")
     except OSError as error:
         console.warn(
             f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"
             f"  noether report {shlex.quote(str(folder.path))}"
         )
-    else:
-        console.say(f"\nreport {path}")
