@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,12 @@ class Clock:
             self._marks[-1][1].synchronize()
         self._count()
         seconds, self._seconds = self._seconds, [0.0] * len(Part)
-        if self._marks:
-            on_device = [0.0] * len(Part)
-            for (part, begin), (_, end) in zip(self._marks, self._marks[1:], strict=False):
-                if part in COMPUTING:
-                    on_device[part] += begin.elapsed_time(end)
-            self._marks = []
-            seconds = divided(seconds, on_device)
-        return seconds
+        on_device = [0.0] * len(Part)
+        for (part, begin), (_, end) in pairwise(self._marks):
+            if part in COMPUTING:
+                on_device[part] += begin.elapsed_time(end)
+        self._marks = []
+        return divided(seconds, on_device)
 
 
 def divided(host: Sequence[float], device: Sequence[float]) -> list[float]:
