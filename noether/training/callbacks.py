@@ -30,12 +30,6 @@ class Callback:
         `metrics` are of the weights that are selected (EMA weights, if there are any); {} but on rank 0. True on rank 0
         ends the run here, with everything saved and its result written.
         """
-        return None
-
-
-def load_callbacks(paths: Sequence[str]) -> list[Callback]:
-    """Returns an object of each class that trainer.callbacks names. RequestError: as of `callback_classes`."""
-    return [kind() for kind in callback_classes(paths)]
 
 
 def callback_classes(paths: Sequence[str]) -> list[type[Callback]]:

@@ -27,7 +27,7 @@ from noether.runs.lease import record_asked, record_meeting, record_outcome, rec
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.trust import mark_own
 from noether.training.build import Run, build_run, check_selection, differences_of_resume, go_on_from
-from noether.training.callbacks import Callback, load_callbacks
+from noether.training.callbacks import Callback, callback_classes
 from noether.training.evaluation import Validation, report_run, write_final_result
 from noether.training.loop import Loop, update_batches
 from noether.training.open_run import OpenRun, open_profile, open_run_services, open_saver, open_trackers
@@ -50,7 +50,8 @@ def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
     resuming, batch = target.checkpoint is not None, request.plan.batch
     run = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)
     check_selection(run)
-    load_callbacks(config.trainer.callbacks)
+    for kind in callback_classes(config.trainer.callbacks):
+        kind()
     if target.checkpoint is not None:
         go_on_from(run, target.checkpoint, host, console.warn)
     done = run.state.progress.updates
@@ -132,7 +133,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     built = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)
     run = OpenRun(**vars(built), folder=folder, lease=lease, console=console)
     check_selection(run)
-    callbacks = load_callbacks(config.trainer.callbacks)
+    callbacks = [kind() for kind in callback_classes(config.trainer.callbacks)]
     if target.checkpoint is not None:
         # Before it is read, which code that has changed may not be able to.
         for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model):

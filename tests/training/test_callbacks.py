@@ -9,7 +9,7 @@ from conftest import TINY
 
 from noether.checkpoints.format import newest_update
 from noether.common.dotted_path import code_granted
-from noether.training.callbacks import load_callbacks
+from noether.training.callbacks import callback_classes
 from tests.refusal import refusal
 
 OWN = """
@@ -78,7 +78,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("path", "code", "seen"), WRONG.values(), ids=WRONG)
 def test_what_a_run_cannot_call_is_refused(path: str, code: str, seen: str) -> None:
     with code_granted([path]), refusal(code, seen=seen):
-        load_callbacks([path])
+        callback_classes([path])
 
 
 @pytest.mark.slow
