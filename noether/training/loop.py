@@ -181,10 +181,9 @@ def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
     """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
     problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
     order = RankOrder(run.order, run.batch.micro_batch_sizes(), group.rank, done, until)
-    pin_memory = group.device.type == "cuda"
     stream = training_batches(
         problem.splits.train, problem.train_indices, order, problem.draw,
-        num_workers=config.num_workers, pin_memory=pin_memory,
+        num_workers=config.num_workers, pin_memory=group.device.type == "cuda",
         patience=Patience(config.distributed.init_timeout_s, group.parent.while_waiting),
     )  # fmt: skip
     while True:

@@ -189,8 +189,7 @@ class UpdateMetrics:
 class LogWindow:
     """Sums up the updates since the last log line without reading the device in between.
 
-    What all the time was made of is counted by `clock`; the pace counts the parts of it that are training. `own`: of
-    updates that a task makes by itself, whose numbers are means over the updates that returned them.
+    `own`: of updates that a task makes by itself, whose numbers are means over the updates that returned them.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
