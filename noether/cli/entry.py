@@ -41,9 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             warm_up()
         with leaving_as_told():
             code = dispatch(arguments)
-    except NoetherError as error:
-        _show(as_typed_here(error))
-        code = error.exit_code
     except KeyboardInterrupt:
         print("noether: interrupted", file=sys.stderr)
         code = signal_code(signal.SIGINT)
@@ -51,12 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
         sys.stderr.close()
         code = ExitCode.FAILED
-    except OSError as error:
-        refusal = path_refusal(error)
+    except (NoetherError, OSError) as error:
+        refusal = error if isinstance(error, NoetherError) else path_refusal(error)
         if refusal is None:
             raise
-        _show(as_typed_here(refusal))
-        code = ExitCode.REQUEST
+        told = as_typed_here(refusal)
+        print(shown_text(f"noether: {shown(str(told), told.code)}"), file=sys.stderr)
+        code = refusal.exit_code
     _leave(int(code))
 
 
@@ -74,10 +72,6 @@ def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[st
                            seen=f"LOCAL_RANK={environ.get('LOCAL_RANK', '')}", expected="one number in both",
                            fix=f"leave {given[0]} out")  # fmt: skip
     return [word for word in words if word not in given]
-
-
-def _show(error: NoetherError) -> None:
-    print(shown_text(f"noether: {shown(str(error), error.code)}"), file=sys.stderr)
 
 
 def dispatch(arguments: list[str]) -> int:
