@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from noether import load_run
 from noether.checkpoints.own_settings import load_run_config
 from noether.cli.binding import Call, bind
 from noether.cli.commands import COMMANDS, flags_of
@@ -104,7 +105,7 @@ class SubmittedJob:
         """Wait for the job, and return its run. RunEnded: that has not come to its end; TimeoutError as of `wait`."""
         self.wait(timeout)
         if (state := self._run().state) == DONE:
-            return _loaded(self.path, trust=False)
+            return load_run(self.path)
         code = int(ExitCode.CHECKPOINTED if state == STOPPED else ExitCode.FAILED)
         raise _ended(code, self.path, self.logs, "submit", f"job {self.id}, {self.state}")
 
@@ -150,7 +151,7 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         raise KeyboardInterrupt
     if code != ExitCode.DONE or path is None:
         raise _ended(code, path, "".join(said), "train")
-    return _loaded(path, trust=True)  # Its code is what the caller has just named.
+    return load_run(path, trust=True)  # Its code is what the caller has just named.
 
 
 def plan(words: Words = (), **settings: Any) -> Plan:
@@ -215,12 +216,6 @@ def _refuse_inside_a_rank() -> None:
                            fix="if __name__ == '__main__': …      (in a file that ranks import)")  # fmt: skip
 
 
-def _loaded(path: Path, *, trust: bool) -> "LoadedRun":
-    from noether.physics.predict.loaded import LoadedRun
-
-    return LoadedRun(path, trust=trust)
-
-
 def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") -> RunEnded:
     """Return the error of a run that ended with a code and this output: the refusal in it, if it printed one."""
     refusals = re.findall(r"(?m)^noether: (.*) \[([\w-]+)\]\n((?:  .*\n)*)", text)
@@ -248,5 +243,4 @@ def _refusals_of(verb: str) -> Iterator[None]:
         word, gap, comment = error.fix.partition("      (")
         if not re.fullmatch(r"'?[+~]*[\w./]+=.*", word):
             raise
-        refused = RequestError(**error.parts | {"fix": f"noether.{verb}({word!r}){gap}{comment}"})
-        raise refused from None
+        raise RequestError(**error.parts | {"fix": f"noether.{verb}({word!r}){gap}{comment}"}) from None
