@@ -1,7 +1,6 @@
 """The commands of runs that exist, of machines and jobs, of shells, and of the program itself."""
 
 from noether import __version__
-from noether.common.errors import ExitCode
 
 
 def checkpoints(
@@ -143,7 +142,7 @@ def lint(
     return run_lint(scripts, hp, fix, "json" if json else format, read_train_line, slurm)
 
 
-def completion(shell: str) -> int:
+def completion(shell: str) -> None:
     """Print the script that lets a shell complete commands, flags, settings, groups, runs and files.
 
     bash: source <(noether completion bash) in ~/.bashrc; zsh likewise in ~/.zshrc, after compinit; fish:
@@ -155,23 +154,20 @@ def completion(shell: str) -> int:
     from noether.cli.completing import shell_script
 
     print(shell_script(shell), end="")
-    return ExitCode.DONE
 
 
-def help(name: str) -> int:
+def help(name: str) -> None:
     """Describe a command, a section of settings with all its kinds, or one setting.
 
     Args:
         name: train, model, or trainer.max_epochs
     """
-    from noether.cli.settings_help import section_help, sections, setting_help
+    from noether.cli.settings_help import SECTION_NAMES, section_help, setting_help
 
     section = name.removesuffix(".kind")
-    print(section_help(section) if section in sections() else setting_help(name))
-    return ExitCode.DONE
+    print(section_help(section) if section in SECTION_NAMES else setting_help(name))
 
 
-def version() -> int:
+def version() -> None:
     """Print the version."""
     print(f"noether {__version__}")
-    return ExitCode.DONE

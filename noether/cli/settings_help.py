@@ -18,6 +18,7 @@ from noether.config.schema import RunConfig
 from noether.config.section import Interval, kind_of
 
 TOP = "top-level"  # What the settings of no section are called.
+SECTION_NAMES = (TOP, *SECTIONS[1:])
 
 
 def section_help(section: str) -> str:
@@ -44,22 +45,17 @@ def setting_help(name: str) -> str:
         plain = [one for one in settings_with_origins() if one.name == name and one.origin != DEFAULT]
         uses = [f"  noether train alone: {as_override(one.value)}, from {one.origin}" for one in plain]
         return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}", *uses])
-    having = [section for section in sections()[1:] if name in _kinds(section)]
-    near = having[0] if having else nearest(name, (*COMMANDS, *sections(), *known))
+    having = [section for section in SECTIONS[1:] if name in _kinds(section)]
+    near = having[0] if having else nearest(name, (*COMMANDS, *SECTION_NAMES, *known))
     other = setting_meant(name, "")
     meant = near or (other.setting if other else "")
     raise RequestError(
         "no-help-for-that",
         f"no command, section or setting {name!r}" + (f", did you mean {meant!r}?" if meant else ""),
         seen=f"noether help {name}",
-        expected=f"a command, a section ({', '.join(sections())}) or a setting such as trainer.max_epochs",
+        expected=f"a command, a section ({', '.join(SECTION_NAMES)}) or a setting such as trainer.max_epochs",
         fix=f"noether help {meant}".rstrip(),
     )
-
-
-def sections() -> list[str]:
-    """Return the names of the sections of settings, the top level first."""
-    return [TOP, *SECTIONS[1:]]
 
 
 def _kinds(section: str) -> dict[str, type[BaseModel]]:
