@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def test_answers_that_need_no_torch_never_import_it(environ) -> None:
         "    if found := {*packages.split()} & {*sys.modules}:\n        sys.exit(f'{line}: {found}')\n"
         "print('all were asked')"
     )
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    done = run_to_end([sys.executable, "-c", script], environ, limit_s=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("all were asked\n")
 
@@ -155,9 +154,8 @@ def test_plan_of_a_sweep_has_each_run(noether, tmp_path: Path) -> None:
     plans = json.loads(noether("plan", "--json", *words, cwd=tmp_path).out)
     assert [plan["batch"]["effective"] for plan in plans] == [4, 8]
     text = noether("plan", *words, cwd=tmp_path).out
-    assert [
-        name for name in ("runs/swept-effective_batch_size4 ", "runs/swept-effective_batch_size8 ") if name not in text
-    ] == []
+    for size in (4, 8):
+        assert f"runs/swept-effective_batch_size{size} " in text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,7 +203,7 @@ def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> N
     thread = "threading.Thread(target=time.sleep, args=(60,)).start()"
     imports = "import threading, time, torch\nfrom noether.cli.entry import _leave\n"
     code = f"{imports}{thread}; print('said', end=''); _leave(2)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = run_to_end([sys.executable, "-c", code], os.environ, limit_s=30)
     assert (done.returncode, done.stdout) == (2, "said")
 
 
@@ -215,8 +213,7 @@ def test_a_command_that_was_started_without_what_it_stands_on(what: str, tmp_pat
     gone = tmp_path / "gone"
     gone.mkdir()
     line = f"{noether} --version >&-" if what == "stdout-closed" else f"cd {gone}; rmdir {gone}; {noether} --version"
-    environ = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environ)
+    done = run_to_end(["sh", "-c", line], os.environ | {"PYTHONPATH": str(REPOSITORY)})
     assert "Traceback" not in done.stderr
     assert done.returncode == (0 if what == "stdout-closed" else 2), done.stderr
 

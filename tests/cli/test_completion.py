@@ -1,14 +1,13 @@
 """Completion: what each word may become, in the shells themselves, with nothing but the standard library."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from completion_table import completion_table
 from conftest import REPOSITORY
-from processes import converse, find_program, lay
+from processes import converse, find_program, lay, run_to_end
 
 from noether.cli.completing import complete, split_line
 
@@ -67,9 +66,7 @@ def test_only_the_standard_library_is_imported(environ) -> None:
         "print(sorted(roots - set(sys.stdlib_module_names) - {'noether', '__main__'}), file=sys.stderr)"
     )
     # Without site: path files of other packages import what they like.
-    more = {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-S", "-c", script]
-    done = subprocess.run(command, env={**environ, **more}, capture_output=True, text=True, timeout=60)
+    done = run_to_end([sys.executable, "-S", "-c", script], {**environ, "PYTHONPATH": str(REPOSITORY)}, limit_s=60)
     assert "trainer.max_epochs=" in done.stdout
     assert done.stderr == "[]\n"
 
@@ -126,6 +123,5 @@ def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], fo
 @pytest.mark.parametrize(("typed", "_", "word"), TYPED.values(), ids=TYPED)
 def test_fish_completes_what_is_typed(typed: str, _: str, word: str, on_path: dict[str, str], folder: Path) -> None:
     script = f"noether completion fish | source; complete -C {typed!r}"
-    command = [find_program("fish", "fish"), "--no-config", "-c", script]
-    done = subprocess.run(command, env=on_path, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = run_to_end([find_program("fish", "fish"), "--no-config", "-c", script], on_path, cwd=folder)
     assert done.stdout.splitlines() == [word]
