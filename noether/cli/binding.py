@@ -91,7 +91,7 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
     own = commands.flags_of(run)
     while words[:1] == ["run"] and place < len(words) and not ASKS_FOR_HELP & {words[place]}:
         word = words[place]
-        name = _letters(run).get(word, key_of(word))
+        name = _letters(run).get(word.partition("=")[0], key_of(word))
         if word == SCRIPT:
             return words[:place], words[place:]
         if name == "module":

@@ -173,5 +173,4 @@ def _context_of_environment() -> WorkerContext:
     if len(placement.workers) > 1:
         placement = place_script(load_config(["devices=1"], None))
     info = RunInfo(distributed=with_environment(config.distributed, os.environ))
-    (context,) = worker_contexts(placement, RunPorts(), info)
-    return context
+    return worker_contexts(placement, RunPorts(), info)[0]

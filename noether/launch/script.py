@@ -38,7 +38,6 @@ from noether.launch.processes.worker import flush_output, run_exit_handlers
 if TYPE_CHECKING:  # A rank imports this module, and needs nothing of what places it.
     from noether.config.schema import RunConfig
 
-RUN = "noether.launch.script.run_rank"
 NOWHERE = Path(os.devnull)
 """The folder of the logs: what ranks say is on the console, and a run leaves no file."""
 
@@ -167,7 +166,7 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
         info = replace(info, distributed=limits, logs_stay=False, is_script=True)
         start.hold_ports(placement, info)
         payload = script, rank_variables(placement, info)
-        code = run_placement(placement, RUN, payload, NOWHERE, info, start.ports)
+        code = run_placement(placement, "noether.launch.script.run_rank", payload, NOWHERE, info, start.ports)
         start.has_ranks = True
     if placement.world_size == 1:
         run_exit_handlers()

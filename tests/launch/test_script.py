@@ -139,6 +139,7 @@ SHOWN = "import os, sys, own\nprint(sys.argv[0], __name__, __package__, sys.path
         ({"a b/t.py": SHOWN, "a b/own.py": ""}, ["a b/t.py"], "a b/t.py|__main__|None|#/a b|#/a b/own.py"),
         ({"a=b.py": SHOWN, "own.py": ""}, ["a=b.py", "--devices=3"], "a=b.py|__main__|None|#|#/own.py"),
         ({"p/t.py": SHOWN, "own.py": "", "p/__init__.py": ""}, ["-m", "p.t"], "#/p/t.py|__main__|p|#|#/own.py"),
+        ({"p/t.py": SHOWN, "own.py": "", "p/__init__.py": ""}, ["-m=p.t", "a=b"], "#/p/t.py|__main__|p|#|#/own.py"),
         ({"d/__main__.py": SHOWN, "d/own.py": ""}, ["d"], "d|__main__||#/d|#/d/own.py"),
         ({"t.py": SHOWN, "own.py": "", "x": ""}, ["--", "t.py"], "t.py|__main__|None|#|#/own.py"),
     ],

@@ -125,6 +125,7 @@ def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
+LAUNCH_FILES = (__file__, "launch/script.py", "<frozen runpy>", "runpy.py")
 # Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 # A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them
@@ -234,7 +235,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
     if isinstance(error, KeyboardInterrupt):
         return _report(rank, host, "interrupted", "interrupted", "", signal_code(signal.SIGINT))
     own = error.__traceback__
-    while own is not None and _is_launch(own):
+    while own is not None and own.tb_frame.f_code.co_filename.endswith(LAUNCH_FILES):
         own = own.tb_next
     if own is not None or isinstance(error, SystemExit | SyntaxError):
         error.__traceback__ = own  # Without the lines that lead to the target.
@@ -246,10 +247,6 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
     follows, waited_s = consequence_of(error)
     return replace(_report(rank, host, "failed", last, trace, ExitCode.FAILED), follows=follows, waited_s=waited_s)
-
-
-def _is_launch(trace: Any) -> bool:
-    return str(trace.tb_frame.f_code.co_filename).endswith((__file__, "launch/script.py", "<frozen runpy>", "runpy.py"))
 
 
 def failing_code(code: int) -> int:
