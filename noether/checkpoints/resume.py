@@ -74,7 +74,7 @@ RULES = {
     "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics do not compare"),
     "trainer.stop_after": (ResumeRule.SAID, "the run ends earlier or later"),
     "trainer.callbacks": (ResumeRule.SAID, "other code is called from here on"),
-    "trainer.evaluation_batch_size": (ResumeRule.SAID, "a loss that compares samples is that of other batches"),
+    "trainer.evaluation_batch_size": (ResumeRule.SAID, "of the metrics, only a loss that compares samples changes"),
     "trainer.evaluation_chunk_size": (ResumeRule.FREE, "a prediction does not depend on its chunk"),
     "trainer.timeout_min": (ResumeRule.FREE, "when it stops"),
     "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state of other parameters"),

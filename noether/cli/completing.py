@@ -89,7 +89,7 @@ def _of_command(command: Command, before: Sequence[str], word: str) -> list[str]
         flag, _, value = word.partition("=")
         return [f"{flag}={found}" for found in _values(key_of(flag), value)]
     is_run = command is COMMANDS["run"]
-    if is_run and (any(map(os.path.isfile, before)) or {"-m", "--module"} & {*before}):
+    if is_run and (any(map(os.path.isfile, before)) or {"-m", "--module"} & {one.partition("=")[0] for one in before}):
         return _files(word, ("",))  # The script's own words.
     known = [name for name in _settings() if not is_run or name.partition(".")[0] in LAUNCH_SETTINGS]
     if word.startswith("-"):

@@ -138,7 +138,7 @@ def joined() -> Iterator[Ranks]:
         try:
             yield _joined
         except BaseException as end:
-            # After a failure the others may be gone: nothing waits for them.
+            # After a failure the others may be gone: this rank waits for none of them.
             own &= isinstance(end, SystemExit) and end.code in (None, ExitCode.DONE, ExitCode.CHECKPOINTED)
             raise
         finally:

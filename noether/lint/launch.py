@@ -225,8 +225,9 @@ class _Chain:
         self._add("noether", name, words)
         texts = [self.variables.expand(word.text) for word in words]
         for at in range(verb + 1, len(words) if texts[verb] == "run" else 0):
-            if texts[at].endswith(".py") or texts[at - 1] in ("-m", "--module"):
-                self._add("python", texts[at], words[at:])
+            flag, _, module = texts[at].rpartition("=")
+            if texts[at].endswith(".py") or {"-m", "--module"} & {flag, texts[at - 1]}:
+                self._add("python", module if flag in ("-m", "--module") else texts[at], words[at:])
                 return
 
     def _shell(self, name: str, queue: list[Word]) -> None:

@@ -44,6 +44,7 @@ CASES = {
                                               "master_addr=", "runs/", "train.py"]),
     "flag-of-a-launch": ("noether plan run --d", ["--dry-run", "--devices", "--distributed."]),
     "script's-own-word": ("noether run train.py tw", ["two words.vtu"]),
+    "word-of-a-module": ("noether run -m=pkg.train tw", ["two words.vtu"]),
     "nothing-known": ("noether nonsense ", []),
     "open-quote": ("noether lint 'jo", ["job.sbatch"]),
 }  # fmt: skip

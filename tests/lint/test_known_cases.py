@@ -211,6 +211,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "a-second-less-than-a-day": ("#SBATCH --time=23:59:59  # one run, 24 hours\n", "python t.py"),
     "code-that-is-told-at-once": ("#SBATCH -n1\n", "echo begin\npython t.py; echo \"ended with $?\"\nexit 1"),
     "a-script-under-noether": (TWO, "srun noether run train.py --ranks 7 trainer.effective_batch_size=7"),
+    "a-module-beside-its-flag": (TWO, "srun python -m noether run --module=pkg.train --lr $LR seed=a"),
     "a-module-under-noether": (TWO, "srun python -m noether run devices=1 -m pkg.train --lr $LR seed=a"),
     "a-script-under-noether-in-its-image": (TWO, "srun apptainer exec --nv noether.sif run train.py seed=a"),
     "one-task-of-noether-a-node": (EACH, "srun entrypoint.py run train.py"),

@@ -184,7 +184,8 @@ def batch_of(
         if key == "index" or not isinstance(value, Tensor) or value.shape[:1] != (len(samples),):
             raise RequestError("collate-unusable", "the data set's collate returns no batch",
                                seen=f"{key}: {tuple(value.shape) if isinstance(value, Tensor) else value}"[:100],
-                               expected=f"tensors with a row for each sample, ({len(samples)}, …), none called index",
+                               expected=f"a dictionary of tensors with a row for each sample, ({len(samples)}, …)"
+                               + " under other keys than index" * (key == "index"),
                                fix='return {"KEY": torch.stack([sample["KEY"] for sample in samples])}')  # fmt: skip
     return {**batch, "index": torch.tensor(indices)}
 

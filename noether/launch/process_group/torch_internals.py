@@ -258,7 +258,7 @@ def settle_gloo(limit_s: float = 2.0) -> None:
     while time.monotonic() < end:
         time.sleep(0.02)  # Without the lock: a thread that waits for it wakes every 5 ms.
         with suppress(OSError):  # Of a thread that has ended.
-            told = [path.read_text() for path in Path("/proc/self/task").glob("*/status")]
+            told = [path.read_text(errors="replace") for path in Path("/proc/self/task").glob("*/status")]
             gloo = [re.findall(r"\nState:\t.|ctxt_switches:\t\d+", one) for one in told if "pt_gloo_runloop" in one]
             if gloo == before and all(found[0] == "\nState:\tS" for found in gloo):
                 return
