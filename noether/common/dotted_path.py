@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from noether.common.errors import NoetherError, RequestError
+from noether.common.processes import EndedBySignal, leaving_as_told
 from noether.common.suggest import nearest
 
 LISTS = ("trainer.callbacks", "tracker.services")
@@ -113,8 +114,9 @@ def _check_place(module: ModuleType, folder: str) -> None:
 
 def _import(module_name: str, path: str, setting: str) -> Any:
     try:
-        return importlib.import_module(module_name)
-    except NoetherError:
+        with leaving_as_told():
+            return importlib.import_module(module_name)
+    except (NoetherError, EndedBySignal):
         raise
     except (Exception, SystemExit) as error:
         missing = error.name or module_name if isinstance(error, ModuleNotFoundError) else ""

@@ -151,6 +151,10 @@ submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
 """
 
 
+class EndedBySignal(SystemExit):
+    """Ends this process as a signal asks. What takes other code's SystemExit for a failure lets this one pass."""
+
+
 def leave_when_told() -> None:
     """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
 
@@ -186,4 +190,4 @@ def ignore_the_end_of_others() -> None:
 def _leave(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)
     ignore_the_end_of_others()
-    raise SystemExit(signal_code(number))
+    raise EndedBySignal(signal_code(number))

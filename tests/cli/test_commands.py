@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from conftest import REPOSITORY, TINY
 from processes import lay, run_to_end
 
 from noether.cli.entry import dispatch
-from noether.common.processes import leaving_as_told
+from noether.common.dotted_path import code_granted, load_object
+from noether.common.processes import EndedBySignal, leave_when_told, stops_handled
 from noether.config.compose import DEFAULT, TYPED, load_config, settings_with_origins
 from noether.config.section import flat
+from noether.physics.cases.mesh_blocks import read_blocks
 
 HELP = {
     "a-command-names-the-help-of-its-settings": (
@@ -185,16 +188,28 @@ def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> No
         assert json.loads(done.stdout)["world_size"] >= 1
 
 
-@pytest.mark.parametrize("signal", [SystemExit(140), KeyboardInterrupt()], ids=["told to save", "Ctrl-C"])
-def test_a_signal_that_comes_while_a_class_is_made_leaves_as_itself(signal) -> None:
-    """As it did in the middle of an import: the job got a traceback and code 1."""
+IN_A_CLASS = "import signal\nclass Name:\n def __set_name__(*own): signal.raise_signal({})\nclass Own: own = Name()"
+IN_CODE_OF_OTHERS = {
+    "a-module": ("own.py", "import signal\nsignal.raise_signal(12)", 12),
+    "a-class": ("own.py", IN_A_CLASS.format(12), 12),
+    "a-class-and-ctrl-c": ("own.py", IN_A_CLASS.format(2), 2),
+    "meshio": ("part.inp", "*NODE\n1,0,0,0\n2,1,0,0\n3,0,1,0\n*ELEMENT, TYPE=S3\n1,1,2,3\n", 12),
+    "vtk": ("part.vtu", "<", 12),
+}
 
-    class Field:
-        def __set_name__(self, owner: type, name: str) -> None:
-            raise signal
 
-    with pytest.raises(type(signal)), leaving_as_told():
-        type("Settings", (), {"field": Field()})
+@pytest.mark.parametrize(("name", "text", "number"), IN_CODE_OF_OTHERS.values(), ids=IN_CODE_OF_OTHERS)
+def test_a_signal_that_comes_in_the_code_of_others_leaves_as_itself(name, text, number, tmp_path, monkeypatch) -> None:
+    """It was taken for a module that cannot be imported, or for a mesh that cannot be read."""
+    lay(tmp_path, {name: text})
+    monkeypatch.chdir(tmp_path)
+    for reader in ("meshio.read", "noether.physics.cases.mesh_blocks._opened_by_vtk"):
+        monkeypatch.setattr(reader, lambda *given: signal.raise_signal(number))
+    with stops_handled(signal.default_int_handler), code_granted(["own.Model"]):
+        leave_when_told()
+        with pytest.raises((EndedBySignal, KeyboardInterrupt)) as left:
+            load_object("own.Model", "model.kind") if name == "own.py" else read_blocks(Path(name))
+    assert getattr(left.value, "code", 130) == 128 + number
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from noether.lint.finding import Finding, apply
 from noether.lint.rank_rules import Requested
 from noether.lint.rules import BY_NAME, RULES
 from noether.lint.shell import ShellText
-from tests.lint.examples import EXAMPLES, Example
+from tests.lint.job_scripts import EXAMPLES, Example
 from tests.lint.test_known_cases import WRONG
 
 HERE = Path(__file__).parent

@@ -14,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from noether.common.processes import EndedBySignal
 from noether.physics.cases.mesh_files import Unfit
 
 DECKS = (".msh", ".inp", ".bdf", ".nas")
@@ -56,6 +57,8 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
         try:
             mesh = meshio.read(source, form)
+        except EndedBySignal:
+            raise
         except SystemExit:  # meshio ends the program on files that it cannot read
             raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
     found = len(mesh.points), sum(len(cells.data) for cells in mesh.cells)

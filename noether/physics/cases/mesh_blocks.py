@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from noether.common.errors import RequestError, one_line
+from noether.common.errors import NoetherError, RequestError, one_line
+from noether.common.processes import EndedBySignal
 from noether.physics.cases import openfoam
 from noether.physics.cases.case_map import AtTime, Step
 from noether.physics.cases.cells import GHOST_TYPE, LEFT, Block
@@ -171,7 +172,7 @@ def _refusing(path: Path) -> Iterator[None]:
         ):
             raise Unfit(f"{other}, and no mesh")
         yield
-    except RequestError:
+    except (NoetherError, EndedBySignal):
         raise
     except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
         raise unreadable(path, error) from None
