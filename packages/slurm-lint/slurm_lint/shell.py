@@ -1,4 +1,4 @@
-"""Reads shell scripts with tree-sitter's bash grammar: the commands in order, and the words of each."""
+"""Read shell scripts with tree-sitter's bash grammar: the commands in order, and the words of each."""
 
 import re
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def _written(shown: bytes) -> str:
 
 
 def unquote(raw: str) -> str:
-    """Returns a word as the program sees it, with expansions left as they are written."""
+    """Return a word as the program sees it, with expansions left as they are written."""
 
     def plain(match: re.Match[str]) -> str:
         if match[1] is not None:
@@ -98,7 +98,7 @@ class Command:
         return self.node.parent.type if self.node.parent is not None else ""
 
     def within(self, *kinds: str) -> bool:
-        """Says whether the command is inside a node of one of these kinds."""
+        """Say whether the command is inside a node of one of these kinds."""
         return any(node.type in kinds for node in ancestors(self.node))
 
     @property
@@ -109,19 +109,19 @@ class Command:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yields the nodes around a node, the nearest first."""
+    """Yield the nodes around a node, the nearest first."""
     while (above := node.parent) is not None:
         yield above
         node = above
 
 
 def has_ampersand(node: Node) -> bool:
-    """Says whether `&` follows a statement."""
+    """Say whether `&` follows a statement."""
     return node.next_sibling is not None and node.next_sibling.type == "&"
 
 
 def text_of(node: Node) -> str:
-    """Returns the source of a node."""
+    """Return the source of a node."""
     return _written(node.text or b"")
 
 
@@ -141,14 +141,14 @@ class ShellText:
         return re.sub(r"(?m)(?<!\S)#.*", "", self.text)
 
     def line_of(self, node: Node) -> int:
-        """Returns the line on which a node begins."""
+        """Return the line on which a node begins."""
         return self._line(node.start_point.row)
 
     def _line(self, row: int) -> int:
         return self.first_line + (0 if self.on_one_line else row)
 
     def _nodes(self, leaves: tuple[str, ...] = ()) -> Iterator[Node]:
-        """Yields the nodes in the order they are written, without what is inside those of some types."""
+        """Yield the nodes in the order they are written, without what is inside those of some types."""
         stack = [self.root]
         while stack:
             yield (node := stack.pop())
@@ -204,7 +204,7 @@ class ShellText:
 
 
 def ends_parser(text: str) -> bool:
-    """Says whether the grammar's parser dies of a text, or takes longer than PARSE_LIMIT_S: a child tries it."""
+    """Say whether the grammar's parser dies of a text, or takes longer than PARSE_LIMIT_S: a child tries it."""
     child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
     child.start()
     child.join(PARSE_LIMIT_S)
@@ -215,7 +215,7 @@ def ends_parser(text: str) -> bool:
 
 
 def split_words(text: str, line: int) -> list[Word]:
-    """Returns the words that a shell makes of an unquoted expansion, quotes in it kept together."""
+    """Return the words that a shell makes of an unquoted expansion, quotes in it kept together."""
     commands = ShellText(text, line, on_one_line=True).commands
     # Assignments in front (`A=1 python …`) are words of the value too.
     leading = [Word(f"{name}={word.raw}", line) for command in commands for name, word in command.assignments]

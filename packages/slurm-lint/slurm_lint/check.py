@@ -1,20 +1,19 @@
-"""Reads files, asks every rule, and says what each job would start."""
+"""Read files, asks every rule, and says what each job would start."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from noether.common.errors import RequestError
-from noether.common.numbers import counted
-from noether.common.suggest import nearest
-from noether.lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
-from noether.lint.claim_rules import comments
-from noether.lint.finding import Finding, checked, taken_by_sbatch
-from noether.lint.job import Job
-from noether.lint.rank_rules import Requested, world_size
-from noether.lint.script import Script
-from noether.lint.shell import ends_parser
+from slurm_lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
+from slurm_lint.finding import Finding, checked
+from slurm_lint.job import Job
+from slurm_lint.programs import NOTHING, Asked
+from slurm_lint.rank_rules import world_size
+from slurm_lint.rules import LEVELS
+from slurm_lint.script import Script
+from slurm_lint.shell import ends_parser
+from slurm_lint.words import UsageError, counted, nearest
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.form, options_rules.syntax, options_rules.continued, options_rules.spooled, options_rules.words,
@@ -22,11 +21,11 @@ OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.unfilled, rank_rules.tasks, launcher_rules.launchers, launcher_rules.unset, rank_rules.reach,
-    rank_rules.mpi, rank_rules.devices, step_rules.step_nodes, step_rules.gpus_per_task, step_rules.step_cpus,
+    rank_rules.mpi, rank_rules.devices, step_rules.step_nodes, step_rules.step_cpus,
     step_rules.side_by_side, step_rules.misplaced, rendezvous_rules.master, rendezvous_rules.backend,
     rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.unexported,
     ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
-    ending_rules.requeue, ending_rules.containers, ending_rules.conda, comments,
+    ending_rules.requeue, ending_rules.containers, ending_rules.conda,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")
@@ -35,23 +34,26 @@ _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
 class Report(NamedTuple):
-    """The findings of one file by line, its bytes, and what its jobs would start. `unread` says why it was not read."""
+    """The findings of one file by line, its bytes, and what its jobs would start.
+
+    `unread`: the file could not be read; the one finding says why. `advice`: the pieces of it that nobody asked for.
+    """
 
     path: Path
     data: bytes
     findings: tuple[Finding, ...] = ()
     summary: tuple[str, ...] = ()
     unread: bool = False
+    advice: int = 0
 
 
-def lint_text(text: str, path: Path, requested: Requested | None = None) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Returns the findings in a script or a README, with fixes that were tried, and what it would start."""
-    asked = requested or Requested()
+def lint_text(text: str, path: Path, asked: Asked = NOTHING) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings in a script or a README, advice too, with fixes that were tried, and what it would start."""
     findings, summary = _read(text, path, asked)
     return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
 
 
-def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def _read(text: str, path: Path, asked: Asked) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     prose = path.suffix.lower() in _PROSE and not text.startswith("#!")
     scripts = list(_quoted_scripts(text, path)) if prose else [Script(path, text)]
     found: list[Finding] = []
@@ -60,16 +62,20 @@ def _read(text: str, path: Path, asked: Requested) -> tuple[tuple[Finding, ...],
         inner = list(script.inner)
         wraps = not script.components[0].given and (inner or re.search(r"(?m)^\s*sbatch\s", script.shell.code))
         for each in [*([] if wraps else [script]), *inner]:
-            job = Job(each)
+            job = Job(each, asked)
             findings = [finding for check in OPTION_CHECKS for finding in check(job)]
             if not any(finding.rule == "shell-syntax" for finding in findings):
                 findings += [finding for check in COMMAND_CHECKS for finding in check(job)]
-                findings += rank_rules.configuration(job, asked)
+                findings += [finding for program in asked.programs for finding in program.check(job)]
                 summary += summarise(job)
             findings = [f.escaped() for f in findings] if each.expanded else findings
-            found += [f for f in findings if not each.silences(f.line, {f.rule, f.code}) and f.concerns(asked.slurm)]
+            off = {*asked.site.disable, *each.disabled}
+            found += [
+                f for f in findings
+                if f.concerns(asked.site.slurm) and not {f.rule, f.code, "all"} & (off | each.disabled_on(f.line))
+            ]  # fmt: skip
     unique = {(f.line, f.rule, f.message): f for f in found}
-    return tuple(sorted(unique.values(), key=lambda f: (f.line, f.level, f.code))), tuple(summary)
+    return tuple(sorted(unique.values(), key=lambda f: (f.line, LEVELS.index(f.level), f.code))), tuple(summary)
 
 
 def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
@@ -80,7 +86,7 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 
 
 def summarise(job: Job) -> Iterator[str]:
-    """Yields a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
+    """Yield a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
     if not job.script.is_shell:
         yield f"{job.script.lines[0]}: options read, body not read"
     for launch in job.launches:
@@ -105,26 +111,26 @@ def summarise(job: Job) -> Iterator[str]:
         yield text
 
 
-def lint_files(paths: Sequence[str], requested: Requested | None = None) -> list[Report]:
-    """Lints files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
+def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
+    """Lint files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
 
-    RequestError: no file was named, or the only name is neither a file nor a folder with job scripts.
+    UsageError: no file was named, or the only name is neither a file nor a folder with job scripts.
     """
     if not paths:
-        raise RequestError("no-script-named", "no job script was named", fix="noether lint job.sbatch")
+        raise UsageError("no job script was named", fix="slurm-lint job.sbatch")
     reports: list[Report] = []
     for name in paths:
         try:
-            reports += [lint_file(path, requested) for path in _files(name)]
-        except RequestError as error:
+            reports += [lint_file(path, asked) for path in _files(name)]
+        except UsageError as error:
             if len(paths) == 1:
                 raise
             reports.append(_unread(Path(name), error.summary))
     return reports
 
 
-def lint_file(path: Path, requested: Requested | None = None) -> Report:
-    """Lints one file. Whatever goes wrong with it stays with it."""
+def lint_file(path: Path, asked: Asked = NOTHING) -> Report:
+    """Lint one file. Whatever goes wrong with it stays with it."""
     try:
         if path.stat().st_size > MAX_SIZE:
             return _unread(path, f"{path.stat().st_size} bytes: Slurm takes scripts of at most 4 MiB")
@@ -135,10 +141,12 @@ def lint_file(path: Path, requested: Requested | None = None) -> Report:
         text = data.decode("utf-8", "replace")
         if _UNUSUAL.search(text) and ends_parser(text):
             return _unread(path, "bash's grammar cannot read it to its end", data)
-        findings, summary = lint_text(text, path, requested)
+        findings, summary = lint_text(text, path, asked)
     except (RecursionError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
-        return _unread(path, f"a fault in noether lint: {type(error).__name__}: {error}", data)
-    return Report(path, data, tuple(taken_by_sbatch(text, findings)), summary)
+        return _unread(path, f"a fault in slurm-lint: {type(error).__name__}: {error}", data)
+    shown = [finding for finding in findings if asked.advice or finding.level != "advice"]
+    hidden = len(findings) - len(shown)
+    return Report(path, data, tuple(shown), summary, advice=hidden)
 
 
 def _unread(path: Path, why: str, data: bytes = b"") -> Report:
@@ -151,20 +159,15 @@ def _files(name: str) -> list[Path]:
         if path.is_dir():
             found = sorted({*path.glob("*_submission.sh"), *path.glob("*.sbatch"), *path.glob("*.slurm")})
             if not found:
-                wanted = "*_submission.sh, *.sbatch or *.slurm"
-                fix = "noether submit --dry-run      (writes a job script)"
-                raise RequestError("no-script-in-folder", f"no job script in {name}", expected=wanted, fix=fix)
+                raise UsageError(f"no job script in {name}: expected *.sbatch, *.slurm or *_submission.sh")
             return found
         if path.suffix in NO_SCRIPTS and path.is_file() and b"#SBATCH" not in path.read_bytes()[:MAX_SIZE]:
-            line = "--hp " * (path.suffix in (".yaml", ".yml")) + name
-            raise RequestError("not-a-job-script", f"{name} is no job script", seen="no line with #SBATCH in it",
-                               expected="a script for sbatch", fix=f"noether lint JOB.sh {line}")  # fmt: skip
+            raise UsageError(f"{name} is no job script: it has no line with #SBATCH", fix="slurm-lint JOB.sh")
         if path.exists() or path.is_symlink():
             return [path]
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         scripts = (file for file in sorted(beside) if file.endswith((".sh", ".sbatch", ".slurm")))
         near = nearest(path.name, beside) or next(scripts, None)
     except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError("script-unreadable", f"cannot read {name!r}", seen=str(error)) from None
-    fix = f"noether lint {path.parent / near}" if near else "noether submit --dry-run      (writes a job script)"
-    raise RequestError("no-such-script", f"no job script {name}", seen=f"{name} does not exist", fix=fix)
+        raise UsageError(f"cannot read {name!r}: {error}") from None
+    raise UsageError(f"no job script {name}", fix=f"slurm-lint {path.parent / near}" if near else "")

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from noether.lint import options as slurm
-from noether.lint.finding import Edit, Finding, asked
-from noether.lint.job import Job, gpus_on_node
-from noether.lint.options import DASHES, MEMORY, Given, Options, count, gpu_count, names_in
-from noether.lint.script import JOB_SUFFIXES, PLACEHOLDER
+from slurm_lint import options as slurm
+from slurm_lint.finding import Edit, Finding, asked
+from slurm_lint.job import Job, gpus_on_node
+from slurm_lint.options import DASHES, MEMORY, Given, Options, count, gpu_count, names_in
+from slurm_lint.script import JOB_SUFFIXES, PLACEHOLDER
 
 _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
@@ -47,7 +47,6 @@ _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")
 class _Form(NamedTuple):
     """What the values of an option look like; `read` returns None for what sbatch refuses."""
 
-    rule: str
     read: Callable[[str], object]
     expected: str
     example: str
@@ -137,11 +136,11 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 
 def words(job: Job) -> Iterator[Finding]:
-    """unknown-option, site-option, missing-value, stray-word, typographic-dash; of srun too."""
+    """unknown-option, site-option, malformed-option, typographic-dash; of srun too."""
     read = set[int]()
     for problem in (problem for options in job.components for problem in options.problems):
         source = job.script.source(problem.line)
-        if problem.rule == "stray-word" and problem.line in read:
+        if problem.rule == "malformed-option" and problem.line in read:
             continue  # sbatch has refused the line before it comes to this word.
         read.add(problem.line)
         if job.script.expanded and "$" in source:
@@ -152,7 +151,7 @@ def words(job: Job) -> Iterator[Finding]:
         fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
         if problem.of_srun:
             fix = f"srun {problem.word} …"
-        elif problem.rule == "stray-word" and problem.word and not problem.instead:
+        elif problem.rule == "malformed-option" and re.match("[^-]", problem.word) and not problem.instead:
             fix = "quotes around a value with blanks, or # before a comment"
         edit = Edit(problem.line, (fixed,)) if fixed else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit)
@@ -191,7 +190,7 @@ def ignored(job: Job) -> Iterator[Finding]:
 
 
 def values(job: Job) -> Iterator[Finding]:
-    """bad-time, bad-memory, bad-count, bad-nodes, bad-gpus, bad-signal, bad-array, placeholder."""
+    """bad-value, variable-in-option, placeholder."""
     for option in (option for options in job.components for option in options.given):
         if job.script.expanded and "$" in option.value:
             continue
@@ -227,34 +226,34 @@ def unfilled(job: Job) -> Iterator[Finding]:
 
 
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
-    """Says whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
+    """Say whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
     if refused is None:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
-    number = refused.rule in ("bad-nodes", "bad-count", "bad-time", "bad-memory", "bad-gpus")
-    word = number and re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
-    return word or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
+    numeric = option.name not in ("signal", "array")
+    word = re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
+    return (numeric and word) or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
 
 
 def _refused(job: Job, option: Given, form: _Form) -> Finding:
     value = option.value
     better: str | None = None
     time = re.fullmatch(r"(?i)(\d+)\s*(m|mins?|minutes?|h|hours?|hrs?|d|days?)", value)
-    if time and form.rule == "bad-time":
+    if time and option.name.startswith("time"):
         better = time[1] + {"m": "", "h": ":00:00", "d": "-00:00:00"}[time[2][0].lower()]
     elif size := re.fullmatch(r"(?i)(\d+)(\.\d+)?\s*([mgt])i?b?", value):
         smaller = {"M": "K", "G": "M", "T": "G"}[size[3].upper()]
         better = f"{float(size[1] + size[2]) * 1024:.0f}{smaller}" if size[2] else size[1] + size[3].upper()
     elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
         better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
-    elif form.rule == "bad-gpus" and form.read(f"{value}:1"):
+    elif "g" in option.name[:4] and form.read(f"{value}:1"):
         better = f"{value}:1"
     edit = job.script.with_option(option.name, better, option.line) if better else None
     example = f"for example #SBATCH --{option.name}" + (f"={form.example}" if form.example else "")
     why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"
-    return Finding(option.line, form.rule, message, example, edit)
+    return Finding(option.line, "bad-value", message, example, edit)
 
 
 def _like(pattern: str) -> Callable[[str], object]:
@@ -269,28 +268,28 @@ _TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
 _FORMS: Mapping[str, _Form] = {
     name: form
     for names, form in (
-        ("nodes", _Form("bad-nodes", slurm.node_range, "a number, or least-most", "2")),
-        (_COUNTED, _Form("bad-count", count, "a number of at least 1", "4")),
-        ("time time-min", _Form("bad-time", _like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
+        ("nodes", _Form(slurm.node_range, "a number, or least-most", "2")),
+        (_COUNTED, _Form(count, "a number of at least 1", "4")),
+        ("time time-min", _Form(_like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
         ("mem mem-per-cpu mem-per-gpu tmp",
-         _Form("bad-memory", _like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
-        ("gres", _Form("bad-gpus", slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
+         _Form(_like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
+        ("gres", _Form(slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
         ("gpus gpus-per-node gpus-per-task gpus-per-socket",
-         _Form("bad-gpus", gpu_count, "NUMBER or TYPE:NUMBER", "4")),
-        ("signal", _Form("bad-signal", slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
-        ("array", _Form("bad-array", slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
+         _Form(gpu_count, "NUMBER or TYPE:NUMBER", "4")),
+        ("signal", _Form(slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
+        ("array", _Form(slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
     )
     for name in names_in(names)
 }  # fmt: skip
 
 
 def together(job: Job) -> Iterator[Finding]:
-    """memory-options, gpu-options, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
+    """options-contradict, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
     for options in (*job.components, *(step.layers[0].slurm for step in job.steps)):
         memory = [found for name in MEMORY if (found := options.last(name))]
         if len(memory) > 1:
             message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in memory)} together"
-            yield Finding(max(option.line for option in memory), "memory-options", message, "keep one of them")
+            yield Finding(max(option.line for option in memory), "options-contradict", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
         for option in (each for each in options.given if each.name != "mail-type"):  # Of these it reads all.
             if (holds := options.last(option.name)) and holds.value != option.value:
@@ -303,11 +302,11 @@ def together(job: Job) -> Iterator[Finding]:
                 yield Finding(option.line, "memory-in-megabytes", message, edit=edit)
         for given, message, fix, value in _gpu_contradictions(options, shape.nodes):
             other = job.script.with_option(given.name, value, given.line) if value else None
-            yield Finding(given.line, "gpu-options", message, fix, other)
+            yield Finding(given.line, "options-contradict", message, fix, other)
 
 
 def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str, int]]:
-    """Yields the option, what is wrong, what to do, and the value to write in its place (0: none)."""
+    """Yield the option, what is wrong, what to do, and the value to write in its place (0: none)."""
     per_task, per_gpu, per_job = (options.last(name) for name in ("gpus-per-task", "ntasks-per-gpu", "gpus"))
     on_node, total = gpus_on_node(options), gpu_count(per_job.value) if per_job else None
     keep = "keep one of them"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from noether.common.suggest import nearest
+from slurm_lint.words import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -31,7 +31,7 @@ MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Returns the names that are written in a text, as tables are: with blanks between them."""
+    """Return the names that are written in a text, as tables are: with blanks between them."""
     return frozenset(text.split())
 
 
@@ -109,17 +109,17 @@ class Options:
     rest: list[str] = field(default_factory=list)
 
     def last(self, *names: str) -> Given | None:
-        """Returns the option that holds: of several the last, as for getopt."""
+        """Return the option that holds: of several the last, as for getopt."""
         return next((option for option in reversed(self.given) if option.name in names), None)
 
     def value(self, name: str) -> str | None:
-        """Returns the value that holds, or None where the option was not given."""
+        """Return the value that holds, or None where the option was not given."""
         option = self.last(name)
         return option.value if option else None
 
 
 class _Reader:
-    """Reads words as getopt_long does, for one command."""
+    """Read words as getopt_long does, for one command."""
 
     def __init__(self, command: Literal["sbatch", "srun"], line: int) -> None:
         self.command, self.line, self.found = command, line, Options()
@@ -149,7 +149,7 @@ class _Reader:
         elif not name:
             self._unknown(word, typed, has_value + value, candidates)
         elif takes_next and not queue:
-            self.problem("missing-value", word, f"--{name} has no value")
+            self.problem("malformed-option", word, f"--{name} has no value")
         else:
             self.give(name, queue.pop(0) if takes_next else value)
 
@@ -165,7 +165,7 @@ class _Reader:
             hint = f": -{letter} is an option of srun (--{other})" if other else ""
             self.problem("unknown-option", word, f"{self.command} has no option -{letter}{hint}", of_srun=bool(other))
         elif not rest and not queue:
-            self.problem("missing-value", word, f"-{letter} has no value")
+            self.problem("malformed-option", word, f"-{letter} has no value")
         elif len(rest) > 2 and word.count("-") == 1 and word[1:].partition("=")[0] in self.table:
             message = f"{word} is read as -{letter} with the value {rest!r}: a long option has two dashes"
             self.problem("unknown-option", word, message, f"-{word}")
@@ -196,7 +196,7 @@ class _Reader:
 
 
 def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "srun"]) -> Options:
-    """Reads options as getopt_long does: `--name=value`, `--name value`, `--nam`, `-N2`, `-N 2`, `-vN2`.
+    """Read options as getopt_long does: `--name=value`, `--name value`, `--nam`, `-N2`, `-N 2`, `-vN2`.
 
     srun stops at its first word that is not an option; in a script, sbatch refuses such a word.
     """
@@ -224,17 +224,17 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
         else:
             dashed = f"--{word}" if word.partition("=")[0] in reader.table else ""
             message = f"sbatch refuses {word!r}: it is neither an option nor the value of one"
-            reader.problem("stray-word", word, message, dashed)
+            reader.problem("malformed-option", word, message, dashed)
     return found
 
 
 def count(text: str | None) -> int | None:
-    """Returns a number of at least 1, or None where Slurm refuses the text (0, -1, 0x10, 1k)."""
+    """Return a number of at least 1, or None where Slurm refuses the text (0, -1, 0x10, 1k)."""
     return int(text) if text and re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
 
 
 def node_range(text: str | None) -> tuple[int, int] | None:
-    """Returns the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
+    """Return the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
     match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text or "")
     if not match:
         return None
@@ -244,7 +244,7 @@ def node_range(text: str | None) -> tuple[int, int] | None:
 
 
 def gpus_in_gres(text: str) -> int | None:
-    """Returns the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: not such a list.
+    """Return the GPUs that `gpu`, `gpu:4`, `gpu:a100:4` or a list with others asks for; None: not such a list.
 
     A type may begin with a digit where a number follows (`gpu:2080ti:4`); without one Slurm reads it as the number.
     """
@@ -262,7 +262,7 @@ def gpus_in_gres(text: str) -> int | None:
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Returns the GPUs of `4`, `a100:4`, `2080ti:4`, `tesla` (one) or a list of such; None where Slurm refuses it."""
+    """Return the GPUs of `4`, `a100:4`, `2080ti:4`, `tesla` (one) or a list of such; None where Slurm refuses it."""
     total = 0
     for item in (text or "").split(","):
         match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*|[a-z]{5,}", item)
@@ -281,14 +281,14 @@ class SignalRequest(NamedTuple):
 
 
 def rising_array(text: str) -> str | None:
-    """Returns the indices of an array (`0-7`, `1,3,5`, `0-7%2`), or None where Slurm refuses them."""
+    """Return the indices of an array (`0-7`, `1,3,5`, `0-7%2`), or None where Slurm refuses them."""
     form = r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*"
     rising = all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
     return text if rising and re.fullmatch(form, text) else None
 
 
 def signal_request(text: str) -> SignalRequest | None:
-    """Reads `[{R|B}:]SIGNAL[@seconds]`, or returns None where Slurm refuses it."""
+    """Read `[{R|B}:]SIGNAL[@seconds]`, or returns None where Slurm refuses it."""
     match = re.fullmatch(r"(?:([RrBb]{1,2}):)?([A-Za-z]+\d?|\d{1,2})(?:@(\d{1,5}))?", text)
     if not match:
         return None

@@ -8,7 +8,7 @@ from functools import cache
 from subprocess import DEVNULL, PIPE, CompletedProcess, SubprocessError, run
 from typing import Any
 
-from noether.lint.rules import BY_NAME, Level
+from slurm_lint.rules import BY_NAME, Level, Rule
 
 _OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What fixes write for the job's own shell.
 
@@ -32,7 +32,8 @@ class Finding:
     """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
 
     With `edit` the fix is a change of the file, which was tried before it is shown (`checked`); without, it is a hint
-    in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is not.
+    in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is likely.
+    `taught`: its rule, where that is one of a program that the linter was taught.
     """
 
     line: int
@@ -41,38 +42,44 @@ class Finding:
     fix: str = ""
     edit: Edit | None = None
     certain: bool | None = None
+    taught: Rule | None = None
+
+    @property
+    def of(self) -> Rule:
+        """Its rule."""
+        return self.taught or BY_NAME[self.rule]
 
     @property
     def level(self) -> Level:
-        """Whether it is an error or a warning."""
+        """Its rule's, or that of its own certainty."""
         if self.certain is None:
-            return BY_NAME[self.rule].level
+            return self.of.level
         return "error" if self.certain else "warning"
 
     def concerns(self, slurm: float | None) -> bool:
-        """Says whether it may be true of a version of Slurm; None: one of which nothing is known."""
-        versions = BY_NAME[self.rule].versions
+        """Say whether it may be true of a version of Slurm; None: one of which nothing is known."""
+        versions = self.of.versions
         return versions is None or (slurm is not None and versions[0] <= slurm < versions[1])
 
     @property
     def code(self) -> str:
         """The code of its rule."""
-        return BY_NAME[self.rule].code
+        return self.of.code
 
     def escaped(self) -> "Finding":
-        """Returns it for a script in a here-document: what it writes for the job, the outer shell is to leave alone."""
+        """Return it for a script in a here-document: what it writes for the job, the outer shell is to leave alone."""
         instead = tuple(_OURS.sub(r"\\\g<0>", line) for line in self.edit.instead) if self.edit else ()
         edit = replace(self.edit, instead=instead) if self.edit else None
         return replace(self, fix=_OURS.sub(r"\\\g<0>", self.fix), edit=edit)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the finding for JSON."""
+        """Return the finding for JSON."""
         named = {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message")}
         return named | {"fix": self.fix if self.edit else "", "hint": "" if self.edit else self.fix}
 
 
 def apply(text: str, edit: Edit) -> str:
-    """Returns a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
+    """Return a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
     if edit.line == 0:
         return text.replace("\r\n", "\n")
     lines = text.split("\n")
@@ -92,7 +99,7 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
-    """Yields the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
+    """Yield the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
     before = Counter(finding.rule for finding in findings)
     lines = text.split("\n")
     for finding in findings:
@@ -109,25 +116,9 @@ def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequen
         yield replace(finding, fix="", edit=None) if wrong else replace(finding, fix=shown)
 
 
-def taken_by_sbatch(text: str, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yields the findings, without the fixes that this machine's sbatch, where it has one that answers, refuses."""
-    for finding in findings:
-        changed = apply(text, finding.edit) if finding.edit else text
-        new = [line for line in changed.split("\n") if line.startswith("#SBATCH") and line not in text.split("\n")]
-        alone = "\n".join(["#!/bin/bash", *new, ""])
-        # Where sbatch refuses the script as it is, that may be for another fault: the line is tried alone.
-        refused = new and _takes("#!/bin/bash\n") and not _takes(changed) and (_takes(text) or not _takes(alone))
-        yield replace(finding, fix="", edit=None) if refused else finding
-
-
-def _takes(text: str) -> bool:
-    done = asked(("sbatch", "--test-only"), text)
-    return done is not None and done.returncode == 0
-
-
 @cache
 def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
-    """Returns what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
+    """Return what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
     try:
         return run(command, input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
     except (OSError, SubprocessError):

@@ -4,12 +4,12 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from noether.common.numbers import counted
-from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job, JobShape
-from noether.lint.launch import Launch, Layer
-from noether.lint.rank_rules import shares_gpus, workers
-from noether.lint.variables import PER_TASK_VARIABLES, pieces
+from slurm_lint.finding import Edit, Finding
+from slurm_lint.job import Job, JobShape
+from slurm_lint.launch import Launch, Layer
+from slurm_lint.rank_rules import shares_gpus, workers
+from slurm_lint.variables import PER_TASK_VARIABLES, pieces
+from slurm_lint.words import counted
 
 _FOR_GPUS = re.compile(r"\$\{?(SLURM_(GPUS(?:_PER_NODE)?))\b(?!:?[-=])")
 _FOR_TASKS = re.compile(r"(?<!\\)\$\{?(SLURM_(NTASKS))\b(?!:?[-=])")
@@ -126,7 +126,7 @@ def unset(job: Job) -> Iterator[Finding]:
 
 
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:
-    """Returns the edit that gives a launcher's option another value, where it is written as a number."""
+    """Return the edit that gives a launcher's option another value, where it is written as a number."""
     typed = rf"(--{option.replace('_', '[-_]')}[= ])\d+\b"
     return job.script.rewritten(launch.line, typed, rf"\g<1>{value}", launch.command.last_line)
 

@@ -8,27 +8,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_scripts import EVERYTHING, EXAMPLES, Example
+from test_known_cases import WRONG
 
-from noether.cli.binding import read_train_line
-from noether.lint.check import lint_text
-from noether.lint.command import fix_script
-from noether.lint.finding import Finding, apply
-from noether.lint.rank_rules import Requested
-from noether.lint.rules import BY_NAME, RULES
-from noether.lint.shell import ShellText
-from tests.lint.job_scripts import EXAMPLES, Example
-from tests.lint.test_known_cases import WRONG
+from slurm_lint.check import lint_text
+from slurm_lint.command import fix_script
+from slurm_lint.finding import Finding, apply
+from slurm_lint.rules import BY_NAME, LEVELS, RULES
+from slurm_lint.shell import ShellText
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
-FOUND_WITH_OTHER_FILES = {"unreadable-file", "spawn-under-srun"}
+FOUND_WITH_OTHER_FILES = {"unreadable-file"}
 JOB = Path("/nowhere/job.sbatch")
-SLURM = Requested(slurm=22.05)
-OWN = Requested(read_train_line, slurm=22.05)
 
 
 def lint(text: str, path: Path = JOB) -> tuple[Finding, ...]:
-    return lint_text(text, path, OWN)[0]
+    return lint_text(text, path, EVERYTHING)[0]
 
 
 def found(text: str, path: Path = JOB) -> list[tuple[str, str]]:
@@ -84,7 +80,7 @@ DEFECTS = {  # name: (options, body, the rule that finds it)
     "trap-without-B": (TWO + "#SBATCH --signal=USR1@120\n", "trap x USR1\nsrun -K python t.py", "signal-lost"),
     "mpirun-of-torchrun": (TWO, "mpirun -n 8 torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
     "mpirun-of-torchrun-behind-two-dashes": (TWO, "mpirun -n 8 -- torchrun --nproc_per_node=4 t.py", "launcher-in-launcher"),
-    "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "container-cleanenv"),
+    "containall": (TWO, "srun -K singularity exec --nv -C t.sif python t.py", "separate-runs"),
     "master-is-the-last-of-the-hosts": (TWO, f"hosts=($({HOSTS}))\nexport MASTER_ADDR=${{hosts[-1]}}\nsrun -K python t.py", "master-not-first"),
     "master-is-every-host": (TWO, f"export MASTER_ADDR=$({HOSTS})\nsrun -K python t.py", "master-not-a-host"),
     "master-by-awk-in-braces": (TWO, f"export MASTER_ADDR=$({HOSTS} | awk 'NR == 2 {{print $1}}')\nsrun -K python t.py", "master-not-first"),
@@ -93,10 +89,6 @@ DEFECTS = {  # name: (options, body, the rule that finds it)
     "one-node-of-two-for-noether": (EACH, "srun -K -N1 noether train trainer.effective_batch_size=64", "idle-nodes"),
     "in-a-function-of-one-line": (TWO, "function main { srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py; }\nmain", "launcher-per-task"),
     "by-eval": (TWO, 'CMD="srun -K torchrun --nproc_per_node=4 --nnodes=2 t.py"\neval "$CMD"', "launcher-per-task"),
-    "docker-without-gpus": ("#SBATCH --gpus=1\n", "docker run --rm -it torch:1 python t.py", "container-without-gpus"),
-    "apptainer-that-binds-a-script": ("#SBATCH --gpus=1\n", "apptainer exec --bind /a/t.py:/opt/t.py torch.sif python t.py", "container-without-gpus"),
-    "apptainer-without-nv": ("#SBATCH --gpus=1\n", "apptainer exec torch.sif python t.py", "container-without-gpus"),
-    "comment-says-8": (TWO + "# 2 nodes with 8 GPUs each\n", "srun -K python t.py", "claim-mismatch"),
 }  # fmt: skip
 
 
@@ -112,7 +104,7 @@ def test_a_program_beside_the_script_says_what_it_is(tmp_path: Path) -> None:
     )
     (tmp_path / "t.py").write_text("import torch.multiprocessing as mp\nmp.spawn(run, nprocs=4)\n")
     for line in (text, text.replace("python t.py", "noether run t.py")):
-        assert found(line, path) == [("spawn-under-srun", "warning")]
+        assert found(line, path) == []
     (tmp_path / "t.py").write_text("torch.distributed.init_process_group()\n")
     assert found(text, path) == [("one-rank-per-gpu", "error")]
     (tmp_path / "t.py").write_text("import jax\n")
@@ -155,10 +147,10 @@ FIXED = {  # name: (before, after)
 
 @pytest.mark.parametrize(("before", "after"), FIXED.values(), ids=FIXED.keys())
 def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: str) -> None:
-    data, left = fix_script(before.encode("latin-1"), JOB, SLURM)
+    data, left = fix_script(before.encode("latin-1"), JOB, EVERYTHING)
     assert data == after.encode("latin-1")
     assert not any(finding.edit and finding.edit.safe for finding in left)
-    assert fix_script(data, JOB)[0] == data
+    assert fix_script(data, JOB, EVERYTHING)[0] == data
 
 
 UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other programs' options, launchers.
@@ -180,15 +172,15 @@ UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other 
 
 @pytest.mark.parametrize("text", UNTOUCHED.values(), ids=UNTOUCHED.keys())
 def test_what_its_author_must_decide_is_left(text: str) -> None:
-    data, left = fix_script(text.encode(), JOB)
+    data, left = fix_script(text.encode(), JOB, EVERYTHING)
     assert data == text.encode()
     assert left
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 def test_fixing_an_example_leaves_no_edit_and_no_new_finding(example: Example) -> None:
-    before = [finding.rule for finding in lint_text(example.wrong, JOB, SLURM)[0]]
-    data, left = fix_script(example.wrong.encode(), JOB, SLURM)
+    before = [finding.rule for finding in lint_text(example.wrong, JOB, EVERYTHING)[0]]
+    data, left = fix_script(example.wrong.encode(), JOB, EVERYTHING)
     assert not any(finding.edit and finding.edit.safe for finding in left)
     assert [finding.rule for finding in left] == (before if data == example.wrong.encode() else [])
 
@@ -217,7 +209,6 @@ SHOWN = {  # name: (script, what to write): the line as it is to be, with the op
     "other-options-of-the-line": (f"{TWO.replace('node=4 ', 'node=2 ', 1)}{W}srun -K python t.py", "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4"),
     "by-its-letter": (f"#SBATCH -N2 -n4 --gpus-per-node=4\n{W}srun -K python t.py", "#SBATCH -N2 -n8 --gpus-per-node=4"),
     "tasks-that-are-given-win": (f"{EACH}#SBATCH --ntasks=4\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:$P t.py", "#SBATCH --ntasks=2"),
-    "indented": ('if [ "$1" ]; then\n    apptainer exec a.sif python t.py\nfi', "apptainer exec --nv a.sif python t.py"),
     "above-the-first-command": ("hostname\n#SBATCH --nodes=2", "#SBATCH --nodes=2      (above line 3)"),
     "behind-the-last-option": ("#SBATCH --requeue\nhostname", "#SBATCH --open-mode=append"),
     "both-lines-that-keep-a-code": ("python t.py\necho done", "code=$?\nexit $code"),
@@ -247,7 +238,7 @@ def test_nothing_makes_it_fail(text: str | bytes) -> None:
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     for name in ("job.sbatch", "README.md"):
         findings, _ = lint_text(text, Path("/nowhere") / name)
-        assert all(f.line >= 1 and f.level in ("error", "warning") and f.message and f.code for f in findings)
+        assert all(f.line >= 1 and f.level in LEVELS and f.message and f.code for f in findings)
 
 
 @pytest.mark.parametrize("text", ["x{\U000f9730", "{0\U0010779e", "echo {🚀", "${🚀}", "<<🚀\n🚀"])

@@ -6,16 +6,15 @@ from dataclasses import replace
 from os.path import isdir
 from pathlib import Path
 
-from noether.lint.finding import Edit, Finding
-from noether.lint.job import SERVES, Job, is_server
-from noether.lint.launch import SHELL_WORDS, Launch
-from noether.lint.options import names_in, signal_request
-from noether.lint.shell import REPEATED
-from noether.lint.status import Loss, StatusFlow
-from noether.lint.step_rules import ONE_THREAD
+from slurm_lint.finding import Edit, Finding
+from slurm_lint.job import SERVES, Job, is_server
+from slurm_lint.launch import SHELL_WORDS, Launch
+from slurm_lint.options import names_in, signal_request
+from slurm_lint.shell import REPEATED
+from slurm_lint.status import Loss, StatusFlow
+from slurm_lint.step_rules import ONE_THREAD
 
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
-_AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _TOOLS = names_in(
     """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln log mail make
@@ -38,7 +37,7 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 
 
 def _works(job: Job) -> list[Launch]:
-    """Returns the launches that do the job's work: trainings and steps, else all programs but tools and functions."""
+    """Return the launches that do the job's work: trainings and steps, else all programs but tools and functions."""
     works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in _TOOLS)]
     ranks = [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")]
     others = (x for x in works if re.fullmatch(r"(?!start|stop|setup|clean)\$?[\w.+-]+", x.innermost.name))
@@ -73,18 +72,18 @@ def exit_code(job: Job) -> Iterator[Finding]:
 
 
 def _inside(launch: Launch) -> Loss | None:
-    """Returns how the code of a program is lost in the shell that runs it (`bash -c "…"`): by what follows it there."""
+    """Return how the code of a program is lost in the shell that runs it (`bash -c "…"`): by what follows it there."""
     shell = launch.layer("shell")
     if shell is None or any(re.match(r"-\w*e|errexit", word.text) for word in shell.words[1:4]):
         return None
-    starts = [layer.words[0] for layer in launch.layers if layer.kind in ("mpirun", "per-node", "python", "noether")]
+    starts = [layer.words[0] for layer in launch.layers if layer.kind in ("mpirun", "per-node", "python", "ranks")]
     ran = [(s, c) for s in launch.shells for c in s.commands if any(word in c.words for word in starts)]
     losses = (StatusFlow(text).loss(command.node) for text, command in ran)
     return next((loss._replace(kind="inside") for loss in losses if loss), None)
 
 
 def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
-    """Returns an edit that keeps the code, where it cannot be wrong."""
+    """Return an edit that keeps the code, where it cannot be wrong."""
     script, command = job.script, launch.command
     above = command.parent_type
     if loss.kind == "pipe" and above in ("program", "pipeline"):
@@ -255,15 +254,13 @@ def requeue(job: Job) -> Iterator[Finding]:
 
 
 def containers(job: Job) -> Iterator[Finding]:
-    """container-cleanenv, container-without-gpus."""
+    """separate-runs: tasks in a container that does not see that they are several."""
     text = job.script.text
-    without_nvidia = not any(shape.total_gpus for shape in job.shapes) or _AMD.search(text) is not None
     for launch in job.launches:
         layer, shape, kind = launch.layer("container"), job.shape_at(launch), launch.innermost.kind
         if layer is None:
             continue
-        source = job.script.source(layer.line)
-        ours, docker = launch.layer("noether") is not None, layer.name not in ("apptainer", "singularity")
+        ours, docker = launch.layer("ranks") is not None, layer.name not in ("apptainer", "singularity")
         flags = ("--cleanenv", "-e", "--containall", "-C", "--compat")
         clean = next((flag for flag in flags if flag.lstrip("-") in layer.options), None)
         passed = re.search(r"(APPTAINER|SINGULARITY)ENV_SLURM|--env(-file)?[ =]\S*SLURM", text)
@@ -272,16 +269,4 @@ def containers(job: Job) -> Iterator[Finding]:
         if clean and several and reads_slurm and not docker and not passed:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
             edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
-            yield Finding(layer.line, "container-cleanenv", message, edit=edit, certain=ours)
-        there = docker and layer.words[1].text == "exec"  # What runs already has its GPUs, or not.
-        if without_nvidia or there or kind not in ("python", "per-node", "noether", "submitit"):
-            continue
-        flag, options, elsewhere = "--nv", {"nv", "nvccli"}, r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)="
-        if docker:
-            flag, options, elsewhere = "--gpus all", {"gpus", "device", "runtime", "gpu"}, "(?i)nvidia"
-        given = options & set(layer.options) or re.search(elsewhere, text)
-        if not given and "$" not in source.partition(layer.name)[2].partition(".sif")[0][:30]:
-            edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", rf"\1 {flag} ")
-            message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
-            message += "" if ours or docker else ", unless your site sets 'always use nv'"
-            yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)
+            yield Finding(layer.line, "separate-runs", message, edit=edit, certain=ours)

@@ -1,34 +1,18 @@
 """Rules about ranks: whether the tasks, the launchers and the GPUs of a job fit each other."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from noether.common.errors import RequestError
-from noether.common.numbers import counted
-from noether.lint.finding import Finding
-from noether.lint.job import SPAWNS, Job, JobShape
-from noether.lint.launch import OUR_VERBS, Launch, Layer
-from noether.lint.options import count, node_range
-from noether.lint.shell import unquote
-
-TrainLine = tuple[tuple[str, ...], str | None]
-"""The overrides and the configuration file of a `noether train …`."""
-ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
-"""Reads the words after `noether` as the command line does; None: they cannot be read."""
-
-
-class Requested(NamedTuple):
-    """What is given beside the script: a configuration, what reads the script's own, and Slurm's version."""
-
-    read_line: ReadLine | None = None
-    hp: str | None = None
-    overrides: tuple[str, ...] = ()
-    slurm: float | None = None
+from slurm_lint.finding import Finding
+from slurm_lint.job import SPAWNS, Job, JobShape
+from slurm_lint.launch import Launch, Layer
+from slurm_lint.options import count, node_range
+from slurm_lint.shell import unquote
+from slurm_lint.words import counted
 
 
 def world_size(job: Job, launch: Launch) -> int | None:
-    """Returns the ranks that a training has, or None where the script does not say."""
+    """Return the ranks that a training has, or None where the script does not say."""
     shape = job.shape_at(launch)
     if shape is None:
         return None
@@ -41,14 +25,14 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return None if processes is None else processes * agents
     if mpirun is not None:
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    ours = launch.layer("noether") is not None
+    ours = launch.layer("ranks") is not None
     if not under_srun:
         return (shape.gpus_per_node or 1) if ours else 1
     return shape.total_gpus if ours and shape.tasks == shape.nodes and shape.total_gpus else shape.tasks
 
 
 def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int | None:
-    """Returns the workers that a launcher starts on each node, or None where the script does not say."""
+    """Return the workers that a launcher starts on each node, or None where the script does not say."""
     if per_node.name == "accelerate":
         total, machines = (job.number(launch, per_node, name) for name in ("num_processes", "num_machines"))
         return total // (machines or 1) if total else None
@@ -61,75 +45,17 @@ def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int |
     return shape.gpus_per_node if unquote(asked) in ("gpu", "auto") else job.number(launch, per_node, "nproc_per_node")
 
 
-def configuration(job: Job, requested: Requested) -> Iterator[Finding]:
-    """batch-not-divisible, configuration-refused: the configuration given, or that of the script's `noether train`."""
-    for launch in job.trainings if requested.read_line else ():
-        line: TrainLine | None = ((), requested.hp) if requested.hp or requested.overrides else None
-        if launch.layer("noether"):
-            line = _own_line(job, launch, requested)
-        if line is not None:
-            overrides = line[0] if launch.runs_script else (*line[0], *requested.overrides)
-            yield from _refused(job, launch, overrides, line[1])
-            return
-
-
-def _own_line(job: Job, launch: Launch, requested: Requested) -> TrainLine | None:
-    """Returns what a script's `noether` asks for; None where that is known only when it runs."""
-    ours, inner = launch.layer("noether"), launch.innermost
-    if ours is None:
-        return None
-    words = ours.words if inner is ours else [*ours.words[: -len(inner.words)], inner.words[0]]
-    texts = [launch.variables.expand(word.text) for word in launch.variables.splice(words)]
-    texts = texts[1:] if texts[1:2] and texts[1] in OUR_VERBS else [texts[0].removeprefix("noether-"), *texts[1:]]
-    if {"-h", "--help"} & set(texts) or any(sign in text for text in texts for sign in ("$", "`", "@early")):
-        return None
-    line = requested.read_line(tuple(texts)) if requested.read_line else None
-    if line is None:
-        return None
-    overrides, file = line
-    if requested.hp or file is None or file.startswith("/"):
-        return overrides, requested.hp or file
-    if job.script.neighbour(file) is None:
-        return None  # The script may change folders; a file that is not here says nothing about it.
-    beside = job.script.path.parent / file
-    return overrides, str(beside) if beside.is_file() else file
-
-
-def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | None) -> Iterator[Finding]:
-    """Yields why a training with as many ranks as the launch has would be refused."""
-    # A second of imports, and most scripts have no `noether train`.
-    from noether.config.compose import load_config
-    from noether.launch.batches import plan_batches
-    from noether.launch.script import refuse_others
-
-    rule = "configuration-refused"
-    try:
-        if launch.runs_script:
-            refuse_others(overrides, launch.innermost.name)
-        config = load_config(overrides, file)
-        ranks, rule = world_size(job, launch), "batch-not-divisible"
-        if ranks is not None and not launch.runs_script:
-            plan_batches(config.trainer.effective_batch_size, None, ranks)
-    except RequestError as error:
-        seen = f" ({error.seen})" if error.seen and rule == "configuration-refused" else ""
-        yield Finding(launch.line, rule, error.summary + seen, error.fix)
-
-
 def tasks(job: Job) -> Iterator[Finding]:
-    """ntasks-override, one-rank-per-gpu, spawn-under-srun: what srun python gives each GPU."""
+    """one-rank-per-gpu: what srun python gives each GPU."""
     for launch in job.launches:
         kind, shape, srun = launch.innermost.kind, job.shape_at(launch), launch.layer("srun")
         starter = srun or launch.layer("mpirun")
-        if kind not in ("python", "noether") or launch.layer("per-node") or shape is None or starter is None:
+        if kind not in ("python", "ranks") or launch.layer("per-node") or shape is None or starter is None:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
-        if found := SPAWNS.search(source):
-            if srun and shape.per_node > 1:
-                message = f"{launch.innermost.name} starts workers itself ({found[0]}…)) in each of {shape.tasks} tasks"
-                edit = job.script.with_option("ntasks-per-node", 1)
-                yield Finding(launch.line, "spawn-under-srun", message, edit=edit)
-            continue
-        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, launch.layer("noether") is not None
+        if SPAWNS.search(source):
+            continue  # The tasks are no ranks: each starts some.
+        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, launch.layer("ranks") is not None
         nested = srun is not None and launch.layer("mpirun") is not None
         if not gpus or nested or ranks in (gpus, 1) or shares_gpus(job, launch, ranks > gpus):
             continue
@@ -139,21 +65,21 @@ def tasks(job: Job) -> Iterator[Finding]:
         if not shown and not copies and not (many and "MASTER_ADDR" in job.set_names):
             continue
         idle = f"{gpus - ranks} of the GPUs stay idle" if ranks < gpus else "several ranks share a GPU"
-        rule, on = "one-rank-per-gpu", f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
+        on = f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
         message = f"{starter.name} starts one process per task: {on}, so {idle}"
         total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
         nodes = node_range(job.options.value("nodes")) or (0, 0)
         if total and each and count(total.value) == ranks < gpus == nodes[0] * (count(each.value) or 0):
-            rule = "ntasks-override"
             message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
         given = total or each
         wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
         write = None if copies and not shown else job.script.with_option(*wanted)
-        yield Finding(given.line if given else launch.line, rule, message, edit=write, certain=ours or bool(source))
+        line, certain = given.line if given else launch.line, ours or bool(source)
+        yield Finding(line, "one-rank-per-gpu", message, edit=write, certain=certain)
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
-    """Says whether the launch shares GPUs between its ranks, or leaves some to others beside it, on purpose."""
+    """Say whether the launch shares GPUs between its ranks, or leaves some to others beside it, on purpose."""
     srun = launch.layer("srun")
     given = {option.name: option.value for option in job.options.given} | dict(srun.options if srun else {})
     sharing = {"gpu-bind", "ntasks-per-gpu", "overcommit", "gpus-per-task"} & set(given)

@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from noether.lint.finding import Edit
-from noether.lint.options import SBATCH_SHORT, OptionProblem, Options, read_options
-from noether.lint.shell import Command, ShellText, Word
+from slurm_lint.finding import Edit
+from slurm_lint.options import SBATCH_SHORT, OptionProblem, Options, read_options
+from slurm_lint.shell import Command, ShellText, Word
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
 _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
-_IGNORE = re.compile(r"#\s*noether:\s*ignore(?:\[([\w\s,-]*)\])?")
+_DISABLE = re.compile(r"#\s*slurm-lint:\s*disable=([\w, -]+)")
 PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
@@ -56,7 +56,7 @@ class Script:
         return [line.removesuffix("\r") for line in self.text.split("\n")]
 
     def source(self, line: int) -> str:
-        """Returns a line by its number."""
+        """Return a line by its number."""
         index = line - self.first_line
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
@@ -77,7 +77,7 @@ class Script:
                 continue
             words = split_directive(match["rest"])
             if words is None:
-                found[-1].problems.append(OptionProblem("stray-word", "", number, "a quote is opened and not closed"))
+                found[-1].problems.append(OptionProblem("malformed-option", "", number, "a quote is not closed"))
             elif len(words) == 1 and words[0] in ("hetjob", "packjob"):
                 found.append(Options())
             else:
@@ -101,7 +101,7 @@ class Script:
             words = split_directive(looks["rest"]) or []
             options = read_options(words, number, "sbatch")
             # A word that is not an option is the script's name: the line says how to use it.
-            usage = almost is not None and any(problem.rule == "stray-word" for problem in options.problems)
+            usage = almost is not None and any("neither an option" in problem.message for problem in options.problems)
             if words and words[0].startswith("-") and not usage:
                 typo = bool(glued or (almost and almost["typo"]))
                 found.append(Ignored(number, looks["rest"].strip(), options, late=late and bool(match), typo=typo))
@@ -148,21 +148,21 @@ class Script:
 
     @property
     def inner(self) -> Iterator["Script"]:
-        """Yields the job scripts in the here-documents of this one, unless they are templates that sed fills in."""
+        """Yield the job scripts in the here-documents of this one, unless they are templates that sed fills in."""
         for text, line, expanded in () if re.search(r"\bsed\b.*\bs.([<{@%]|__)\w", self.text) else self.shell.heredocs:
             if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
                 outer = tuple(self.lines[: line - self.first_line])
                 yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
 
     def rewritten(self, first: int, pattern: str, new: str, last: int = 0) -> Edit | None:
-        """Returns the edit that rewrites a piece of one of the lines, the first that has it, or None."""
+        """Return the edit that rewrites a piece of one of the lines, the first that has it, or None."""
         for line in range(first, max(first, last) + 1):
             if (changed := re.sub(pattern, new, self.source(line), count=1)) != self.source(line):
                 return Edit(line, (changed,))
         return None
 
     def with_option(self, name: str, value: object, line: int = 0) -> Edit:
-        """Returns the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
+        """Return the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
         given = [option for options in self.components for option in options.given]
         places = [option.line for option in given if option.name == name]
         if places:
@@ -173,14 +173,20 @@ class Script:
         after = max((option.line for option in given), default=self.first_line)
         return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))
 
-    def silences(self, line: int, rule: set[str]) -> bool:
-        """Says whether a rule, by its name or code, is to be ignored: `# noether: ignore[NTH101]`; none named: all."""
-        while not (match := _IGNORE.search(self.source(line))) and self.source(line).endswith("\\"):
+    def disabled_on(self, line: int) -> set[str]:
+        """Return the rules that `# slurm-lint: disable=NTH308` at the end of a line, or its command, turns off."""
+        while not (match := _DISABLE.search(self.source(line))) and self.source(line).endswith("\\"):
             line += 1  # No comment can follow a backslash: that of the command's last line counts.
-        return match is not None and (not match[1] or bool(rule & set(re.split(r"[\s,]+", match[1].strip()))))
+        return set(re.split(r"[\s,]+", match[1])) if match else set()
+
+    @property
+    def disabled(self) -> set[str]:
+        """The rules that such a comment on a line of its own turns off for the file."""
+        alone = (match for line in self.lines if (match := _DISABLE.match(line.strip())))
+        return {name for match in alone for name in re.split(r"[\s,]+", match[1])}
 
     def neighbour(self, path: str) -> str | None:
-        """Returns the text of a file that the script names, looked for beside it and where it is submitted."""
+        """Return the text of a file that the script names, looked for beside it and where it is submitted."""
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
         for folder in (self.path.parent, Path.cwd()):
@@ -192,7 +198,7 @@ class Script:
 
 
 def split_directive(text: str) -> list[str] | None:
-    """Splits the options of a line as sbatch does, or returns None where a quote stays open.
+    """Split the options of a line as sbatch does, or returns None where a quote stays open.
 
     `#` begins a comment at any place that no quote protects (`-n 2#two` is 2 tasks); a backslash keeps a character.
     """

@@ -3,45 +3,24 @@
 import re
 from collections.abc import Iterator
 
-from noether.common.numbers import counted
-from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job, gpus_on_node
-from noether.lint.launch import SHELL_WORDS
-from noether.lint.options import count, gpu_count, names_in
-from noether.lint.shell import REPEATED
+from slurm_lint.finding import Finding
+from slurm_lint.job import Job
+from slurm_lint.launch import SHELL_WORDS
+from slurm_lint.options import count, names_in
+from slurm_lint.shell import REPEATED
 
 ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
-_SRUN_ALONE = names_in("ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres cpu-bind gpu-bind kill-on-bad-exit "
-                       "mem-per-cpu mem-bind het-group exact overlap")  # fmt: skip
 
 
 def step_nodes(job: Job) -> Iterator[Finding]:
-    """idle-nodes, step-too-large: a step that leaves nodes of the job idle, or asks for more than it has."""
-    has, job_tasks = job.shape.nodes, job.shape.tasks if job.options.last("ntasks", "ntasks-per-node") else 0
+    """idle-nodes: a step that leaves nodes of the job idle."""
+    has = job.shape.nodes
     for launch, srun, shape in job.known_steps if len(job.components) == 1 and job.shape.nodes_known else ():
-        nodes, tasks = job.number(launch, srun, "nodes") or 0, job.number(launch, srun, "ntasks") or job_tasks
         others = (x for x in job.launches if x is not launch and {layer.kind for layer in x.layers} != {"other"})
         alone = not any(others) and not launch.command.within(*REPEATED) and "hetjob" not in job.code
         if srun.option("nodes") and shape.nodes < has and alone:
             message = f"the only step has {shape.nodes} of the job's {has} nodes: the others stay idle"
             yield Finding(srun.line, "idle-nodes", message, f"#SBATCH --nodes={shape.nodes}, or srun without --nodes")
-        elif min(nodes, tasks or nodes) > has:  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
-            message = f"srun refuses {nodes} nodes in a job of {counted(has, 'node')}"
-            yield Finding(srun.line, "step-too-large", message, f"#SBATCH --nodes={nodes}, or srun without --nodes")
-
-
-def gpus_per_task(job: Job) -> Iterator[Finding]:
-    """gpus-per-task: each rank of a training sees one GPU."""
-    for launch, srun, shape in job.known_steps:
-        option = job.options.last("gpus-per-task")
-        per_task = gpu_count(option.value if option else srun.option("gpus-per-task"))
-        flags = (job.options.value("gres-flags") or "") + (srun.option("gres-flags") or "")
-        bind = srun.option("gpu-bind") or job.options.value("gpu-bind")
-        if per_task == 1 and shape.per_node > 1 and job.shows_ddp(launch) and "sharing" not in flags and bind != "none":
-            message = "each task sees its own GPU alone: where cgroups hide the others, NCCL cannot copy between them"
-            fix = f"#SBATCH --gpus-per-node={shape.gpus_per_node or 1}, and --ntasks-per-node as many"
-            edit = Edit(option.line, ()) if option and gpus_on_node(job.options) else None
-            yield Finding(option.line if option else srun.line, "gpus-per-task", message, "" if edit else fix, edit)
 
 
 def step_cpus(job: Job) -> Iterator[Finding]:
@@ -71,7 +50,7 @@ def side_by_side(job: Job) -> Iterator[Finding]:
 
 
 def misplaced(job: Job) -> Iterator[Finding]:
-    """options-after-program, shell-word: options of srun that the program gets, and what is no program."""
+    """shell-word: what srun is to start, and is no program."""
     for launch in (x for x in job.launches if x.command.name != "time"):
         if re.match(r"[A-Za-z_]\w*=", name := launch.innermost.name):
             message = f"{launch.command.name} takes {name} for the name of a program"
@@ -84,9 +63,3 @@ def misplaced(job: Job) -> Iterator[Finding]:
         elif len(launch.layers) == 2 and re.match(r"([\"'])\w[^$]*\s[^$]*\1$", whole):
             message = f"srun takes all of {whole} for the name of one program"
             yield Finding(program.line, "shell-word", message, f"srun bash -c {whole}")
-        names = [word.text[2:].partition("=")[0] for word in program.words[1:] if word.text.startswith("--")]
-        found = next((name for name in names if name in _SRUN_ALONE), None)
-        takes = found and found.replace("-", "_") in (job.script.neighbour(program.name) or "").replace("-", "_")
-        if program.kind in ("python", "other") and found and not takes:
-            message = f"--{found} comes after {program.name}: srun does not read it, {program.name} does"
-            yield Finding(program.line, "options-after-program", message, f"srun --{found}… {program.name} …")

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from noether.lint.options import Options, names_in, read_options
-from noether.lint.script import Script
-from noether.lint.shell import Command, ShellText, Word, split_words, unquote
-from noether.lint.variables import Variables, mark_early, pieces
+from slurm_lint.options import Options, names_in, read_options
+from slurm_lint.programs import Program
+from slurm_lint.script import Script
+from slurm_lint.shell import Command, ShellText, Word, split_words, unquote
+from slurm_lint.variables import Variables, mark_early, pieces
 
-Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "noether", "submitit", "other"]
+Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "ranks", "submitit", "other"]
+"""per-node: torchrun and the like. ranks: a program that the linter was taught (`programs.Program`)."""
 
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
@@ -46,8 +48,6 @@ SHELL_WORDS = names_in("cd source . export module")
 """What a shell does itself, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
-OUR_VERBS = ("train", "run")
-"""What `noether` starts on several ranks: its own training, or a script of the user's."""
 _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
 
 
@@ -68,7 +68,7 @@ class Layer:
         return next((word.line for word in self.words if word.text == self.name), self.words[0].line)
 
     def option(self, *names: str) -> str | None:
-        """Returns the value of the first of these options that was given."""
+        """Return the value of the first of these options that was given."""
         return next((self.options[name] for name in names if name in self.options), None)
 
 
@@ -91,7 +91,7 @@ class Launch:
         return self.command.line
 
     def layer(self, kind: Kind) -> Layer | None:
-        """Returns the outermost program of a kind."""
+        """Return the outermost program of a kind."""
         return next((layer for layer in self.layers if layer.kind == kind), None)
 
     @property
@@ -101,20 +101,20 @@ class Launch:
 
     @property
     def runs_script(self) -> bool:
-        """Whether it is a script under `noether run`, which ends the other ranks itself once one has failed."""
-        return self.layer("noether") is not None and self.innermost.kind == "python"
+        """Whether a taught program runs a user's script: it ends the other ranks itself once one has failed."""
+        return self.layer("ranks") is not None and self.innermost.kind == "python"
 
     @property
     def trains(self) -> bool:
         """Whether it runs a program that may be one rank of several."""
-        return any(layer.kind in ("per-node", "python", "noether", "submitit") for layer in self.layers)
+        return any(layer.kind in ("per-node", "python", "ranks", "submitit") for layer in self.layers)
 
 
 class _Chain:
-    """Reads the programs of a command, one after another, and those that a shell among them runs."""
+    """Read the programs of a command, one after another, and those that a shell among them runs."""
 
-    def __init__(self, script: Script, variables: Variables, heredoc: str | None) -> None:
-        self.script, self.variables, self.heredoc = script, variables, heredoc
+    def __init__(self, script: Script, variables: Variables, heredoc: str | None, programs: Sequence[Program]) -> None:
+        self.script, self.variables, self.heredoc, self.programs = script, variables, heredoc, programs
         self.layers: list[Layer] = []
         self.shells: list[ShellText] = []
         self.expands = ""
@@ -135,7 +135,7 @@ class _Chain:
         self.layers.append(Layer(kind, name, words, options or {}))
 
     def _layer(self, queue: list[Word]) -> list[Word]:
-        """Adds one layer, and returns the words of the next."""
+        """Add one layer, and returns the words of the next."""
         path, rest = self.variables.expand(queue[0].text), queue[1:]
         name = path.rsplit("/", 1)[-1]
         if name == "srun":
@@ -154,8 +154,8 @@ class _Chain:
             return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
             self._shell(name, queue)
-        elif name == "noether-train" or (name == "noether" and rest and rest[0].text in OUR_VERBS):
-            self._noether(name, queue, 0 if name == "noether-train" else 1)
+        elif self._taught(queue):
+            return []
         elif name.endswith(".py") or name == "llamafactory-cli":
             self._add("python", path, queue)
         else:
@@ -173,13 +173,9 @@ class _Chain:
             self._add("other", name, queue)
             return []
         options, rest = _read(queue[2:], _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS)
-        image, inner = rest[0].text if rest else "", rest[1:]
+        image, inner = rest[:1], rest[1:]
         self._add("container", name, queue, options)
-        if inner and inner[0].text in OUR_VERBS and "noether" in image:
-            # What an image's own entry point makes of its arguments is known for ours alone.
-            self._noether(inner[0].text, inner, 0)
-            return []
-        return inner
+        return [] if image and self._taught(rest, image=True) else inner
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
         options, rest = _read(rest, _TORCHRUN_FLAGS, up_to_script=True)
@@ -209,29 +205,28 @@ class _Chain:
 
     def _python_program(self, words: list[Word], module: bool) -> None:
         name = self.variables.expand(words[0].text)
-        ours = name == "noether" if module else name.endswith("entrypoint.py")
-        if ours and words[1:2] and words[1].text in OUR_VERBS:
-            self._noether(name, words, 1)
+        if self._taught(words):
             return
         kind: Kind = "python"
         if module and name.startswith("submitit"):
             kind = "submitit"
-        elif module and {name, name.partition(".")[0]} & {*_TOOLS, "noether"}:
+        elif module and {name, name.partition(".")[0]} & _TOOLS:
             kind = "other"
         self._add(kind, name, words)
 
-    def _noether(self, name: str, words: list[Word], verb: int) -> None:
-        """Adds noether, whose `verb` is the word of that number; of `noether run` also the script, or the module."""
-        self._add("noether", name, words)
+    def _taught(self, words: list[Word], *, image: bool = False) -> bool:
+        """Add a program that the linter was taught, and the user's script that it runs; else return False."""
         texts = [self.variables.expand(word.text) for word in words]
-        for at in range(verb + 1, len(words) if texts[verb] == "run" else 0):
-            flag, _, module = texts[at].rpartition("=")
-            if texts[at].endswith(".py") or {"-m", "--module"} & {flag, texts[at - 1]}:
-                self._add("python", module if flag in ("-m", "--module") else texts[at], words[at:])
-                return
+        for program in self.programs:
+            if (script := program.script_word(texts, image=image)) is not None:
+                self._add("ranks", texts[0].rsplit("/", 1)[-1], words)
+                if script:
+                    self._add("python", texts[script].removeprefix("--module=").removeprefix("-m="), words[script:])
+                return True
+        return False
 
     def _shell(self, name: str, queue: list[Word]) -> None:
-        """Adds a shell, and reads what it runs: the word after -c, a file or its here-document."""
+        """Add a shell, and reads what it runs: the word after -c, a file or its here-document."""
         self._add("shell", name, queue)
         line, files, command = queue[0].line, queue[:1], None
         if name in _SHELLS:
@@ -267,7 +262,7 @@ class _Chain:
 
 
 def _without_prefixes(words: list[Word]) -> list[Word]:
-    """Drops `env A=1`, `time`, `timeout 60` and the like."""
+    """Drop `env A=1`, `time`, `timeout 60` and the like."""
     while words:
         name = words[0].text.rsplit("/", 1)[-1]
         if name not in _PREFIXES:
@@ -287,7 +282,7 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
 def _read(
     words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset(), *, up_to_script: bool = False
 ) -> tuple[dict[str, str], list[Word]]:
-    """Returns a program's options by name, and the words after them; `up_to_script`: those from one in .py on."""
+    """Return a program's options by name, and the words after them; `up_to_script`: those from one in .py on."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
@@ -304,8 +299,8 @@ def _read(
     return options, words[1:] if words and words[0].text == "--" else words
 
 
-def find_launches(script: Script) -> tuple[list[Launch], Variables]:
-    """Returns what a script starts, in order, and the variables as its end leaves them."""
+def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[list[Launch], Variables]:
+    """Return what a script starts, in order, and the variables as its end leaves them."""
     variables = Variables()
     launches: list[Launch] = []
     for command in script.commands:
@@ -314,7 +309,7 @@ def find_launches(script: Script) -> tuple[list[Launch], Variables]:
             continue
         before = Variables(dict(variables.values))
         heredoc = next((text for text, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
-        chain = _Chain(script, Variables(dict(variables.values)), heredoc)
+        chain = _Chain(script, Variables(dict(variables.values)), heredoc, programs)
         chain.read(command.words)
         if chain.layers:
             launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))

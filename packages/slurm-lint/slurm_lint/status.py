@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from tree_sitter import Node
 
-from noether.lint.shell import STATEMENTS, ShellText, ancestors, has_ampersand, text_of, unquote
+from slurm_lint.shell import STATEMENTS, ShellText, ancestors, has_ampersand, text_of, unquote
 
 _KEEPS = re.compile(r"\$\?|\$\{\?\}|PIPESTATUS|pipestatus|\bERR\b")
 _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitution", "process_substitution",
@@ -26,7 +26,7 @@ class Loss(NamedTuple):
 
 
 class StatusFlow:
-    """Follows exit statuses through one script, by the rules of bash."""
+    """Follow exit statuses through one script, by the rules of bash."""
 
     def __init__(self, shell: ShellText, pipefail: bool = False) -> None:
         self.shell = shell
@@ -40,11 +40,11 @@ class StatusFlow:
                     self._switched.append((command.line, word[0] == "-"))
 
     def _errexit(self, line: int) -> bool:
-        """Says whether `set -e` holds on a line."""
+        """Say whether `set -e` holds on a line."""
         return next(on for at, on in reversed(self._switched) if at <= line)
 
     def loss(self, node: Node, depth: int = 0) -> Loss | None:
-        """Returns how the status of a statement is lost, or None where it is kept or cannot be followed."""
+        """Return how the status of a statement is lost, or None where it is kept or cannot be followed."""
         if self.tracked or depth > 5:
             return None
         tested = False  # In the left part of && set -e does not act.
@@ -78,7 +78,7 @@ class StatusFlow:
         return None
 
     def stopped_before_read(self, node: Node) -> int | None:
-        """Returns the line that reads $? right after a statement at which `set -e` has ended the script; else None."""
+        """Return the line that reads $? right after a statement at which `set -e` has ended the script; else None."""
         while node.parent is not None and node.parent.type == "redirected_statement":
             node = node.parent
         after, above = next(_after(node), None), node.parent.type if node.parent is not None else ""
@@ -95,7 +95,7 @@ class StatusFlow:
         return next(filter(None, (self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name)), None)
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
-        """Returns how a status is lost to the statements after it, none of which looks at it."""
+        """Return how a status is lost to the statements after it, none of which looks at it."""
         for at, after in enumerate(following):
             name = _name(after)
             if name in ("exit", "return") and after.type in STATEMENTS:
@@ -107,7 +107,7 @@ class StatusFlow:
         return self._loss("then", following[-1])
 
     def _waited(self, node: Node) -> Loss | None:
-        """Returns how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
+        """Return how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
         if waits and len(waits[-1].words) > 1:
             return self.loss(waits[-1].node)
@@ -118,7 +118,7 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    """Says whether the statements do something with a status; one that is only kept and told is lost."""
+    """Say whether the statements do something with a status; one that is only kept and told is lost."""
     texts = [text_of(statement) for statement in statements if _name(statement) not in _SAYING]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)
@@ -126,12 +126,12 @@ def _kept_in(statements: Iterable[Node]) -> bool:
 
 
 def _is_body(conditional: Node, node: Node) -> bool:
-    """Says whether a statement is in the body of an `if`, not in its condition."""
+    """Say whether a statement is in the body of an `if`, not in its condition."""
     return any(child.type == "then" and child.end_byte <= node.start_byte for child in conditional.children)
 
 
 def _after(node: Node) -> Iterator[Node]:
-    """Yields the statements after a node, in its own block."""
+    """Yield the statements after a node, in its own block."""
     while (following := node.next_named_sibling) is not None:
         if following.type not in ("comment", "elif_clause", "else_clause", "heredoc_body", "file_redirect"):
             yield following
@@ -144,7 +144,7 @@ def _outer_after(node: Node) -> Iterator[Node]:
 
 
 def _name(node: Node) -> str:
-    """Returns what a statement is called in a message: its command, or the word it begins with."""
+    """Return what a statement is called in a message: its command, or the word it begins with."""
     while node.type in ("redirected_statement", "list", "pipeline") and node.named_children:
         node = node.named_children[0 if node.type == "redirected_statement" else -1]
     if node.type == "command":

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noether.lint.finding import Edit, Finding
-from noether.lint.job import Job
-from noether.lint.launch import Launch
-from noether.lint.options import names_in
-from noether.lint.shell import Word, unquote
-from noether.lint.variables import Variables
+from slurm_lint.finding import Edit, Finding
+from slurm_lint.job import Job
+from slurm_lint.launch import Launch
+from slurm_lint.options import names_in
+from slurm_lint.shell import Word, unquote
+from slurm_lint.variables import Variables
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 FREE_PORT = "$((20000 + SLURM_JOB_ID % 20000))"
@@ -81,13 +81,13 @@ def master(job: Job) -> Iterator[Finding]:
 
 
 def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
-    """Returns the edit that writes a line in the place of a setting, where that has its line for itself."""
+    """Return the edit that writes a line in the place of a setting, where that has its line for itself."""
     alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&:]*", job.script.source(setting.word.line))
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 
 def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
-    """Says whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
+    """Say whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
     shape, layer = job.shape_at(launch), launch.layer("per-node")
     part = apart and layer is not None and (job.number(launch, layer, "nnodes", "num_machines") or 1) > 1
     under = launch.layer("srun") is not None or launch.layer("mpirun") is not None or part
@@ -97,7 +97,7 @@ def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
 
 
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
-    """Returns the rule that a master's host is against and why, or None."""
+    """Return the rule that a master's host is against and why, or None."""
     expanded = job.variables.expand(host)
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
         return "master-per-task", "each task names its own host as the master"
@@ -150,7 +150,7 @@ def too_early(job: Job) -> Iterator[Finding]:
         own = [setting for setting in _settings(job) if setting.launch is launch]
         carried = Variables(launch.variables.values | {setting.name: f"${setting.name}" for setting in own})
         words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]
-        words += [word for x in launch.layers if x.kind in ("python", "noether") for word in x.words[1:]]
+        words += [word for x in launch.layers if x.kind in ("python", "ranks") for word in x.words[1:]]
         for word in words:
             match = re.search(marked, carried.expand(word.raw))
             if match and not word.raw.startswith("'"):

@@ -1,4 +1,4 @@
-"""Follows the variables of a script as far as they are known without running it."""
+"""Follow the variables of a script as far as they are known without running it."""
 
 import ast
 import operator
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
-from noether.lint.shell import CONDITIONAL, Command, Word, split_words, unquote
+from slurm_lint.shell import CONDITIONAL, Command, Word, split_words, unquote
 
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
 _WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
@@ -28,7 +28,7 @@ _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
 
 
 def mark_early(raw: str) -> str:
-    """Replaces what the shell that reads a word knows of one task alone by @early:NAME@, but in single quotes."""
+    """Replace what the shell that reads a word knows of one task alone by @early:NAME@, but in single quotes."""
 
     def marked(piece: re.Match[str]) -> str:
         text = piece[0]
@@ -38,7 +38,7 @@ def mark_early(raw: str) -> str:
 
 
 def pieces(raw: str, quoted: bool) -> str:
-    """Returns what stands in single quotes in a word, which the next shell expands, or else what the first does."""
+    """Return what stands in single quotes in a word, which the next shell expands, or else what the first does."""
     return "".join(piece for piece in _QUOTED_OR_NOT.findall(raw) if (piece[0] == "'") == quoted)
 
 
@@ -49,7 +49,7 @@ class Variables:
     values: dict[str, str] = field(default_factory=dict)
 
     def assign(self, command: Command, *, per_task: bool = False) -> None:
-        """Takes note of what a command assigns, in the batch shell or in one of each task."""
+        """Take note of what a command assigns, in the batch shell or in one of each task."""
         for name, word in command.declared:
             known, before = word.raw if per_task else mark_early(word.raw), self.values.get(name)
             raw = _COUNTED.sub("${SLURM_NNODES}", known)
@@ -64,7 +64,7 @@ class Variables:
             self.values[name] = value
 
     def expand(self, text: str, slurm: Mapping[str, int | None] | None = None) -> str:
-        """Replaces $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is.
+        """Replace $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is.
 
         `slurm`: what Slurm sets. Without it the default of a variable of Slurm's is left alone.
         """
@@ -80,7 +80,7 @@ class Variables:
         return _VARIABLE.sub(value, text)
 
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
-        """Returns the number that a word stands for, with `known` for what Slurm sets, or None."""
+        """Return the number that a word stands for, with `known` for what Slurm sets, or None."""
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)|\$\[(.*)\]", expanded):
             inner = arithmetic[1] or arithmetic[2] or ""
@@ -89,7 +89,7 @@ class Variables:
         return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
 
     def splice(self, words: Sequence[Word]) -> list[Word]:
-        """Replaces each word that is nothing but a known variable (or an array) by the words in it."""
+        """Replace each word that is nothing but a known variable (or an array) by the words in it."""
         result: list[Word] = []
         for word in words:
             if found := _WHICH.fullmatch(word.raw):
@@ -107,7 +107,7 @@ class Variables:
 
 
 def _calculate(text: str) -> int | None:
-    """Returns the value of sums and products of whole numbers; None for anything else."""
+    """Return the value of sums and products of whole numbers; None for anything else."""
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**9:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from noether.lint.launch import Launch, Layer, find_launches
-from noether.lint.options import Options, count, gpu_count, gpus_in_gres, node_range
-from noether.lint.script import Script
+from slurm_lint.launch import Launch, Layer, find_launches
+from slurm_lint.options import Options, count, gpu_count, gpus_in_gres, node_range
+from slurm_lint.programs import Asked
+from slurm_lint.script import Script
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
@@ -46,7 +47,7 @@ class JobShape:
 
 
 def shape_of(options: Options) -> JobShape:
-    """Returns what the options of a component ask for; what cannot be read counts as not given."""
+    """Return what the options of a component ask for; what cannot be read counts as not given."""
     nodes, most = node_range(options.value("nodes")) or (None, None)
     names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
@@ -72,7 +73,7 @@ def shape_of(options: Options) -> JobShape:
 
 
 def gpus_on_node(options: Options) -> int | None:
-    """Returns the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
+    """Return the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
     per_node = gpu_count(options.value("gpus-per-node"))
     return gpus_in_gres(options.value("gres") or "") or None if per_node is None else per_node
 
@@ -80,13 +81,13 @@ def gpus_on_node(options: Options) -> int | None:
 class Job:
     """A script, what it asks for and what it starts: all that the rules look at."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, asked: Asked) -> None:
+        self.script, self.site = script, asked.site
         self.components = script.components
         self.shapes = [shape_of(options) for options in self.components]
         self.options, self.shape = self.components[0], self.shapes[0]
         """Those of the job, or of the first component of a heterogeneous job."""
-        self.launches, self.variables = find_launches(script)
+        self.launches, self.variables = find_launches(script, asked.programs)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
         """The launches that may be one run of several ranks, servers and monitors in the background left out."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
@@ -107,14 +108,14 @@ class Job:
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
-        """Yields the launches under srun of which it is known what they start, with srun and that."""
+        """Yield the launches under srun of which it is known what they start, with srun and that."""
         for launch in self.steps:
             srun, shape = launch.layer("srun"), self.shape_at(launch)
             if srun is not None and shape is not None:
                 yield launch, srun, shape
 
     def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
-        """Returns the value of the first of a layer's options that was given, where it is a number that is known."""
+        """Return the value of the first of a layer's options that was given, where it is a number that is known."""
         return launch.variables.number(layer.option(*names), self.known)
 
     @cached_property
@@ -124,8 +125,8 @@ class Job:
         return any(_DRIVERS.search(word.raw) for command in commands for word in command.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
-        """Says whether the script shows that a program is one rank of several, in the way of PyTorch."""
-        if launch.layer("per-node") or launch.layer("noether"):
+        """Say whether the script shows that a program is one rank of several, in the way of PyTorch."""
+        if launch.layer("per-node") or launch.layer("ranks"):
             return True
         if launch.innermost.kind != "python":
             return False
@@ -137,7 +138,7 @@ class Job:
         return named or {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
 
     def shape_at(self, launch: Launch) -> JobShape | None:
-        """Returns what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
+        """Return what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
         srun = launch.layer("srun")
         if srun is None:
             return self.shape
@@ -152,7 +153,7 @@ class Job:
         return self._step(launch, srun)
 
     def _step(self, launch: Launch, srun: Layer) -> JobShape | None:
-        """Returns what srun's options leave of the job's shape. None: the value of one is not known."""
+        """Return what srun's options leave of the job's shape. None: the value of one is not known."""
         numbers = {name: self.number(launch, srun, name) for name in ("nodes", "ntasks", "ntasks-per-node")}
         if span := node_range(srun.option("nodes")):
             numbers["nodes"] = span[0]
@@ -189,6 +190,6 @@ class Job:
 
 
 def is_server(launch: Launch) -> bool:
-    """Says whether a background launch is a server or a monitor, beside which the work is done."""
+    """Say whether a background launch is a server or a monitor, beside which the work is done."""
     text = " ".join(word.raw for word in launch.command.words)
     return (launch.command.in_background or text.startswith("start-")) and _SERVER.search(text) is not None

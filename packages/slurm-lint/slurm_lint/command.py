@@ -1,0 +1,105 @@
+"""Run `slurm-lint`: findings go to the terminal or into a report, fixed scripts beside the originals."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_lint import __version__
+from slurm_lint.check import Report, lint_files, lint_text
+from slurm_lint.finding import Finding, apply
+from slurm_lint.formats import FORMATS, render
+from slurm_lint.programs import NOTHING, Asked, Program, read_site
+from slurm_lint.rules import RULES
+from slurm_lint.words import UsageError, nearest
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line: files, folders and flags; return the exit code."""
+    parser = ArgumentParser(prog="slurm-lint", allow_abbrev=False,
+                            description="Say what is wrong with Slurm job scripts before they wait in the queue.",
+                            epilog="Exit code: 1 with errors, 0 without, 2 where a file was not read.")  # fmt: skip
+    parser.add_argument("scripts", nargs="*", metavar="FILE", help="a script for sbatch, a folder of them, or a README")
+    parser.add_argument("--advice", action="store_true", help="also show advice: what is allowed and could be better")
+    parser.add_argument("--fix", action="store_true", help="write the certain fixes into a copy: job.fixed.sbatch")
+    parser.add_argument("--format", default="text", help=f"{', '.join(FORMATS)} (default: text)")
+    parser.add_argument("--slurm", metavar="VERSION", help="also report what only some versions of Slurm do: 23.02")
+    parser.add_argument("--site", metavar="FILE", help="the site's partitions, required options and version of Slurm")
+    parser.add_argument("--rules", action="store_true", help="list the rules; check nothing")
+    parser.add_argument("--version", action="version", version=f"slurm-lint {__version__}")
+    asked = parser.parse_args(words)
+    if asked.rules:
+        return list_rules()
+    try:
+        return run_lint(asked.scripts, fix=asked.fix, style=asked.format, slurm=asked.slurm, site=asked.site,
+                        advice=asked.advice)  # fmt: skip
+    except UsageError as error:
+        print(f"slurm-lint: {error}", file=sys.stderr)
+        return 2
+
+
+def run_lint(
+    paths: Sequence[str], *, fix: bool = False, style: str = "text", slurm: str | None = None, site: str | None = None,
+    advice: bool = False, programs: tuple[Program, ...] = (),
+) -> int:  # fmt: skip
+    """Lint files and print what was found; return the exit code.
+
+    With `fix` fixed scripts are written beside the originals; `style` is one of `formats.FORMATS`; `slurm` is the
+    version that the jobs are for, and `site` the file that says it for all; `programs` are taught to the linter.
+    UsageError: a flag has no such value, or nothing named can be read.
+    """
+    if style not in FORMATS:
+        raise UsageError(f"no such format: {style}", fix=f"--format {nearest(style, FORMATS) or FORMATS[0]}")
+    asked = Asked(read_site(site, slurm), programs, advice)
+    reports = lint_files(paths, asked)
+    print(*render(reports, style, [rule for program in programs for rule in program.rules]), sep="\n")
+    for report in reports if fix else ():
+        said = [] if report.unread else write_fixed(report, asked)
+        if style == "text" and said:
+            print(*said, sep="\n")
+    if any(report.unread for report in reports):
+        return 2
+    return int(any(finding.level == "error" for report in reports for finding in report.findings))
+
+
+def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, tuple[Finding, ...]]:
+    """Return a script with all changes made that cannot be wrong, and the findings that are left.
+
+    One change is made at a time and the result linted again, so that changes never meet. Bytes that are not UTF-8 are
+    carried through unchanged.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    while True:
+        every, _ = lint_text(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), path, asked)
+        findings = tuple(finding for finding in every if asked.advice or finding.level != "advice")
+        edit = next((f.edit for f in findings if f.edit and f.edit.safe), None)
+        if edit is None:
+            return text.encode("utf-8", "surrogateescape"), findings
+        text = apply(text, edit)
+
+
+def write_fixed(report: Report, asked: Asked) -> list[str]:
+    """Write what `fix_script` makes of a script beside it, and return the lines that say so.
+
+    UsageError: the script is itself a fixed one, or the folder cannot be written.
+    """
+    data, left = fix_script(report.data, report.path, asked)
+    path = report.path
+    target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
+    if data == report.data:
+        return [f"{path}: nothing that can be changed without you"] if report.findings else []
+    if target == path:
+        raise UsageError(f"{path} is itself a fixed script", fix="the original, beside which the fixed one is written")
+    try:
+        target.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from None
+    said = [f"{target}: written, {len(report.findings) - len(left)} of {len(report.findings)} fixed"]
+    return said + [f"  left to you, line {f.line}: {f.message} [{f.code} {f.rule}]" for f in left]
+
+
+def list_rules() -> int:
+    """Print the rules, one a line; return the exit code."""
+    for rule in RULES:
+        print(f"{rule.code}  {rule.name:<24} {rule.level:<8} {rule.why}")
+    return 0

@@ -1,0 +1,75 @@
+"""Write findings as text, JSON, GitHub's annotations or SARIF."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from slurm_lint.check import Report
+from slurm_lint.finding import Finding
+from slurm_lint.rules import RULES, Rule
+from slurm_lint.words import counted, on_one_line
+
+FORMATS = ("text", "json", "github", "sarif")
+LONGEST_LINE = 300
+
+
+def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = ()) -> list[str]:
+    """Return the findings of all files as lines, in one of FORMATS; `taught` are rules beside the linter's own."""
+    if style == "json":
+        found = [{"file": str(r.path)} | f.as_dict() for r in reports for f in r.findings]
+        return [json.dumps(found, indent=2, ensure_ascii=False)]
+    if style == "github":
+        return [_annotation(report, finding) for report in reports for finding in report.findings]
+    if style == "sarif":
+        return [json.dumps(_sarif(reports, (*RULES, *taught)), indent=2, ensure_ascii=False)]
+    return [line for report in reports for line in text_of(report)]
+
+
+def text_of(report: Report) -> Iterator[str]:
+    """Yield a report as lines: its path, each finding with its line and what to write, and what would start."""
+    source = report.data.decode("utf-8", "replace").replace("\r", "").split("\n")
+    yield str(report.path)
+    for finding in report.findings:
+        text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
+        yield f"  {finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]"
+        parts = [("line", text), *(("fix " if finding.edit else "hint", each) for each in finding.fix.split("\n"))]
+        yield from (f"      {word}  {on_one_line(each)[:LONGEST_LINE]}" for word, each in parts if each)
+    yield from (f"  {text}" for text in report.summary)
+    levels = [finding.level for finding in report.findings]
+    counts = [counted(number, word) for word in ("error", "warning") if (number := levels.count(word))]
+    counts += [counted(number, "piece") + " of advice" for number in [levels.count("advice")] if number]
+    hidden = f" ({counted(report.advice, 'piece')} of advice: --advice)" if report.advice else ""
+    yield f"  {', '.join(counts) or 'nothing wrong found'}{hidden}"
+
+
+def _annotation(report: Report, finding: Finding) -> str:
+    """Return a workflow command of GitHub Actions, escaped as docs.github.com says ("Workflow commands")."""
+    place = f"file={_escaped(str(report.path), ':,')},line={finding.line}"
+    title = _escaped(f"{finding.code} {finding.rule}", ":,")
+    message = finding.message + (f"\nfix: {finding.fix}" if finding.fix else "")
+    return f"::{finding.level.replace('advice', 'notice')} {place},title={title}::{_escaped(message)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in text)
+
+
+def _sarif(reports: Sequence[Report], known: Sequence[Rule]) -> dict[str, Any]:
+    """Return a log by SARIF 2.1.0 (OASIS), as code scanning services read it; its word for advice is "note"."""
+    rules = [
+        {"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
+         "defaultConfiguration": {"level": rule.level.replace("advice", "note")}}
+        for rule in known
+    ]  # fmt: skip
+    results = [
+        {"ruleId": f.code, "level": f.level.replace("advice", "note"),
+         "message": {"text": f.message + (f"\nfix: {f.fix}" if f.fix else "")},
+         "locations": [{"physicalLocation": {"artifactLocation": {"uri": report.path.as_posix()},
+                                             "region": {"startLine": f.line}}}]}
+        for report in reports for f in report.findings
+    ]  # fmt: skip
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": {"name": "slurm-lint", "rules": rules}}, "results": results}],
+    }

@@ -1,0 +1,102 @@
+"""What the linter may be taught beside its own: a program that is one rank of several, and the site of the jobs."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slurm_lint.words import UsageError, nearest
+
+if TYPE_CHECKING:
+    from slurm_lint.finding import Finding
+    from slurm_lint.job import Job
+    from slurm_lint.rules import Rule
+
+SITE_FILE = "/etc/slurm-lint.toml"
+SITE_VARIABLE = "SLURM_LINT_SITE"
+
+
+class Program(Protocol):
+    """A program each of whose processes is a rank; where srun starts one a node, it starts a rank for each GPU there.
+
+    `rules` are those of its own, which `check` reports.
+    """
+
+    rules: "Sequence[Rule]"
+
+    def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
+        """Return the place of the user's script among the words; 0: there is none; None: they start something else.
+
+        The first word is a command or a module, or the name of an `image` whose own entry point reads the others.
+        """
+
+    def check(self, job: "Job") -> "Iterator[Finding]":
+        """Yield what is wrong with the lines of a job that start the program."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What an administrator says of a cluster once, in a file of TOML; what is not said is not checked.
+
+    slurm: the version, as 23.02. partitions: those there are. required: the options that a job must give. options:
+    those that plugins add to sbatch and srun. disable: rules, by code or name, that do not hold here.
+    """
+
+    slurm: float | None = None
+    partitions: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The site of a script, the programs that the linter was taught, and whether advice is wanted."""
+
+    site: Site = field(default_factory=Site)
+    programs: tuple[Program, ...] = ()
+    advice: bool = False
+
+
+NOTHING = Asked()
+
+
+def read_site(path: str | None, slurm: str | None = None) -> Site:
+    """Load the site's file: the one named, that of $SLURM_LINT_SITE, or /etc/slurm-lint.toml where there is one.
+
+    `slurm` is a version that was typed, which holds before the file's. UsageError: there is no such file, or one of its
+    lines is not understood.
+    """
+    name = path or environ.get(SITE_VARIABLE) or SITE_FILE
+    said: Mapping[str, Any] = {}
+    try:
+        said = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if name != SITE_FILE:
+            raise UsageError(f"no site file {name}", fix="--site FILE, or unset SLURM_LINT_SITE") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the site file {name}: {error}", fix='slurm = "23.02"') from None
+    names, values = [each.name for each in fields(Site)], dict[str, Any]()
+    for key, value in ({**said} | ({"slurm": slurm} if slurm is not None else {})).items():
+        if key not in names:
+            near = nearest(key, names)
+            raise UsageError(f"{name}: {key!r} is not a line of a site file", fix=near or ", ".join(names))
+        if key == "slurm":
+            values[key] = _version(value)
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            values[key] = tuple(each.lstrip("-") for each in value)
+        else:
+            raise UsageError(f"{name}: {key} is {value!r}, expected a list of words", fix=f'{key} = ["…"]')
+    return Site(**values)
+
+
+def _version(text: object) -> float:
+    try:
+        year, month = str(text).split(".")[:2]
+        return float(f"{int(year):02}.{int(month):02}")
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no version of Slurm", fix='23.02      (in a site file: slurm = "23.02")'
+        ) from None
