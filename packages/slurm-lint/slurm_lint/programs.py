@@ -98,5 +98,5 @@ def _version(text: object) -> float:
         return float(f"{int(year):02}.{int(month):02}")
     except ValueError:
         raise UsageError(
-            f"{text!r} is no version of Slurm", fix='23.02      (in a site file: slurm = "23.02")'
+            f"{text!r} is no version of Slurm", fix="--slurm 23.02"
         ) from None
