@@ -49,6 +49,7 @@ RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv binutils
 RUN python3 -m venv /opt/venv
 COPY pyproject.toml constraints.txt /opt/noether/
+COPY packages/slurm-lint/pyproject.toml /opt/noether/slurm-lint.toml
 ARG PIP_OPTIONS=""
 ARG TORCH_INDEX=https://download.pytorch.org/whl
 # PyPI's torch is that of the lock's CUDA. Another flavour comes from torch's own index under a version of its own,
@@ -57,9 +58,11 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/run/pip.conf \
     set -eu; cd /opt/noether; \
-    python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+    python3 -c 'import tomllib; read = lambda name: tomllib.load(open(name, "rb"))["project"]; \
+        project, lint = read("pyproject.toml"), read("slurm-lint.toml"); \
         extras = project["optional-dependencies"]; \
-        print(*project["dependencies"], *extras["mesh"], *extras["watch"], sep="\n")' \
+        own = [each for each in project["dependencies"] if each != "slurm-lint"]; \
+        print(*own, *lint["dependencies"], *extras["mesh"], *extras["watch"], sep="\n")' \
         > /tmp/requirements.txt; \
     cp constraints.txt /tmp/lock.txt; \
     if [ "$FLAVOUR" != cu130 ]; then \
@@ -96,18 +99,20 @@ RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
     /opt/venv/bin/python3 -I -c 'import torch.optim, torch.distributed, torch._dynamo'; \
     chmod -R a+rX /opt/venv
 COPY noether /opt/noether/noether
+COPY packages/slurm-lint/slurm_lint /opt/noether/slurm_lint
 COPY configs /opt/noether/configs
 COPY entrypoint.py LICENSE /opt/noether/
 ARG GIT_REVISION=unknown
 ARG LOCK_SHA256=unknown
 RUN set -eu; cd /opt/noether; \
-    /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether; \
+    /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether slurm_lint; \
     /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
     # Commands of noether by the names of programs that packages bring: the former are found.
     rm -f /opt/venv/bin/tensorboard; \
     mkdir programs; \
     sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > programs/noether; \
-    chmod 755 programs/noether; \
+    printf '#!/opt/venv/bin/python3 -I\nimport sys\nfrom slurm_lint.command import main\nsys.exit(main())\n' > programs/slurm-lint; \
+    chmod 755 programs/noether programs/slurm-lint; \
     for verb in $(/opt/venv/bin/python3 -I -c 'from noether.cli.commands import programs; print(*programs())'); do \
         ln -s noether "programs/$verb"; \
     done; \

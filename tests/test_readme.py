@@ -87,7 +87,8 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
 
 def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:
     """In a checkout whose .venv is ready; the training itself is only planned, by ARGS."""
-    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+    (tmp_path / "packages" / "slurm-lint").mkdir(parents=True)
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "packages/slurm-lint/pyproject.toml"):
         (tmp_path / name).write_text((REPOSITORY / name).read_text())
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     for program in ("noether", "python"):

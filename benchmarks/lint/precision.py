@@ -2,28 +2,42 @@
 
     python benchmarks/lint/precision.py                    # the rules, with the verdicts in public_scripts.yaml
     python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
-    python benchmarks/lint/precision.py --page             # writes docs/lint-rules.md
+    python benchmarks/lint/precision.py --page             # writes docs/lint-rules.md, and the picture of the README
 
 The scripts themselves are other people's and are not kept here: the list names repository and path. FOLDER holds what
 you have downloaded of them; what is not there is taken from the list as it stands.
 """
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
+from rich.console import Console
+from rich.text import Text
 
 from slurm_lint.check import lint_file
+from slurm_lint.formats import render
 from slurm_lint.programs import Asked, Site
 from slurm_lint.rules import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("public_scripts.yaml")
 PAGE = REPOSITORY / "docs" / "lint-rules.md"
+PICTURE = REPOSITORY / "packages" / "slurm-lint" / "output.svg"
+EXAMPLE = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=2
+#SBATCH --time=2h
+export MASTER_ADDR=localhost MASTER_PORT=29500
+export RANK=$((SLURM_PROCID)) WORLD_SIZE=$SLURM_NTASKS
+srun python train.py
+"""
 EVERY_RULE = Asked(Site(slurm=22.05), advice=True)
 """With what depends on Slurm's version, as the verdicts were given."""
 
@@ -98,6 +112,18 @@ def page(scripts: Sequence[Judged]) -> str:
     return "\n".join([*rules_table(), "", summary(scripts).rstrip(), ""])
 
 
+def picture() -> str:
+    """Returns an SVG of a terminal in which the linter was asked about EXAMPLE."""
+    with TemporaryDirectory() as folder:
+        script = Path(folder) / "job.sbatch"
+        script.write_text(EXAMPLE)
+        said = render([lint_file(script)._replace(path=Path(script.name))], "text", colour=True)
+    console = Console(record=True, width=132, file=StringIO(), force_terminal=True)
+    console.print(Text.from_ansi("\n".join(["$ cat job.sbatch", EXAMPLE, "$ slurm-lint job.sbatch", *said])))
+    drawn = console.export_svg(title="slurm-lint", unique_id="slurm-lint")
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # Fonts of another host.
+
+
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
     """Yields a line for each finding that is new, gone, or of another level than in the list."""
     for script in scripts:
@@ -118,6 +144,7 @@ def main() -> int:
     scripts = read_list()
     if asked.page:
         PAGE.write_text(page(scripts))
+        PICTURE.write_text(picture())
     else:
         print(*by_rule(scripts), sep="\n")
     differing = list(compare(scripts, asked.folder)) if asked.folder else []

@@ -108,10 +108,12 @@ def of_the_image(names: list[str]) -> list[str]:
     """
     from pip._vendor.packaging.requirements import Requirement
 
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    folders = (REPOSITORY, REPOSITORY / "packages" / "slurm-lint")
+    project, lint = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in folders)
     # The build's own: what makes a wheel of a package that has none.
     extras = project["optional-dependencies"]
-    queue = [*project["dependencies"], *extras["mesh"], *extras["watch"], "setuptools", "mlxtend"]
+    own = (*project["dependencies"], *lint["dependencies"])
+    queue = [*own, *extras["mesh"], *extras["watch"], "setuptools", "mlxtend"]
     lines = {_plain(line.split("==")[0]): line for line in names}
     wanted: dict[str, str] = {}
     while queue:

@@ -17,6 +17,8 @@ from slurm_lint.words import UsageError
 
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""
+ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
+"""Reads the words after `noether` as the command line does; None: they cannot be read, or start nothing."""
 VERBS = ("train", "run")
 RULES = (
     Rule("NTH220", "batch-not-divisible", "error",
@@ -25,12 +27,7 @@ RULES = (
 )  # fmt: skip
 
 
-BY_NAME = {rule.name: rule for rule in RULES}
-
-
-def lint(
-    words: Sequence[str], hp: str | None, read_line: "Callable[[tuple[str, ...]], TrainLine | None]", **flags: Any
-) -> int:
+def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any) -> int:
     """Lint the files among the words, with the others as overrides of a configuration; return the exit code.
 
     `flags` are those of `slurm_lint.command.run_lint`. RequestError: a flag has no such value, or no file can be read.
@@ -49,16 +46,12 @@ def lint(
 class NoetherLines:
     """What slurm-lint knows of `noether train` and `noether run` (`slurm_lint.programs.Program`).
 
-    `read_line` reads the words after `noether` as the command line does, and returns None where it cannot. `hp` and
-    `overrides` are a configuration that the ranks of any job are to share the batch of.
+    `hp` and `overrides` are a configuration whose batch the ranks of any job are to share.
     """
 
     rules: Sequence[Rule] = RULES
 
-    def __init__(
-        self, read_line: Callable[[tuple[str, ...]], TrainLine | None], hp: str | None = None,
-        overrides: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    def __init__(self, read_line: ReadLine, hp: str | None = None, overrides: Sequence[str] = ()) -> None:
         self.read_line, self.hp, self.overrides = read_line, hp, tuple(overrides)
 
     def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
@@ -107,14 +100,14 @@ class NoetherLines:
 
 def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | None) -> Iterator[Finding]:
     """Yield why a training with as many ranks as the launch has would be refused."""
-    rule = "configuration-refused"
+    rule = RULES[1]
     try:
         if launch.runs_script:
             refuse_others(overrides, launch.innermost.name)
         config = load_config(overrides, file)
-        ranks, rule = world_size(job, launch), "batch-not-divisible"
+        ranks, rule = world_size(job, launch), RULES[0]
         if ranks is not None and not launch.runs_script:
             plan_batches(config.trainer.effective_batch_size, None, ranks)
     except RequestError as error:
-        seen = f" ({error.seen})" if error.seen and rule == "configuration-refused" else ""
-        yield Finding(launch.line, rule, error.summary + seen, error.fix, taught=BY_NAME[rule])
+        seen = f" ({error.seen})" if error.seen and rule is RULES[1] else ""
+        yield Finding(launch.line, rule.name, error.summary + seen, error.fix, taught=rule)

@@ -61,9 +61,10 @@ LIGHT = {
     "torch hydra pydantic numpy yaml": ["--help", "--version", "plan --help", "data", "train -- --help", "trian",
                                         "evaluate"],
     "torch hydra": ["train --reest"],
-    "torch": ["lint tests/lint/clean/apptainer.sbatch", "plan", "status --output-path /tmp", "cancel runs/none",
+    "torch": ["lint packages/slurm-lint/tests/clean/apptainer.sbatch", "plan", "status --output-path /tmp",
               "submit --print slurm.nodes=2 slurm.gpus_per_node=2 slurm.folder=/tmp", "submit slurm.node=2",
-              "train acelerator=cpu", "train devices=2 accelerator=cpu trainer.effective_batch_size=63"],
+              "cancel runs/none", "train acelerator=cpu",
+              "train devices=2 accelerator=cpu trainer.effective_batch_size=63"],
 }  # fmt: skip
 """Packages, and the lines whose answers need none of them."""
 

@@ -32,7 +32,7 @@ RUN = TESTS / "physics" / "predict" / "small_runs" / "upt"
 EXPORT = TESTS / "checkpoints" / "released" / "0.1.0" / "export"
 EVIL = "evil_module_of_a_stranger"
 KINDS = (
-    *(f"{EVIL}.Model", "noether.lint.options_rules.run", "noether.common.dotted_path.load_object"),
+    *(f"{EVIL}.Model", "slurm_lint.finding.run", "noether.common.dotted_path.load_object"),
     *("noether.common.dotted_path.importlib.import_module", "noether.physics.models.upt.UPT", "os.system"),
     *("${run_id}", "${oc.env:HOME}", f"{EVIL}.Model ", f" {EVIL}.Model", f".{EVIL}.Model", f"upt.{EVIL}"),
 )

@@ -218,7 +218,7 @@ PROVIDER = (
 PARTS = {
     "pyvista, and its readers of VTK": f'{PYTHON} "{MESH}"',
     "uvicorn": f'{PYTHON} "import uvicorn, noether.watch.serve"',
-    "tree-sitter": "printf '#!/bin/bash\\nsrun noether train\\n' > /tmp/job && noether lint /tmp/job",
+    "tree-sitter": "printf '#!/bin/bash\\nsrun noether train\\n' > /tmp/j && noether lint /tmp/j && slurm-lint /tmp/j",
     "CA certificates": "test $(grep -c BEGIN /etc/ssl/certs/ca-certificates.crt) -gt 100",
     "the locale": 'test "$(LC_ALL=C.UTF-8 locale charmap)" = UTF-8',
     "providers of ibverbs": f'{PYTHON} "{PROVIDER}"',

@@ -22,7 +22,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of this environment does not come with them.
     """
     root = tmp_path_factory.mktemp("fresh")
-    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}", str(REPOSITORY)]
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}"]
+    wheel += [str(REPOSITORY), str(REPOSITORY / "packages" / "slurm-lint")]
     built = subprocess.run(wheel, capture_output=True, text=True, timeout=180, cwd=root)
     if built.returncode:
         lacking(f"the wheel could not be built, which needs hatchling from PyPI: {built.stderr[-300:]}")

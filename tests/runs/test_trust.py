@@ -107,7 +107,7 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "noether.lint.options_rules.run",  # subprocess.run, which that module imports
+        "slurm_lint.finding.run",  # subprocess.run, which that module imports
         "noether.common.dotted_path.load_object",
         REGISTRY["upt"],  # ours, but not by the name of the registry
         "os.system",

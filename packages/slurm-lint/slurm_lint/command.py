@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from os import environ
 from pathlib import Path
 
 from slurm_lint import __version__
@@ -52,7 +53,8 @@ def run_lint(
         raise UsageError(f"no such format: {style}", fix=f"--format {nearest(style, FORMATS) or FORMATS[0]}")
     asked = Asked(read_site(site, slurm), programs, advice)
     reports = lint_files(paths, asked)
-    print(*render(reports, style, [rule for program in programs for rule in program.rules]), sep="\n")
+    colour, taught = sys.stdout.isatty() and "NO_COLOR" not in environ, [r for each in programs for r in each.rules]
+    print(*render(reports, style, taught, colour=colour), sep="\n")
     for report in reports if fix else ():
         said = [] if report.unread else write_fixed(report, asked)
         if style == "text" and said:

@@ -11,9 +11,11 @@ from slurm_lint.words import counted, on_one_line
 
 FORMATS = ("text", "json", "github", "sarif")
 LONGEST_LINE = 300
+_COLOURS = {"error": "31;1", "warning": "33;1", "advice": "36;1", "fix ": "32", "hint": "32"}
+"""Of words on a terminal, by ECMA-48."""
 
 
-def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = ()) -> list[str]:
+def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = (), *, colour: bool = False) -> list[str]:
     """Return the findings of all files as lines, in one of FORMATS; `taught` are rules beside the linter's own."""
     if style == "json":
         found = [{"file": str(r.path)} | f.as_dict() for r in reports for f in r.findings]
@@ -22,18 +24,22 @@ def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = ()) -
         return [_annotation(report, finding) for report in reports for finding in report.findings]
     if style == "sarif":
         return [json.dumps(_sarif(reports, (*RULES, *taught)), indent=2, ensure_ascii=False)]
-    return [line for report in reports for line in text_of(report)]
+    return [line for report in reports for line in text_of(report, colour)]
 
 
-def text_of(report: Report) -> Iterator[str]:
+def text_of(report: Report, colour: bool = False) -> Iterator[str]:
     """Yield a report as lines: its path, each finding with its line and what to write, and what would start."""
+
+    def painted(word: str) -> str:
+        return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if colour and word in _COLOURS else word
+
     source = report.data.decode("utf-8", "replace").replace("\r", "").split("\n")
     yield str(report.path)
     for finding in report.findings:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
-        yield f"  {finding.line}: {finding.level}: {finding.message} [{finding.code} {finding.rule}]"
+        yield f"  {finding.line}: {painted(finding.level)}: {finding.message} [{finding.code} {finding.rule}]"
         parts = [("line", text), *(("fix " if finding.edit else "hint", each) for each in finding.fix.split("\n"))]
-        yield from (f"      {word}  {on_one_line(each)[:LONGEST_LINE]}" for word, each in parts if each)
+        yield from (f"      {painted(word)}  {on_one_line(each)[:LONGEST_LINE]}" for word, each in parts if each)
     yield from (f"  {text}" for text in report.summary)
     levels = [finding.level for finding in report.findings]
     counts = [counted(number, word) for word in ("error", "warning") if (number := levels.count(word))]

@@ -97,6 +97,4 @@ def _version(text: object) -> float:
         year, month = str(text).split(".")[:2]
         return float(f"{int(year):02}.{int(month):02}")
     except ValueError:
-        raise UsageError(
-            f"{text!r} is no version of Slurm", fix="--slurm 23.02"
-        ) from None
+        raise UsageError(f"{text!r} is no version of Slurm", fix="--slurm 23.02") from None

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_lint import shell
 from slurm_lint.check import MAX_SIZE, lint_text
-from slurm_lint.command import run_lint
+from slurm_lint.command import main, run_lint
 from slurm_lint.words import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -169,3 +169,32 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
     fixed.write_text("#SBATCH -n1\nhostname\n")
     with pytest.raises(UsageError, match="is itself a fixed script"):
         run(str(fixed), fix=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("partition = ['a']", "'partition' is not a line of a site file\n  fix  partitions"),
+        ("partitions = 'a'", "partitions is 'a', expected a list of words"),
+        ("slurm = 'new'", "'new' is no version of Slurm"),
+        ("slurm = ", "cannot read the site file"),
+        (None, "no site file"),
+    ],
+)
+def test_a_site_file_that_is_wrong_is_refused_with_its_line(job: Path, tmp_path: Path, text, words, capsys) -> None:
+    site = tmp_path / "site.toml"
+    if text is not None:
+        site.write_text(text)
+    assert main([str(job), "--site", str(site)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_site_turns_rules_off_and_says_the_version(job: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('slurm = "22.05.3"\ndisable = ["bad-value"]\n')
+    monkeypatch.setenv("SLURM_LINT_SITE", str(site))
+    job.write_text(f"#!/bin/bash\n#SBATCH --time=2h\n{CPUS}\n")
+    assert main([str(job), "--format", "json"]) == 0
+    assert [found["rule"] for found in json.loads(capsys.readouterr().out)] == ["srun-cpus"]
+    assert main([str(job), "--format", "json", "--slurm", "23.11"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
