@@ -25,7 +25,7 @@ from rich.text import Text
 from slurm_lint.check import lint_file
 from slurm_lint.formats import render
 from slurm_lint.programs import Asked, Site
-from slurm_lint.rules import RULES
+from slurm_lint.rules import LEVELS, RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("public_scripts.yaml")
@@ -61,7 +61,7 @@ def read_list(path: Path = LIST) -> list[Judged]:
 def summary(scripts: Sequence[Judged]) -> str:
     """Returns how often all rules together are right, as a section of the page."""
     verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
-    errors, warnings = (sum(n for (of, _), n in verdicts.items() if of == level) for level in ("error", "warning"))
+    errors, warnings, advice = (sum(n for (of, _), n in verdicts.items() if of == level) for level in LEVELS)
     repositories = len({script.repository for script in scripts})
     return "\n".join(
         [
@@ -69,7 +69,8 @@ def summary(scripts: Sequence[Judged]) -> str:
             "",
             f"{len(scripts)} public job scripts of {repositories} repositories, found by search and judged by reading",
             f"(`benchmarks/lint/public_scripts.yaml`): {errors} errors, {verdicts['error', 'false']} of them false;",
-            f"{warnings} warnings, {verdicts['warning', 'false']} of them false.",
+            f"{warnings} warnings, {verdicts['warning', 'false']} of them false;",
+            f"{advice} pieces of advice, {verdicts['advice', 'false']} of them false.",
             *_NOTE,
             "",
             "",
@@ -93,23 +94,25 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
             )
 
 
-def rules_table() -> Iterator[str]:
-    """Yields the table of rules; `--format sarif` links to its rows."""
+def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
+    """Yields the table of rules, each with the number of scripts that it fired on."""
+    fired = Counter(code for s in scripts for code in {finding.split()[1] for finding in s.findings})
     yield from (
         "# The rules of `slurm-lint`",
         "",
-        "`make docs` writes this page.",
+        f"`make docs` writes this page. A rule that fired on none of {len(scripts):,} public scripts guards against a",
+        "hang, or needs what they do not show: a file that cannot be read, a site's file.",
         "",
     )
-    yield from ("| rule | level | why |", "|---|---|---|")
+    yield from ("| rule | level | fired on | why |", "|---|---|---|---|")
     for rule in RULES:
         why = rule.why.replace("|", "\\|")
-        yield f'| <a id="{rule.code.lower()}-{rule.name}"></a>{rule.code} {rule.name} | {rule.level} | {why} |'
+        yield f"| {rule.code} {rule.name} | {rule.level} | {fired[rule.code]} | {why} |"
 
 
 def page(scripts: Sequence[Judged]) -> str:
     """Returns docs/lint-rules.md: the rules, and how often the linter is right."""
-    return "\n".join([*rules_table(), "", summary(scripts).rstrip(), ""])
+    return "\n".join([*rules_table(scripts), "", summary(scripts).rstrip(), ""])
 
 
 def picture() -> str:
