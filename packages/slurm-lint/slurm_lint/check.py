@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
-from slurm_lint.finding import Finding, checked
+from slurm_lint.finding import Finding, checked, joined
 from slurm_lint.job import Job
 from slurm_lint.programs import NOTHING, Asked
 from slurm_lint.rank_rules import world_size
@@ -17,7 +17,7 @@ from slurm_lint.words import UsageError, counted, nearest
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.form, options_rules.syntax, options_rules.continued, options_rules.spooled, options_rules.words,
-    options_rules.ignored, options_rules.values, options_rules.together,
+    options_rules.ignored, options_rules.values, options_rules.together, options_rules.site,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.unfilled, rank_rules.tasks, launcher_rules.launchers, launcher_rules.unset, rank_rules.reach,
@@ -69,11 +69,11 @@ def _read(text: str, path: Path, asked: Asked) -> tuple[tuple[Finding, ...], tup
                 findings += [finding for program in asked.programs for finding in program.check(job)]
                 summary += summarise(job)
             findings = [f.escaped() for f in findings] if each.expanded else findings
-            off = {*asked.site.disable, *each.disabled}
-            found += [
+            off = {*asked.site.disable, *script.disabled}
+            found += joined(
                 f for f in findings
                 if f.concerns(asked.site.slurm) and not {f.rule, f.code, "all"} & (off | each.disabled_on(f.line))
-            ]  # fmt: skip
+            )  # fmt: skip
     unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, LEVELS.index(f.level), f.code))), tuple(summary)
 
@@ -88,7 +88,7 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 def summarise(job: Job) -> Iterator[str]:
     """Yield a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
     if not job.script.is_shell:
-        yield f"{job.script.lines[0]}: options read, body not read"
+        yield f"{job.script.shebang[1]}: options read, body not read"
     for launch in job.launches:
         under_srun = launch.layer("srun") is not None
         if not (launch.trains or under_srun or launch.layer("mpirun")):

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from subprocess import DEVNULL, PIPE, CompletedProcess, SubprocessError, run
@@ -33,7 +33,8 @@ class Finding:
 
     With `edit` the fix is a change of the file, which was tried before it is shown (`checked`); without, it is a hint
     in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is likely.
-    `taught`: its rule, where that is one of a program that the linter was taught.
+    `taught`: its rule, where that is one of a program that the linter was taught. `cause`: the end of the message that
+    findings of one cause share; of those a script has one, which names the lines of the others (`also`).
     """
 
     line: int
@@ -43,6 +44,8 @@ class Finding:
     edit: Edit | None = None
     certain: bool | None = None
     taught: Rule | None = None
+    cause: str = ""
+    also: tuple[int, ...] = ()
 
     @property
     def of(self) -> Rule:
@@ -98,9 +101,25 @@ def apply(text: str, edit: Edit) -> str:
     return "\n".join(lines)
 
 
+def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings, the first alone of those that have one cause."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: finding.line):
+        groups.setdefault((finding.rule, finding.cause or finding), []).append(finding)
+    for first, *others in groups.values():
+        also = sorted({other.line for other in others} - {first.line})
+        if also:
+            lines = re.sub(r", (\d+)$", r" and \1", ", ".join(map(str, also)))
+            where = f" (and on line{'s' * (len(also) > 1)} {lines})"
+            message = first.message.removesuffix(first.cause) + where + first.cause
+            certain = max((each.certain for each in (first, *others)), key=bool)
+            first = replace(first, message=message, certain=certain, also=tuple(also))
+        yield first
+
+
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
     """Yield the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
-    before = Counter(finding.rule for finding in findings)
+    before = _times(findings)
     lines = text.split("\n")
     for finding in findings:
         edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
@@ -108,12 +127,16 @@ def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequen
             yield replace(finding, fix="") if finding.fix == line else finding
             continue
         changed = apply(text, edit)
-        after = Counter(other.rule for other in lint(changed)) if changed != text else before
+        after = _times(lint(changed)) if changed != text else before
         wrong = after - before or after[finding.rule] >= before[finding.rule]
         moved = [f"{edit.above[1]}      (above line {edit.above[0]})"] if edit.above else []
         new = [each.strip() for each in (*moved, *edit.instead, *edit.at_end) if each not in lines]
         shown = "\n".join(new) or finding.fix or "leave the line out"
         yield replace(finding, fix="", edit=None) if wrong else replace(finding, fix=shown)
+
+
+def _times(findings: Sequence[Finding]) -> Counter[str]:
+    return Counter(finding.rule for finding in findings for _ in (finding.line, *finding.also))
 
 
 @cache

@@ -11,6 +11,7 @@ from slurm_lint.finding import Edit, Finding, asked
 from slurm_lint.job import Job, gpus_on_node
 from slurm_lint.options import DASHES, MEMORY, Given, Options, count, gpu_count, names_in
 from slurm_lint.script import JOB_SUFFIXES, PLACEHOLDER
+from slurm_lint.words import nearest
 
 _SHAPING = names_in(
     """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
@@ -57,27 +58,29 @@ def form(job: Job) -> Iterator[Finding]:
     script, first = job.script, job.script.first_line
     if not script.complete:
         return
+    number, shebang = script.shebang
     if not script.text.startswith("#!") and script.is_for_sbatch:
         message = "the first line does not begin with #!: sbatch refuses the script"
-        top, second = [*script.lines[:2], ""][:2]
-        clean = re.sub(r"^!/", "#!/", top.lstrip("\ufeff").rstrip())
-        message += " (a byte order mark stands before it)" if top.startswith("\ufeff") else ""
-        instead = tuple(line for line in ("" if (clean or second).startswith("#!") else "#!/bin/bash", clean) if line)
+        message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
+        message += f" (line {number} does, which is to be the first)" if number > first else ""
+        edit = Edit(
+            first, (shebang or "#!/bin/bash", *([] if shebang else [script.lines[0].lstrip("\ufeff")])), safe=True
+        )
+        edit = Edit(number, (), above=(first, shebang), safe=True) if number > first else edit
         # Without options of sbatch it may be a program in another language.
-        shell = "#SBATCH" in script.text or "#!" in top + second
-        edit = Edit(first, instead, safe=True) if shell and not script.shell.root.has_error else None
-        yield Finding(first, "no-shebang", message, "#!/bin/bash", edit)
-    if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", script.lines[0]):
+        known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
+        yield Finding(first, "no-shebang", message, shebang or "#!/bin/bash", edit if known else None)
+    if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", shebang):
         message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
-        fixed = script.lines[0].replace(dash[1], "-" + dash[1].lstrip(DASHES))
-        yield Finding(first, "typographic-dash", message, edit=Edit(first, (fixed,)))
-    if words := re.match(r"#!\s*\S*/env\s+(?!-\S*S)(\S+\s+\S.*)", script.lines[0]):
+        fixed = shebang.replace(dash[1], "-" + dash[1].lstrip(DASHES))
+        yield Finding(number, "typographic-dash", message, edit=Edit(number, (fixed,)))
+    if words := re.match(r"#!\s*\S*/env\s+(?!-\S*S)(\S+\s+\S.*)", shebang):
         message = f"env is given {words[1].strip()!r} as one word, and finds no such program"
-        edit = Edit(first, (script.lines[0].replace(words[1], f"-S {words[1]}"),))
-        yield Finding(first, "shebang-words", message, edit=edit)
-    if starts := re.match(r"#!\s*(\S*/)?(sbatch|srun|salloc)\b", script.lines[0]):
+        edit = Edit(number, (shebang.replace(words[1], f"-S {words[1]}"),))
+        yield Finding(number, "shebang-words", message, edit=edit)
+    if starts := re.match(r"#!\s*(\S*/)?(sbatch|srun|salloc)\b", shebang):
         message = f"{starts[2]} is run to read the script, and starts the same job again"
-        yield Finding(first, "shebang-words", message, edit=Edit(first, ("#!/bin/bash",)))
+        yield Finding(number, "shebang-words", message, edit=Edit(number, ("#!/bin/bash",)))
     if "\r\n" in script.text:
         message, fix = r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//' "
         line = first + script.text.partition("\r\n")[0].count("\n")
@@ -87,16 +90,16 @@ def form(job: Job) -> Iterator[Finding]:
 def syntax(job: Job) -> Iterator[Finding]:
     """shell-syntax: what `bash -n`, which runs nothing, cannot read: the grammar takes a stray `done` for a program."""
     script = job.script
-    if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.text):
+    if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.shebang[1]):
         try:
-            ast.parse(script.text.replace("\r", ""))
+            ast.parse(script.body)
         except SyntaxError as error:
             line, message = script.first_line - 1 + (error.lineno or 1), f"python cannot read the script: {error.msg}"
             yield Finding(line, "shell-syntax", message, certain=bool(python[1]))
-    other = re.match(r"#!.*\b(z|k)sh\b", script.text) is not None or _TEMPLATE.search(script.text) is not None
+    other = re.match(r"#!.*\b(z|k)sh\b", script.shebang[1]) or _TEMPLATE.search(script.text)
     if not script.is_shell or script.expanded or other:
         return
-    done = asked(("env", "-i", "bash", "-O", "extglob", "-n"), "\n".join(script.lines) + "\n")
+    done = asked(("env", "-i", "bash", "-O", "extglob", "-n"), script.body + "\n")
     said = done.stderr.decode("utf-8", "replace") if done and done.returncode else ""
     if match := re.match(r"bash: line (\d+): (.*)", said):
         line = script.first_line - 1 + min(int(match[1]), len(script.lines))
@@ -108,20 +111,33 @@ def syntax(job: Job) -> Iterator[Finding]:
 def continued(job: Job) -> Iterator[Finding]:
     """line-as-command: the rest of a command, or a variable before a blank, which bash runs as a command of its own."""
     for command in (*job.script.commands, *job.inner):
-        first = command.words[0].raw if command.words else ""
-        name = re.fullmatch(r"[A-Za-z_]\w*", first) if re.match("=(?!=)", "".join(command.texts[1:2])) else None
-        if not name and first != "~" and not re.match(r"--?[A-Za-z]", first):
+        first, second = [*(word.raw for word in command.words), "", ""][:2]
+        source, cause, fix, edit = job.script.source(command.line), " as a command", "", None
+        # No program is called so: by capitals alone, or as a variable that the script reads.
+        called = re.fullmatch(r"[A-Z_][A-Z\d_]*", first) or re.search(rf"\$\{{?{re.escape(first)}\b", job.code)
+        if re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
+            cause, fix = f"{cause}: no blank may stand beside the = of a variable", f'{first}="…"'
+            one = len(command.words) == 2 + (second == "=")
+            edit = (
+                Edit(command.line, (re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1),))
+                if one
+                else None
+            )
+        elif first == "~" and source.strip() == "~":
+            cause, edit = " as a command, which an editor left", Edit(command.line, ())
+        elif re.match(r"--?[A-Za-z]", first):
+            above = job.script.source(command.line - 1).rstrip() if first in source and not command.assignments else ""
+            fix = "the line above is to end with a backslash, and nothing to stand between" if above else ""
+            edit = (
+                Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
+                if above and "#" not in above
+                else None
+            )
+        else:
             continue
-        source = job.script.source(command.line)
-        above = job.script.source(command.line - 1).rstrip() if first in source and not command.assignments else ""
-        fix, edit = "the line above is to end with a backslash, and nothing to stand between" if above else "", None
-        if name:
-            edit = Edit(command.line, (re.sub(rf"\b{first}\s+=\s*", f"{first}=", source, count=1),))
-        elif first == "~":
-            edit = Edit(command.line, ())
-        elif above and "#" not in above:
-            edit = Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
-        yield Finding(command.line, "line-as-command", f"bash runs {first} as a command", "" if edit else fix, edit)
+        yield Finding(
+            command.line, "line-as-command", f"bash runs {first}{cause}", "" if edit else fix, edit, cause=cause
+        )
 
 
 def spooled(job: Job) -> Iterator[Finding]:
@@ -140,11 +156,11 @@ def words(job: Job) -> Iterator[Finding]:
     read = set[int]()
     for problem in (problem for options in job.components for problem in options.problems):
         source = job.script.source(problem.line)
-        if problem.rule == "malformed-option" and problem.line in read:
-            continue  # sbatch has refused the line before it comes to this word.
+        # sbatch has refused the line before it comes to this word; what the shell makes of a $ is known when it runs.
+        again = problem.rule == "malformed-option" and problem.line in read
         read.add(problem.line)
-        if job.script.expanded and "$" in source:
-            continue  # What the shell makes of it is known when it runs.
+        if again or (job.script.expanded and "$" in source) or _is_of_site(job, problem.word):
+            continue
         if PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
             yield _placeholder(problem.line, source)
             continue
@@ -154,17 +170,26 @@ def words(job: Job) -> Iterator[Finding]:
         elif problem.rule == "malformed-option" and re.match("[^-]", problem.word) and not problem.instead:
             fix = "quotes around a value with blanks, or # before a comment"
         edit = Edit(problem.line, (fixed,)) if fixed else None
-        yield Finding(problem.line, problem.rule, problem.message, fix, edit)
+        cause = problem.message.partition(" is not")[2] if problem.rule == "site-option" else ""
+        yield Finding(problem.line, problem.rule, problem.message, fix, edit, cause=cause and f" is not{cause}")
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
-        if problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word):
+        if (
+            problem.rule in ("typographic-dash", "unknown-option")
+            and not re.search("[$@]", problem.word)
+            and not _is_of_site(job, problem.word)
+        ):
             fix = problem.instead and f"srun … {problem.instead}"
             yield Finding(problem.line, problem.rule, problem.message, fix)
 
 
-def _placeholder(line: int, source: str) -> Finding:
+def _is_of_site(job: Job, word: str) -> bool:
+    return word.lstrip("-").partition("=")[0] in job.site.options
+
+
+def _placeholder(line: int, source: str, cause: str = " before you submit") -> Finding:
     match = PLACEHOLDER.search(source)
     what = match[0] if match else source.partition(" #")[0].strip() or "the value"
-    return Finding(line, "placeholder", f"fill in {what} before you submit")
+    return Finding(line, "placeholder", f"fill in {what}{cause}", cause=cause)
 
 
 def ignored(job: Job) -> Iterator[Finding]:
@@ -184,9 +209,9 @@ def ignored(job: Job) -> Iterator[Finding]:
         line, head = f"#SBATCH {found.text}", job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
         late = Edit(found.line, (), above=(job.script.first_command, line))
         edit = late if found.late else Edit(found.line, (head, line) if head else (line,))
-        reason = "it comes after the first command" if found.late else "it reads only lines that begin with #SBATCH"
-        certain, message = found.late and bool(names & _SHAPING - live), f"sbatch does not read this line: {reason}"
-        yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain)
+        cause = "after the first command it reads no more" if found.late else "it reads only what begins with #SBATCH"
+        certain, message = found.late and bool(names & _SHAPING - live), f"sbatch reads nothing on this line: {cause}"
+        yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain, cause=f": {cause}")
 
 
 def values(job: Job) -> Iterator[Finding]:
@@ -201,28 +226,28 @@ def values(job: Job) -> Iterator[Finding]:
         elif refused:
             yield _refused(job, option, refused)
         elif option.name in _TEXTS and (match := _UNEXPANDED[option.name == "mail-user"].search(option.value)):
-            message = f"sbatch expands no {match[0]} in --{option.name}: it is part of the name"
+            cause = ": it is part of the name"
+            message = f"sbatch expands no {match[0]} in --{option.name}{cause}"
             user = option.name in ("output", "error") and re.match(r"\$\{?(USER|USERNAME|LOGNAME)\b", match[0])
-            # A path leads elsewhere without a variable in its middle.
-            leads = option.name != "chdir" and option.value.startswith(match[0])
-            fixed = source.replace(match[0], "%u") if user else leads and source.replace(match[0] + "/", "")
-            edit = Edit(option.line, (fixed,)) if fixed else None
-            yield Finding(option.line, "variable-in-option", message, edit=edit)
+            # What is not in another folder lies where sbatch is called.
+            here = option.name != "chdir" and re.match(r"\$\{?(PWD|SLURM_SUBMIT_DIR)\b", match[0])
+            fixed = source.replace(match[0], "%u") if user else source.replace(match[0] + "/", "") if here else ""
+            fix, edit = (
+                "the path in full" if "/" in option.value else "",
+                Edit(option.line, (fixed,)) if fixed else None,
+            )
+            yield Finding(option.line, "variable-in-option", message, fix, edit, cause=cause)
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """placeholder: words of commands that have still to be filled in, each once; bash takes <NAME> for redirections."""
+    """placeholder: words of commands that have still to be filled in; bash takes <NAME> for redirections."""
     lines, quoted = enumerate(job.code.split("\n"), job.script.first_line), job.script.shell.quoted_lines
     bare = ((line, re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text)) for line, text in lines)
     found = [(line, _ANGLED.search(text)) for line, text in bare if line not in quoted]
     for command in (each for each in job.script.commands if each.name not in ("echo", "printf", "[", "[[", "test")):
         words = (*command.words, *(value for _, value in command.assignments))
         found += [(x.line, _WORD_TO_FILL_IN.search(x.raw)) for x in words if not re.search(r":\?|==", x.raw)]
-    seen = set[str | int]()
-    for line, match in found:
-        if match and not {match[0], line} & seen:
-            seen |= {match[0], line}
-            yield _placeholder(line, match[0])
+    yield from (_placeholder(line, match[0], " before the job can run") for line, match in found if match)
 
 
 def _to_fill_in(option: Given, refused: _Form | None) -> bool:
@@ -251,9 +276,9 @@ def _refused(job: Job, option: Given, form: _Form) -> Finding:
         better = f"{value}:1"
     edit = job.script.with_option(option.name, better, option.line) if better else None
     example = f"for example #SBATCH --{option.name}" + (f"={form.example}" if form.example else "")
-    why = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
-    message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{why}"
-    return Finding(option.line, "bad-value", message, example, edit)
+    cause = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
+    message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{cause}"
+    return Finding(option.line, "bad-value", message, example, edit, cause=cause)
 
 
 def _like(pattern: str) -> Callable[[str], object]:
@@ -293,34 +318,51 @@ def together(job: Job) -> Iterator[Finding]:
     for options, shape in zip(job.components, job.shapes, strict=True):
         for option in (each for each in options.given if each.name != "mail-type"):  # Of these it reads all.
             if (holds := options.last(option.name)) and holds.value != option.value:
-                message = f"--{option.name}={option.value} is replaced by {holds.value} on line {holds.line}"
-                yield Finding(option.line, "repeated-option", message, "keep one of them")
+                cause = f" is replaced by {holds.value} on line {holds.line}"
+                message = f"--{option.name}={option.value}{cause}"
+                yield Finding(option.line, "repeated-option", message, "keep one of them", cause=cause)
         for option in (found for name in MEMORY if (found := options.last(name))):
             if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
                 message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
-                edit = job.script.with_option(option.name, f"{option.value}G", option.line)
-                yield Finding(option.line, "memory-in-megabytes", message, edit=edit)
-        for given, message, fix, value in _gpu_contradictions(options, shape.nodes):
-            other = job.script.with_option(given.name, value, given.line) if value else None
-            yield Finding(given.line, "options-contradict", message, fix, other)
+                fix = f"--{option.name}={option.value}G, if gigabytes are meant"
+                yield Finding(option.line, "memory-in-megabytes", message, fix)
+        for given, message, fix in _gpu_contradictions(options, shape.nodes):
+            yield Finding(given.line, "options-contradict", message, fix)
 
 
-def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str, int]]:
-    """Yield the option, what is wrong, what to do, and the value to write in its place (0: none)."""
+def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str]]:
+    """Yield the option, what is wrong and what to do."""
     per_task, per_gpu, per_job = (options.last(name) for name in ("gpus-per-task", "ntasks-per-gpu", "gpus"))
     on_node, total = gpus_on_node(options), gpu_count(per_job.value) if per_job else None
     keep = "keep one of them"
     if per_gpu and per_task:
-        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep, 0
+        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
     elif per_gpu and options.last("ntasks-per-node"):
-        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep, 0
+        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
     elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
-        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4", 0
+        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
     if (cpus := options.last("cpus-per-gpu")) and options.last("cpus-per-task"):
-        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep, 0
+        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
     if per_job and total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
-        message = f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}"
-        yield per_job, message, "", on_node * nodes
+        yield per_job, f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}", keep
     each = gpu_count(per_task.value) if per_task else None
     if per_job and each and total and total % each:
-        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep, 0
+        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep
+
+
+def site(job: Job) -> Iterator[Finding]:
+    """site-partition, site-required: what the site's file says of its partitions, and of what each job gives."""
+    given = [option for options in job.components for option in options.given]
+    elsewhere = any(option.name == "clusters" for option in given)
+    for option in (each for each in given if each.name == "partition" and job.site.partitions and not elsewhere):
+        names = [] if "$" in option.value or _to_fill_in(option, None) else option.value.split(",")
+        if absent := [name for name in names if name not in job.site.partitions]:
+            near = nearest(absent[0], job.site.partitions)
+            message = f"this site has no partition {' and '.join(absent)}" + (f"; did you mean {near}?" if near else "")
+            yield Finding(option.line, "site-partition", message, f"one of {', '.join(job.site.partitions)}")
+    missing = {slurm.SBATCH_SHORT.get(name, name) for name in job.site.required} - {option.name for option in given}
+    # A piece of a script, and what another script submits, may be given it elsewhere.
+    if given and missing and job.script.complete and not job.script.outer:
+        line = min(option.line for option in given)
+        message = f"this site requires {' and '.join(f'--{name}' for name in sorted(missing))}"
+        yield Finding(line, "site-required", message)

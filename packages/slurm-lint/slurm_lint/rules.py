@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH110", "malformed-option", "error", "sbatch refuses words that belong to no option ('Invalid directive'), and an option without its value."),
     Rule("NTH111", "typographic-dash", "error", "An en dash is not a hyphen: sbatch refuses the word, and srun takes it for the program."),
     Rule("NTH112", "ignored-option", "error", "sbatch reads #SBATCH lines up to the first command, one request a line. A warning where the line is misspelt or does not shape the job; `# SBATCH` is left alone where another line says otherwise, or tells how to switch such lines on."),
-    Rule("NTH113", "placeholder", "warning", "A value, or a path in a command, has still to be filled in, or is empty."),
+    Rule("NTH113", "placeholder", "warning", "A value, or a path in a command, has still to be filled in, or is empty. One finding for the #SBATCH lines of a script and one for its commands names them all."),
     Rule("NTH114", "variable-in-option", "warning", "sbatch expands neither variables nor ~ in #SBATCH lines."),
     Rule("NTH115", "shebang-words", "error", "env gets what follows it in the first line as one word, and finds no program 'bash -l'; env -S splits it. And sbatch as the interpreter submits the script again, without end."),
     Rule("NTH116", "line-as-command", "error", "A line that begins with an option is run as a command: the line before has no backslash at its very end. So is a ~ that an editor left, and a variable's name before ` = `."),
@@ -40,6 +40,8 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH131", "options-contradict", "error", "sbatch refuses these options together: more than one of --mem, --mem-per-cpu and --mem-per-gpu, or numbers of GPUs that contradict each other."),
     Rule("NTH132", "memory-in-megabytes", "warning", "Memory without a unit is in megabytes: --mem-per-cpu=4 is 4 MB."),
     Rule("NTH133", "repeated-option", "warning", "Of an option that is given twice sbatch reads the last: two --constraint are not both held."),
+    Rule("NTH140", "site-partition", "error", "The site has no such partition. (With a site file.)"),
+    Rule("NTH141", "site-required", "error", "The site refuses a job that does not give this option; a script without any option of sbatch is left alone, for it may be given them all on the command line. (With a site file.)"),
     # Tasks, launchers and GPUs.
     Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task (--ntasks wins over --ntasks-per-node): fewer than GPUs leave some idle, more share them. Only where each task is shown to be a rank; a warning where variables alone show it, or Python is started more often than there are GPUs."),
     Rule("NTH204", "missing-srun", "error", "Without srun a command runs once, on the job's first node. A warning where the launcher does not wait for the other nodes."),

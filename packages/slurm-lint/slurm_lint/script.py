@@ -17,7 +17,7 @@ _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 # `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
 _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
-_DISABLE = re.compile(r"#\s*slurm-lint:\s*disable=([\w, -]+)")
+_DISABLE = r"#\s*slurm-lint:\s*disable=([\w, -]+)"
 PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
@@ -61,11 +61,33 @@ class Script:
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
     @cached_property
+    def shebang(self) -> tuple[int, str]:
+        """The number and the text of the line that says what runs the script, which by mistake may not be the first."""
+        if self.text.startswith("#!"):
+            return self.first_line, self.lines[0]
+        for number, line in enumerate(self.lines, self.first_line):
+            if found := re.match(r"\ufeff?\s*(?:#+\s*!\s*|!)(/.*)", line):
+                return number, f"#!{found[1]}"
+            if re.search(r"^[^#]*['\"<$]", line):
+                break  # A command, or what opens a text of another file.
+        return self.first_line - 1, ""
+
+    @cached_property
     def first_command(self) -> int:
-        """The line after which sbatch reads no option: the first that is neither blank nor a comment."""
+        """The line after which sbatch reads no option: the first that is neither blank nor a comment.
+
+        What a line holds that is a variable, in a script that a shell expands, is known when it runs.
+        """
+        passed_over = re.compile(r"\ufeff?\s*($|#|[$`])" if self.expanded else r"\ufeff?\s*($|#)")
         lines = enumerate(self.lines, self.first_line)
-        found = (number for number, line in lines if line.strip() and not re.match(r"\ufeff?\s*(#|!/)", line))
+        found = (number for number, line in lines if number > self.shebang[0] and not passed_over.match(line))
         return next(found, self.first_line + len(self.lines))
+
+    @cached_property
+    def body(self) -> str:
+        """The script with nothing but its interpreter in front of its first command."""
+        above = self.first_command - self.first_line
+        return "\n".join([*[self.shebang[1], *[""] * above][:above], *self.lines[above:]])
 
     @cached_property
     def components(self) -> list[Options]:
@@ -116,13 +138,13 @@ class Script:
     @cached_property
     def is_shell(self) -> bool:
         """Whether the script is one that bash or sh runs (or a piece with no first line)."""
-        return not self.text.startswith("#!") or bool(re.match(r"#!.*\b(ba|z|k|da)?sh\b", self.lines[0]))
+        return re.match(r"(?!#!)|#!.*\b(ba|z|k|da)?sh\b", self.shebang[1]) is not None
 
     @cached_property
     def shell(self) -> ShellText:
         """The parsed script; empty where another interpreter runs it."""
         # bash drops a backslash at the very end; the grammar cannot read on from it.
-        text = re.sub(r"\\\n*\Z|\A\ufeff?(!/.*)?", "", "\n".join(self.lines))
+        text = re.sub(r"\\\n*\Z", "", self.body)
         text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job will have it.
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
@@ -150,9 +172,13 @@ class Script:
     def inner(self) -> Iterator["Script"]:
         """Yield the job scripts in the here-documents of this one, unless they are templates that sed fills in."""
         for text, line, expanded in () if re.search(r"\bsed\b.*\bs.([<{@%]|__)\w", self.text) else self.shell.heredocs:
-            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE):
-                outer = tuple(self.lines[: line - self.first_line])
-                yield replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
+            outer = tuple(self.lines[: line - self.first_line])
+            begun = re.match(r"\s*[$`]", text) if expanded else None
+            whole = text.startswith("#!") or (not begun and re.search(r"\bsbatch\b|[^>&]>[^>&]", outer[-1]))
+            # What is added to another file, or shown, may begin with anything.
+            if re.search(r"^#SBATCH\s+-", text, re.MULTILINE) and (whole or begun or re.match(r"\s*#", text)):
+                inner = replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
+                yield replace(inner, complete=bool(self.complete and whole))
 
     def rewritten(self, first: int, pattern: str, new: str, last: int = 0) -> Edit | None:
         """Return the edit that rewrites a piece of one of the lines, the first that has it, or None."""
@@ -175,15 +201,14 @@ class Script:
 
     def disabled_on(self, line: int) -> set[str]:
         """Return the rules that `# slurm-lint: disable=NTH308` at the end of a line, or its command, turns off."""
-        while not (match := _DISABLE.search(self.source(line))) and self.source(line).endswith("\\"):
+        while self.source(line).endswith("\\"):
             line += 1  # No comment can follow a backslash: that of the command's last line counts.
-        return set(re.split(r"[\s,]+", match[1])) if match else set()
+        return set(re.split(r"[\s,]+", ",".join(re.findall(_DISABLE, self.source(line)))))
 
     @property
     def disabled(self) -> set[str]:
         """The rules that such a comment on a line of its own turns off for the file."""
-        alone = (match for line in self.lines if (match := _DISABLE.match(line.strip())))
-        return {name for match in alone for name in re.split(r"[\s,]+", match[1])}
+        return set(re.split(r"[\s,]+", ",".join(re.findall(rf"(?m)^\s*{_DISABLE}", self.text))))
 
     def neighbour(self, path: str) -> str | None:
         """Return the text of a file that the script names, looked for beside it and where it is submitted."""

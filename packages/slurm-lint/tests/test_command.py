@@ -107,6 +107,11 @@ def test_a_rule_is_silenced_on_its_line(comment: str, left: list[str]) -> None:
     assert [finding.rule for finding in lint_text(text, Path("/nowhere/job.sbatch"))[0]] == left
 
 
+def test_a_rule_is_silenced_in_a_file_and_in_what_it_submits() -> None:
+    text = f"#!/bin/bash\nsbatch <<'EOF'\n{WRONG}EOF\n  # slurm-lint: disable=NTH401, bad-value\n"
+    assert lint_text(text, Path("/nowhere/job.sbatch"))[0] == ()
+
+
 def test_a_comment_behind_a_continued_command_silences_its_findings() -> None:
     text = "#!/bin/bash\npython t.py \\\n  --lr 1  # slurm-lint: disable=NTH401\necho done\n"
     assert lint_text(text, Path("/nowhere/job.sbatch"))[0] == ()

@@ -28,6 +28,7 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 
 RIGHT = {  # name: (options, body); nothing may be found
     "equals-signs-of-tests-and-numbers": ("#SBATCH -n1\n", "((A = 5))\nlet 'B = 3'\n[[ $A = 5 ]] && test B = 3\nawk 'BEGIN { a = 3 }'\nC=$((A = 3)) python t.py"),
+    "equals-signs-of-messages": ("#SBATCH -n1\n", "echo \"=> begin\"\nprintf '=%.0s' {1..80}\necho = x\nname =3"),
     "assignments-that-a-shell-or-env-reads": ("#SBATCH -n1\n", "set -e\nA=1 python a.py\ntime A=1 python b.py\nsrun -n1 env A=1 python c.py"),
     "an-environment-that-is-told-first": ("#SBATCH -n1\n", "python -m torch.utils.collect_env\npython t.py"),
     "servers-beside-the-work": (G4, "ollama serve &\nserver=$!\npython t.py --tensorboard\ncode=$?\nkill $server\nexit $code"),
@@ -326,6 +327,7 @@ WRONG = {  # name: (options, body, the one finding)
     "image-to-fill-in": ("#SBATCH -n1\n", "apptainer exec /home/path_to_image.sif python t.py", ("placeholder", WARNS)),
     "one-gpu-of-four-chosen-in-front-of-the-program": (G4, "CUDA_VISIBLE_DEVICES='0' python t.py", ("visible-devices", WARNS)),
     "blanks-around-an-equals-sign": ("#SBATCH -n1\n", "  NAME = value\npython t.py", ("line-as-command", FAILS)),
+    "blanks-around-the-sign-of-what-is-read-later": ("#SBATCH -n1\n", "name = value\npython t.py ${name}", ("line-as-command", FAILS)),
     "comment-inside-a-command": ("#SBATCH -n1\n", "python t.py \\\n  # --old 1 \\\n  --new 2", ("line-as-command", FAILS)),
     "two-requests-on-one-line": ("#SBATCH --error=e.txt#SBATCH --nodes=1\n", "python t.py", ("ignored-option", WARNS)),
     "one-letter-with-two-dashes": ("#SBATCH --D .\n", "python t.py", ("unknown-option", FAILS)),
@@ -478,6 +480,11 @@ def test_an_en_dash_in_the_first_line_is_found() -> None:
     assert found("#!/bin/sh –l\n#SBATCH -n1\nhostname\n") == [("typographic-dash", "error")]
 
 
+@pytest.mark.parametrize("opens", ["cat > job.sh <<EOF\n$HEADER", "cat >> job.sh <<EOF", "cat <<EOF\nA job:"])
+def test_what_stands_above_options_that_a_here_document_adds_is_not_known(opens: str) -> None:
+    assert found(f"#!/bin/bash\n{opens}\n#SBATCH -n1\nhostname\nEOF\nsbatch job.sh\n") == []
+
+
 @pytest.mark.parametrize("shell", ["zsh", "ksh"])
 def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None:
     assert found(f"#!/usr/bin/{shell}\n#SBATCH -n1\nfor i in {{1..3}}; echo $i\n") == []
@@ -493,8 +500,9 @@ def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None
         ("--gpus=1g.5gb", "#SBATCH --gpus=1g.5gb:1"),
         ("--ntasks=0", "for example #SBATCH --ntasks=4"),
         ("--output=/users/$USER/%j.out", "#SBATCH --output=/users/%u/%j.out"),
-        ("--output=$HOME/%j.out", "#SBATCH --output=%j.out"),
-        ("--output=/data/$GROUP/%j.out", ""),
+        ("--output=$SLURM_SUBMIT_DIR/%j.out", "#SBATCH --output=%j.out"),
+        ("--output=$HOME/%j.out", "the path in full"),
+        ("--mem=1", "--mem=1G, if gigabytes are meant"),
     ],
 )
 def test_a_value_is_corrected_where_the_script_says_to_what(option: str, fix: str) -> None:
@@ -628,9 +636,19 @@ def test_the_three_scripts_of_a_popular_question(options: str, body: str, expect
     assert set(found(f"#!/bin/bash\n{options}{body}\n")) == expected
 
 
-def test_each_word_that_is_to_be_filled_in_is_told_once() -> None:
-    text = "#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n"
-    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(n, "placeholder") for n in (3, 5)]
+ONE_CAUSE = {  # name: (script, the line of its one finding, what it says of the others, the rule)
+    "words-to-fill-in": ("#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n", 3, " (and on lines 4 and 5) before the job can run", "placeholder"),
+    "options-to-fill-in": ("#!/bin/bash\n#SBATCH -N <N>\n#SBATCH -A your_account\nhostname\n", 2, "fill in <N> (and on line 3) before you submit", "placeholder"),
+    "requests-behind-a-command": ("#!/bin/bash\ndate\n#SBATCH -J a\n#SBATCH -n1\nhostname\n", 3, "(and on line 4): after the first", "ignored-option"),
+    "a-licence-above-the-interpreter": ("# MIT\n\n#!/usr/bin/env python3\n#SBATCH -n1\nx = 3\nfor i in (x,):\n    print(i)\n", 1, "(line 3 does", "no-shebang"),
+    "words-above-the-interpreter": ("Copyright (c) 2020\n#!/bin/bash\n#SBATCH -n1\n#SBATCH --time=1:00\nhostname\n", 1, "(line 2 does", "no-shebang"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "others", "rule"), ONE_CAUSE.values(), ids=ONE_CAUSE.keys())
+def test_one_cause_is_one_finding_that_names_all_its_lines(text: str, line: int, others: str, rule: str) -> None:
+    (finding,) = lint_text(text, JOB)[0]
+    assert (finding.line, finding.rule, others in finding.message) == (line, rule, True)
 
 
 def test_a_first_line_that_lacks_its_sign_is_put_right() -> None:
@@ -643,7 +661,7 @@ def test_a_first_line_that_lacks_its_sign_is_put_right() -> None:
 def test_a_template_that_its_file_fills_in_is_left_alone() -> None:
     script = "#!/bin/bash\n#SBATCH --time=<time>\n#SBATCH --partition=<partition>\nhostname\n"
     text = f"#!/bin/bash\nt=$(cat << 'EOF'\n{script}EOF\n)\n"
-    assert found(text) == [("placeholder", WARNS)] * 2
+    assert found(text) == [("placeholder", WARNS)]
     assert found(f'{text}echo "$t" | sed "s/<time>/$1/" | sed "s/<partition>/$2/" > job.sbatch\n', "make.sh") == []
 
 

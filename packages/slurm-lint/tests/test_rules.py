@@ -14,12 +14,14 @@ from test_known_cases import WRONG
 from slurm_lint.check import lint_text
 from slurm_lint.command import fix_script
 from slurm_lint.finding import Finding, apply
+from slurm_lint.programs import Asked, Site
 from slurm_lint.rules import BY_NAME, LEVELS, RULES
 from slurm_lint.shell import ShellText
 
 HERE = Path(__file__).parent
 CLEAN = sorted((HERE / "clean").glob("*.sbatch"))
-FOUND_WITH_OTHER_FILES = {"unreadable-file"}
+FOUND_WITH_OTHER_FILES = {"unreadable-file", "site-partition", "site-required"}
+SITE = Asked(Site(partitions=("gpu", "cpu"), required=("A", "time"), options=("image",)))
 JOB = Path("/nowhere/job.sbatch")
 
 
@@ -42,6 +44,19 @@ def test_each_rule_finds_its_fault_alone_and_the_right_script_clean(name: str, e
 def test_every_rule_has_an_example_and_codes_and_names_are_unique() -> None:
     assert {rule.name for rule in RULES} - FOUND_WITH_OTHER_FILES == set(EXAMPLES)
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ("-p cpu,gpus -A a --time=1", ["this site has no partition gpus; did you mean gpu?"]),
+        ("-p cpu,gpu -A a -n1", ["this site requires --time"]),
+        ("-p <yours> -A a --time=1 --image=a.sif", ["fill in <yours> before you submit"]),
+        ("", []),
+    ],
+)
+def test_a_site_says_its_partitions_and_the_options_that_it_requires_and_adds(options, messages) -> None:
+    assert [f.message for f in lint_text(f"#!/bin/bash\n#SBATCH {options}\nhostname\n", JOB, SITE)[0]] == messages
 
 
 DESERVED = {"submitit": {"srun-cpus"}}
@@ -129,7 +144,7 @@ def test_a_readme_has_its_scripts_read_and_its_prose_left_alone() -> None:
 FIXED = {  # name: (before, after)
     "line-ends": ("#!/bin/bash\r\nhostname\r\n", "#!/bin/bash\nhostname\n"),
     "no-shebang": ("#SBATCH -n1\nhostname\n", "#!/bin/bash\n#SBATCH -n1\nhostname\n"),
-    "blank-first-line": ("\n#!/bin/bash\nhostname\n", "#!/bin/bash\nhostname\n"),
+    "header-above-the-first-line": ("# MIT\n\n#!/bin/bash\nhostname\n", "#!/bin/bash\n# MIT\n\nhostname\n"),
     "kill-on-bad-exit": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
     "wait": ("#!/bin/bash\npython t.py &\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
     "exit-code": ("#!/bin/bash\npython t.py \\\n  --a b\necho done", "#!/bin/bash\npython t.py \\\n  --a b\ncode=$?\necho done\nexit $code\n"),
