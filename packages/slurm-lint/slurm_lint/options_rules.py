@@ -19,6 +19,8 @@ _SHAPING = names_in(
 )
 _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
 """Options of which a job has one."""
+_REFUSED_TOGETHER = [MEMORY, ("gpus-per-task", "ntasks-per-gpu"), ("ntasks-per-node", "ntasks-per-gpu"),
+                     ("cpus-per-task", "cpus-per-gpu")]  # fmt: skip
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
@@ -45,6 +47,16 @@ _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
 
 
+_SHEBANGS = (  # Rule, what is wrong in a first line, what to write in its place, message.
+    ("typographic-dash", rf"(#!\S+\s+)([{DASHES}]+(\S*))", r"\1-\3",
+     "{1!r} begins with a typographic dash: the shell takes it for the script to run"),
+    ("shebang-words", r"(#!\s*\S*/env)\s+(?!-\S*S)(\S+\s+\S.*)", r"\1 -S \2",
+     "env is given {1!r} as one word, and finds no such program"),
+    ("shebang-words", r"#!\s*(?:\S*/)?(sbatch|srun|salloc)\b.*", "#!/bin/bash",
+     "{0} is run to read the script, and starts the same job again"),
+)  # fmt: skip
+
+
 class _Form(NamedTuple):
     """What the values of an option look like; `read` returns None for what sbatch refuses."""
 
@@ -63,24 +75,16 @@ def form(job: Job) -> Iterator[Finding]:
         message = "the first line does not begin with #!: sbatch refuses the script"
         message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
         message += f" (line {number} does, which is to be the first)" if number > first else ""
-        edit = Edit(
-            first, (shebang or "#!/bin/bash", *([] if shebang else [script.lines[0].lstrip("\ufeff")])), safe=True
-        )
-        edit = Edit(number, (), above=(first, shebang), safe=True) if number > first else edit
+        meant = (shebang,) if shebang else ("#!/bin/bash", script.lines[0].lstrip("\ufeff"))
+        moved = Edit(number, (), above=(first, shebang), safe=True)
         # Without options of sbatch it may be a program in another language.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
-        yield Finding(first, "no-shebang", message, shebang or "#!/bin/bash", edit if known else None)
-    if dash := re.match(rf"#!\S+\s+([{DASHES}]\S*)", shebang):
-        message = f"{dash[1]!r} begins with a typographic dash: the shell takes it for the script to run"
-        fixed = shebang.replace(dash[1], "-" + dash[1].lstrip(DASHES))
-        yield Finding(number, "typographic-dash", message, edit=Edit(number, (fixed,)))
-    if words := re.match(r"#!\s*\S*/env\s+(?!-\S*S)(\S+\s+\S.*)", shebang):
-        message = f"env is given {words[1].strip()!r} as one word, and finds no such program"
-        edit = Edit(number, (shebang.replace(words[1], f"-S {words[1]}"),))
-        yield Finding(number, "shebang-words", message, edit=edit)
-    if starts := re.match(r"#!\s*(\S*/)?(sbatch|srun|salloc)\b", shebang):
-        message = f"{starts[2]} is run to read the script, and starts the same job again"
-        yield Finding(number, "shebang-words", message, edit=Edit(number, ("#!/bin/bash",)))
+        edit = moved if number > first else Edit(first, meant, safe=True)
+        yield Finding(first, "no-shebang", message, meant[0], edit if known else None)
+    for rule, pattern, instead, message in _SHEBANGS:
+        if found := re.match(pattern, shebang):
+            edit = Edit(number, (re.sub(pattern, instead, shebang),))
+            yield Finding(number, rule, message.format(*found.groups()), edit=edit)
     if "\r\n" in script.text:
         message, fix = r"lines end in \r\n, as on Windows: sbatch refuses the script", r"sed -i 's/\r$//' "
         line = first + script.text.partition("\r\n")[0].count("\n")
@@ -117,27 +121,19 @@ def continued(job: Job) -> Iterator[Finding]:
         called = re.fullmatch(r"[A-Z_][A-Z\d_]*", first) or re.search(rf"\$\{{?{re.escape(first)}\b", job.code)
         if re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
             cause, fix = f"{cause}: no blank may stand beside the = of a variable", f'{first}="…"'
-            one = len(command.words) == 2 + (second == "=")
-            edit = (
-                Edit(command.line, (re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1),))
-                if one
-                else None
-            )
+            changed = re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1)
+            edit = Edit(command.line, (changed,)) if len(command.words) == 2 + (second == "=") else None
         elif first == "~" and source.strip() == "~":
             cause, edit = " as a command, which an editor left", Edit(command.line, ())
         elif re.match(r"--?[A-Za-z]", first):
             above = job.script.source(command.line - 1).rstrip() if first in source and not command.assignments else ""
             fix = "the line above is to end with a backslash, and nothing to stand between" if above else ""
-            edit = (
-                Edit(command.line - 1, (above.removesuffix("\\").rstrip() + " \\",))
-                if above and "#" not in above
-                else None
-            )
+            changed = above.removesuffix("\\").rstrip() + " \\"
+            edit = Edit(command.line - 1, (changed,)) if above and "#" not in above else None
         else:
             continue
-        yield Finding(
-            command.line, "line-as-command", f"bash runs {first}{cause}", "" if edit else fix, edit, cause=cause
-        )
+        message = f"bash runs {first}{cause}"
+        yield Finding(command.line, "line-as-command", message, fix, edit, cause=cause)
 
 
 def spooled(job: Job) -> Iterator[Finding]:
@@ -173,11 +169,8 @@ def words(job: Job) -> Iterator[Finding]:
         cause = problem.message.partition(" is not")[2] if problem.rule == "site-option" else ""
         yield Finding(problem.line, problem.rule, problem.message, fix, edit, cause=cause and f" is not{cause}")
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
-        if (
-            problem.rule in ("typographic-dash", "unknown-option")
-            and not re.search("[$@]", problem.word)
-            and not _is_of_site(job, problem.word)
-        ):
+        known = problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word)
+        if known and not _is_of_site(job, problem.word):
             fix = problem.instead and f"srun … {problem.instead}"
             yield Finding(problem.line, problem.rule, problem.message, fix)
 
@@ -232,10 +225,8 @@ def values(job: Job) -> Iterator[Finding]:
             # What is not in another folder lies where sbatch is called.
             here = option.name != "chdir" and re.match(r"\$\{?(PWD|SLURM_SUBMIT_DIR)\b", match[0])
             fixed = source.replace(match[0], "%u") if user else source.replace(match[0] + "/", "") if here else ""
-            fix, edit = (
-                "the path in full" if "/" in option.value else "",
-                Edit(option.line, (fixed,)) if fixed else None,
-            )
+            fix = "the path in full" if "/" in option.value else ""
+            edit = Edit(option.line, (fixed,)) if fixed else None
             yield Finding(option.line, "variable-in-option", message, fix, edit, cause=cause)
 
 
@@ -281,26 +272,21 @@ def _refused(job: Job, option: Given, form: _Form) -> Finding:
     return Finding(option.line, "bad-value", message, example, edit, cause=cause)
 
 
-def _like(pattern: str) -> Callable[[str], object]:
-    return re.compile(pattern).fullmatch
-
-
 _COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
     sockets-per-node cores-per-socket threads-per-core"""
 # Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its
 # manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
-_TIME = r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}"
+_TIME = re.compile(r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}")
+_MEMORY = re.compile(r"(?i)\d+([kmgt]b?)?")
 _FORMS: Mapping[str, _Form] = {
     name: form
     for names, form in (
         ("nodes", _Form(slurm.node_range, "a number, or least-most", "2")),
         (_COUNTED, _Form(count, "a number of at least 1", "4")),
-        ("time time-min", _Form(_like(_TIME), "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
-        ("mem mem-per-cpu mem-per-gpu tmp",
-         _Form(_like(r"(?i)\d+([kmgt]b?)?"), "a whole number with K, M, G or T", "64G")),
+        ("time time-min", _Form(_TIME.fullmatch, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
+        ("mem mem-per-cpu mem-per-gpu tmp", _Form(_MEMORY.fullmatch, "a whole number with K, M, G or T", "64G")),
         ("gres", _Form(slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
-        ("gpus gpus-per-node gpus-per-task gpus-per-socket",
-         _Form(gpu_count, "NUMBER or TYPE:NUMBER", "4")),
+        ("gpus gpus-per-node gpus-per-task gpus-per-socket", _Form(gpu_count, "NUMBER or TYPE:NUMBER", "4")),
         ("signal", _Form(slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
         ("array", _Form(slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
     )
@@ -310,11 +296,12 @@ _FORMS: Mapping[str, _Form] = {
 
 def together(job: Job) -> Iterator[Finding]:
     """options-contradict, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
-    for options in (*job.components, *(step.layers[0].slurm for step in job.steps)):
-        memory = [found for name in MEMORY if (found := options.last(name))]
-        if len(memory) > 1:
-            message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in memory)} together"
-            yield Finding(max(option.line for option in memory), "options-contradict", message, "keep one of them")
+    steps = ((step.layers[0].slurm, [MEMORY]) for step in job.steps)
+    for options, groups in (*((options, _REFUSED_TOGETHER) for options in job.components), *steps):
+        for given in ([option for name in names if (option := options.last(name))] for names in groups):
+            if len(given) > 1:
+                message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in given)} together"
+                yield Finding(max(option.line for option in given), "options-contradict", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
         for option in (each for each in options.given if each.name != "mail-type"):  # Of these it reads all.
             if (holds := options.last(option.name)) and holds.value != option.value:
@@ -326,28 +313,24 @@ def together(job: Job) -> Iterator[Finding]:
                 message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
                 fix = f"--{option.name}={option.value}G, if gigabytes are meant"
                 yield Finding(option.line, "memory-in-megabytes", message, fix)
-        for given, message, fix in _gpu_contradictions(options, shape.nodes):
-            yield Finding(given.line, "options-contradict", message, fix)
-
-
-def _gpu_contradictions(options: Options, nodes: int) -> Iterator[tuple[Given, str, str]]:
-    """Yield the option, what is wrong and what to do."""
-    per_task, per_gpu, per_job = (options.last(name) for name in ("gpus-per-task", "ntasks-per-gpu", "gpus"))
-    on_node, total = gpus_on_node(options), gpu_count(per_job.value) if per_job else None
-    keep = "keep one of them"
-    if per_gpu and per_task:
-        yield per_gpu, "sbatch refuses --gpus-per-task with --ntasks-per-gpu", keep
-    elif per_gpu and options.last("ntasks-per-node"):
-        yield per_gpu, "sbatch refuses --ntasks-per-node with --ntasks-per-gpu", keep
-    elif per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes"):
-        yield per_task, "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
-    if (cpus := options.last("cpus-per-gpu")) and options.last("cpus-per-task"):
-        yield cpus, "sbatch refuses --cpus-per-gpu with --cpus-per-task", keep
-    if per_job and total and on_node and not per_task and count(options.value("nodes")) and total != on_node * nodes:
-        yield per_job, f"--gpus={total} contradicts {nodes} nodes × {on_node} GPUs = {on_node * nodes}", keep
-    each = gpu_count(per_task.value) if per_task else None
-    if per_job and each and total and total % each:
-        yield per_job, f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them", keep
+        per_task, per_job = options.last("gpus-per-task"), options.last("gpus")
+        each, total, on_node = (
+            gpu_count(per_task and per_task.value),
+            gpu_count(per_job and per_job.value),
+            gpus_on_node(options),
+        )
+        if per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes", "ntasks-per-gpu"):
+            message, fix = "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
+            yield Finding(per_task.line, "options-contradict", message, fix)
+        if not per_job or not total:
+            continue
+        whole = on_node * shape.nodes if on_node and not per_task and count(options.value("nodes")) else total
+        if total != whole:
+            message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {whole}"
+            yield Finding(per_job.line, "options-contradict", message, "keep one of them")
+        if each and total % each:
+            message = f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them"
+            yield Finding(per_job.line, "options-contradict", message, "keep one of them")
 
 
 def site(job: Job) -> Iterator[Finding]:
