@@ -9,8 +9,8 @@ from typing import NamedTuple
 from slurm_lint import options as slurm
 from slurm_lint.finding import Edit, Finding, asked
 from slurm_lint.job import Job, gpus_on_node
-from slurm_lint.options import DASHES, MEMORY, Given, Options, count, gpu_count, names_in
-from slurm_lint.script import JOB_SUFFIXES, PLACEHOLDER
+from slurm_lint.options import DASHES, MEMORY, Given, count, gpu_count, names_in, read_options
+from slurm_lint.script import DIRECTIVE, Script, split_directive
 from slurm_lint.words import nearest
 
 _SHAPING = names_in(
@@ -19,8 +19,8 @@ _SHAPING = names_in(
 )
 _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
 """Options of which a job has one."""
-_REFUSED_TOGETHER = [MEMORY, ("gpus-per-task", "ntasks-per-gpu"), ("ntasks-per-node", "ntasks-per-gpu"),
-                     ("cpus-per-task", "cpus-per-gpu")]  # fmt: skip
+_REFUSED_TOGETHER = (MEMORY, ("gpus-per-task", "ntasks-per-gpu"), ("ntasks-per-node", "ntasks-per-gpu"),
+                     ("cpus-per-task", "cpus-per-gpu"))  # fmt: skip
 _FEW_MEGABYTES = 256
 _NAMES = names_in("partition account qos reservation mail-user wckey constraint nodelist licenses")
 _TEXTS = names_in("output error chdir job-name mail-user")
@@ -42,6 +42,14 @@ _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
     r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|<path/to/[^<>]*>|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
 )
+# `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
+_ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
+_PLACEHOLDER = re.compile(
+    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
+)
+"""A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
+_JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")
 """What is filled in before the script is one: bash cannot read it as it stands."""
@@ -70,8 +78,11 @@ def form(job: Job) -> Iterator[Finding]:
     script, first = job.script, job.script.first_line
     if not script.complete:
         return
-    number, shebang = script.shebang
-    if not script.text.startswith("#!") and script.is_for_sbatch:
+    (number, shebang), first_asked = script.shebang, script.components[0]
+    named = (
+        script.path.suffix in _JOB_SUFFIXES or first_asked.given or first_asked.problems or any(_passed_over(script))
+    )
+    if not script.text.startswith("#!") and named:
         message = "the first line does not begin with #!: sbatch refuses the script"
         message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
         message += f" (line {number} does, which is to be the first)" if number > first else ""
@@ -157,7 +168,7 @@ def words(job: Job) -> Iterator[Finding]:
         read.add(problem.line)
         if again or (job.script.expanded and "$" in source) or _is_of_site(job, problem.word):
             continue
-        if PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
+        if _PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
             yield _placeholder(problem.line, source)
             continue
         fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
@@ -180,31 +191,54 @@ def _is_of_site(job: Job, word: str) -> bool:
 
 
 def _placeholder(line: int, source: str, cause: str = " before you submit") -> Finding:
-    match = PLACEHOLDER.search(source)
+    match = _PLACEHOLDER.search(source)
     what = match[0] if match else source.partition(" #")[0].strip() or "the value"
     return Finding(line, "placeholder", f"fill in {what}{cause}", cause=cause)
 
 
+def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bool]]:
+    """Yield what looks like a request and is none: its line and words, options, if it is late, if it is misspelt."""
+    last = script.commands[-1].last_line if script.commands else script.first_line + len(script.lines)
+    for number, line in enumerate(script.lines, script.first_line):
+        late = number > script.first_command
+        match, almost = DIRECTIVE.match(line), _ALMOST.fullmatch(line)
+        glued = _GLUED.search(line) if match and not late else None
+        aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
+        looks = glued or (late and script.is_shell and match) or (not match and almost)
+        if number in script.shell.quoted_lines or not looks or aside:
+            continue
+        words = split_directive(looks["rest"]) or [""]
+        options = read_options(words, number, "sbatch")
+        # A word that is not an option is the script's name: the line says how to use it.
+        usage = almost is not None and any("neither an option" in problem.message for problem in options.problems)
+        if words[0].startswith("-") and not usage:
+            names = [option.name for option in options.given]
+            yield number, looks["rest"].strip(), names, late and bool(match), bool(glued or (almost and almost["typo"]))
+
+
 def ignored(job: Job) -> Iterator[Finding]:
     """ignored-option: lines that look like options and are passed over."""
-    live = {option.name for options in job.components for option in options.given}
+    live, passed_over = (
+        {option.name for options in job.components for option in options.given},
+        [*_passed_over(job.script)],
+    )
     # A line with a blank is off on purpose where another says something else of the same.
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
     decided |= _SHAPING if re.search(r"(?i)\b(remove the (white)?space|uncomment)", job.script.text) else set()
-    spaced = Counter(o.name for i in job.script.ignored if not i.late and not i.typo for o in i.options.given)
+    spaced = Counter(name for _, _, names, late, typo in passed_over for name in names if not late and not typo)
     decided |= {name for name, times in spaced.items() if times > 1}
-    if not (job.options.given or job.script.path.suffix in JOB_SUFFIXES or any(i.late for i in job.script.ignored)):
+    if not (job.options.given or job.script.path.suffix in _JOB_SUFFIXES or any(late for *_, late, _ in passed_over)):
         return  # Nothing here is for sbatch: what looks like an option is an example.
-    for found in job.script.ignored:
-        names = {option.name for option in found.options.given}
-        if not (names - live if found.late or found.typo else names & _SHAPING - decided):
+    for number, text, given, late, typo in passed_over:
+        names = set(given)
+        if not (names - live if late or typo else names & _SHAPING - decided):
             continue
-        line, head = f"#SBATCH {found.text}", job.script.source(found.line).rpartition("#SBATCH")[0].rstrip()
-        late = Edit(found.line, (), above=(job.script.first_command, line))
-        edit = late if found.late else Edit(found.line, (head, line) if head else (line,))
-        cause = "after the first command it reads no more" if found.late else "it reads only what begins with #SBATCH"
-        certain, message = found.late and bool(names & _SHAPING - live), f"sbatch reads nothing on this line: {cause}"
-        yield Finding(found.line, "ignored-option", message, edit=edit, certain=certain, cause=f": {cause}")
+        line, head = f"#SBATCH {text}", job.script.source(number).rpartition("#SBATCH")[0].rstrip()
+        moved = Edit(number, (), above=(job.script.first_command, line))
+        edit = moved if late else Edit(number, (head, line) if head else (line,))
+        cause = "after the first command it reads no more" if late else "it reads only what begins with #SBATCH"
+        certain, message = late and bool(names & _SHAPING - live), f"sbatch reads nothing on this line: {cause}"
+        yield Finding(number, "ignored-option", message, edit=edit, certain=certain, cause=f": {cause}")
 
 
 def values(job: Job) -> Iterator[Finding]:
@@ -249,7 +283,7 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
         return bool(name or (option.name in ("output", "error", "chdir") and path))
     numeric = option.name not in ("signal", "array")
     word = re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
-    return (numeric and word) or "{{" in option.value or PLACEHOLDER.search(option.value) is not None
+    return (numeric and word) or "{{" in option.value or _PLACEHOLDER.search(option.value) is not None
 
 
 def _refused(job: Job, option: Given, form: _Form) -> Finding:
@@ -296,7 +330,7 @@ _FORMS: Mapping[str, _Form] = {
 
 def together(job: Job) -> Iterator[Finding]:
     """options-contradict, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
-    steps = ((step.layers[0].slurm, [MEMORY]) for step in job.steps)
+    steps = ((step.layers[0].slurm, _REFUSED_TOGETHER[:1]) for step in job.steps)
     for options, groups in (*((options, _REFUSED_TOGETHER) for options in job.components), *steps):
         for given in ([option for name in names if (option := options.last(name))] for names in groups):
             if len(given) > 1:
@@ -313,23 +347,17 @@ def together(job: Job) -> Iterator[Finding]:
                 message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
                 fix = f"--{option.name}={option.value}G, if gigabytes are meant"
                 yield Finding(option.line, "memory-in-megabytes", message, fix)
-        per_task, per_job = options.last("gpus-per-task"), options.last("gpus")
-        each, total, on_node = (
-            gpu_count(per_task and per_task.value),
-            gpu_count(per_job and per_job.value),
-            gpus_on_node(options),
-        )
+        per_task, per_job, on_node = options.last("gpus-per-task"), options.last("gpus"), gpus_on_node(options)
+        each, total = (gpu_count(options.value(name)) for name in ("gpus-per-task", "gpus"))
         if per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes", "ntasks-per-gpu"):
             message, fix = "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
             yield Finding(per_task.line, "options-contradict", message, fix)
-        if not per_job or not total:
-            continue
-        whole = on_node * shape.nodes if on_node and not per_task and count(options.value("nodes")) else total
-        if total != whole:
-            message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {whole}"
-            yield Finding(per_job.line, "options-contradict", message, "keep one of them")
-        if each and total % each:
+        message = ""
+        if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * shape.nodes:
+            message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {on_node * shape.nodes}"
+        elif total and each and total % each:
             message = f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them"
+        if per_job and message:
             yield Finding(per_job.line, "options-contradict", message, "keep one of them")
 
 

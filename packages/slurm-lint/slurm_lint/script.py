@@ -7,33 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from slurm_lint.finding import Edit
 from slurm_lint.options import SBATCH_SHORT, OptionProblem, Options, read_options
 from slurm_lint.shell import Command, ShellText, Word
 
-_DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
-# `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
-_ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
-_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
+DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 _DISABLE = r"#\s*slurm-lint:\s*disable=([\w, -]+)"
-PLACEHOLDER = re.compile(
-    r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
-)
-"""A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
-JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _SECRETLY_LARGE = 1_000_000
-
-
-class Ignored(NamedTuple):
-    """A line that looks like a request and that sbatch passes over: late, after the first command, or misspelt."""
-
-    line: int
-    text: str
-    options: Options
-    late: bool
-    typo: bool  # The word itself is misspelt, which is never on purpose.
 
 
 @dataclass(frozen=True)
@@ -94,7 +75,7 @@ class Script:
         """The options of each component of the job, in order."""
         found = [Options()]
         for number, line in enumerate(self.lines, self.first_line):
-            match = _DIRECTIVE.match(line)
+            match = DIRECTIVE.match(line)
             if match is None or number > self.first_command:
                 continue
             words = split_directive(match["rest"])
@@ -107,33 +88,6 @@ class Script:
                 found[-1].given += options.given
                 found[-1].problems += options.problems
         return found
-
-    @cached_property
-    def ignored(self) -> list[Ignored]:
-        """Lines that look like requests and that sbatch does not read; `##SBATCH` is a comment on purpose."""
-        found, last = [], self.commands[-1].last_line if self.commands else self.first_line + len(self.lines)
-        for number, line in enumerate(self.lines, self.first_line):
-            late = number > self.first_command
-            match, almost = _DIRECTIVE.match(line), _ALMOST.fullmatch(line)
-            glued = _GLUED.search(line) if match and not late else None
-            aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
-            looks = glued or (late and self.is_shell and match) or (not match and almost)
-            if number in self.shell.quoted_lines or not looks or aside:
-                continue
-            words = split_directive(looks["rest"]) or []
-            options = read_options(words, number, "sbatch")
-            # A word that is not an option is the script's name: the line says how to use it.
-            usage = almost is not None and any("neither an option" in problem.message for problem in options.problems)
-            if words and words[0].startswith("-") and not usage:
-                typo = bool(glued or (almost and almost["typo"]))
-                found.append(Ignored(number, looks["rest"].strip(), options, late=late and bool(match), typo=typo))
-        return found
-
-    @property
-    def is_for_sbatch(self) -> bool:
-        """Whether the file itself is a job script, by its name or by what it asks of sbatch."""
-        asked = self.components[0]
-        return self.path.suffix in JOB_SUFFIXES or bool(asked.given or asked.problems or self.ignored)
 
     @cached_property
     def is_shell(self) -> bool:

@@ -26,6 +26,7 @@ _BASH = Language(tree_sitter_bash.language())
 # The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
 # libc's table, and the process dies. So each byte beyond ASCII is shown to it as two letters from U+00C0 on.
 _LETTERS = {byte: chr(0xC0 + byte // 16) + chr(0xC0 + byte % 16) for byte in range(0x80, 0x100)}
+_BYTES = {letters: chr(byte) for byte, letters in _LETTERS.items()}
 
 
 def _shown(text: str) -> bytes:
@@ -33,11 +34,8 @@ def _shown(text: str) -> bytes:
 
 
 def _written(shown: bytes) -> str:
-    def byte(match: re.Match[str]) -> str:
-        return chr((ord(match[0][0]) - 0xC0) * 16 + ord(match[0][1]) - 0xC0)
-
     # A node that the grammar could not read may end inside a character.
-    text = re.sub("[\xc0-\xcf]{2}", byte, shown.decode("utf-8", "replace"))
+    text = re.sub("[\xc8-\xcf][\xc0-\xcf]", lambda found: _BYTES[found[0]], shown.decode("utf-8", "replace"))
     return text.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
@@ -45,11 +43,9 @@ def unquote(raw: str) -> str:
     """Return a word as the program sees it, with expansions left as they are written."""
 
     def plain(match: re.Match[str]) -> str:
-        if match[1] is not None:
-            return match[1]
         if match[2] is not None:
             return re.sub(r'\\([\\"`$\n])', lambda m: m[1].strip("\n"), match[2])
-        return (match[3] or "").strip("\n")
+        return match[1] or (match[3] or "").strip("\n")
 
     return _QUOTED.sub(plain, raw)
 
@@ -140,12 +136,9 @@ class ShellText:
         """The text without its comments; one in quotes is taken for one too."""
         return re.sub(r"(?m)(?<!\S)#.*", "", self.text)
 
-    def line_of(self, node: Node) -> int:
-        """Return the line on which a node begins."""
-        return self._line(node.start_point.row)
-
-    def _line(self, row: int) -> int:
-        return self.first_line + (0 if self.on_one_line else row)
+    def line_of(self, node: Node, *, end: bool = False) -> int:
+        """Return the line on which a node begins, or ends."""
+        return self.first_line + (0 if self.on_one_line else (node.end_point if end else node.start_point).row)
 
     def _nodes(self, leaves: tuple[str, ...] = ()) -> Iterator[Node]:
         """Yield the nodes in the order they are written, without what is inside those of some types."""
@@ -184,7 +177,7 @@ class ShellText:
         for node in self._nodes():
             if node.type in ("string", "raw_string", "ansi_c_string", "heredoc_body"):
                 first = self.line_of(node) + (node.type != "heredoc_body")
-                found.update(range(first, self._line(node.end_point.row) + 1))
+                found.update(range(first, self.line_of(node, end=True) + 1))
         return found
 
     def _command(self, node: Node) -> Command:
@@ -200,7 +193,8 @@ class ShellText:
                 new = Word(words[-1].raw + raw, words[-1].line) if glued and words else Word(raw, line)
                 # The grammar ends a word at the second $ of $A:$B,$C, and a value: what is left of that is no command.
                 words = [*words[: len(words) - glued], new] if words or not glued else []
-        return Command(tuple(words), tuple(assignments), self.line_of(node), self._line(node.end_point.row), node)
+        last_line = self.line_of(node, end=True)
+        return Command(tuple(words), tuple(assignments), self.line_of(node), last_line, node)
 
 
 def ends_parser(text: str) -> bool:
