@@ -77,6 +77,9 @@ OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slu
     "node": "nodes", "cores": "cpus-per-task", "stdout": "output", "stderr": "error", "log": "output",
     "project": "account",
 }  # fmt: skip
+_GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")
+"""Those that may mean other options as well: only their author knows."""
+_OF_A_SITE = "--{} is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
 _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
             "TTOU", "XCPU")  # fmt: skip
 
@@ -128,30 +131,25 @@ class _Reader:
     def problem(self, rule: str, word: str, message: str, instead: str = "", *, of_srun: bool = False) -> None:
         self.found.problems.append(OptionProblem(rule, word, self.line, message, instead, of_srun))
 
-    def of_a_site(self, word: str, typed: str) -> None:
-        message = f"--{typed} is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
-        self.problem("site-option", word, message)
-
     def give(self, name: str, value: str = "") -> None:
         self.found.given.append(Given(SYNONYMS.get(name, name), value, self.line))
 
     def long(self, word: str, queue: list[str]) -> None:
         typed, has_value, value = word[2:].partition("=")
-        candidates = [typed] if typed in self.table else [name for name in self.table if name.startswith(typed)]
-        name = candidates[0] if len(candidates) == 1 and typed else ""
-        takes_next = not has_value and name in self.table and self.table[name] == "value"
+        known = [typed] if typed in self.table else [name for name in self.table if typed and name.startswith(typed)]
         if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
-            self.of_a_site(word, typed)
+            self.problem("site-option", word, _OF_A_SITE.format(typed))
             self.give(typed, value)
             flag = typed in _SITE_FLAGS or typed.startswith("no-")
             if not has_value and queue and not queue[0].startswith("-") and not flag:
                 queue.pop(0)
-        elif not name:
-            self._unknown(word, typed, has_value + value, candidates)
-        elif takes_next and not queue:
-            self.problem("malformed-option", word, f"--{name} has no value")
+        elif len(known) != 1:
+            self._unknown(word, typed, has_value + value, known)
+        elif self.table[known[0]] != "value" or has_value or queue:
+            takes_next = self.table[known[0]] == "value" and not has_value
+            self.give(known[0], queue.pop(0) if takes_next else value)
         else:
-            self.give(name, queue.pop(0) if takes_next else value)
+            self.problem("malformed-option", word, f"--{known[0]} has no value")
 
     def letters(self, word: str, queue: list[str]) -> None:
         letter, rest = word[1], word[2:]
@@ -176,23 +174,22 @@ class _Reader:
             self.give(name, rest or queue.pop(0))
 
     def _unknown(self, word: str, typed: str, value: str, candidates: Sequence[str]) -> None:
-        if typed in self.short:
-            message = f"{self.command} has no option --{typed}: one letter has one dash"
-            self.problem("unknown-option", word, message, f"-{typed}{value[1:]}")
-            return
         dashed = typed.replace("_", "-").lower()
         name = dashed if dashed in self.table else OTHER_WORDS.get(dashed) or nearest(dashed, self.table)
-        if candidates and typed:
-            message = f"--{typed} may mean {', '.join(f'--{name}' for name in candidates)}: {self.command} refuses it"
-        elif self.command == "sbatch" and typed in SRUN:
-            self.problem("unknown-option", word, f"--{typed} is an option of srun: sbatch refuses it", of_srun=True)
-            return
-        elif not name:
-            self.of_a_site(word, typed)
-            return
+        message, instead = f"{self.command} has no option --{typed}", ""
+        of_srun = not candidates and self.command == "sbatch" and typed in SRUN
+        if typed in self.short:
+            message, instead = f"{message}: one letter has one dash", f"-{typed}{value[1:]}"
+        elif candidates:
+            message = f"--{typed} may mean {', '.join(f'--{each}' for each in candidates)}: {self.command} refuses it"
+        elif of_srun:
+            message = f"--{typed} is an option of srun: sbatch refuses it"
+        elif name:
+            message, instead = f"{message}; did you mean --{name}?", "" if dashed in _GUESSED else f"--{name}{value}"
         else:
-            message = f"{self.command} has no option --{typed}; did you mean --{name}?"
-        self.problem("unknown-option", word, message, f"--{name}{value}" if name else "")
+            self.problem("site-option", word, _OF_A_SITE.format(typed))
+            return
+        self.problem("unknown-option", word, message, instead, of_srun=of_srun)
 
 
 def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "srun"]) -> Options:
@@ -208,12 +205,11 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
             found.rest = queue
             return found
         if word[:1] and word[0] in DASHES:
-            plain = "-" * (1 if len(word.lstrip(DASHES + "-").partition("=")[0]) == 1 else 2)
-            instead = plain + word.lstrip(DASHES + "-")
+            typed = word.lstrip(DASHES + "-")
             message = f"{word!r} begins with a typographic dash: {command} does not read it as an option"
-            reader.problem("typographic-dash", word, message, instead)
-            takes_next = "=" not in word and queue and not queue[0].startswith("-") and command == "sbatch"
-            queue = queue[1:] if takes_next else queue
+            reader.problem("typographic-dash", word, message, ("-" if typed[1:2] in ("", "=") else "--") + typed)
+            if "=" not in word and queue and not queue[0].startswith("-") and command == "sbatch":
+                queue.pop(0)
         elif word.startswith("--"):
             reader.long(word, queue)
         elif word.startswith("-") and len(word) > 1:

@@ -118,9 +118,7 @@ def syntax(job: Job) -> Iterator[Finding]:
     said = done.stderr.decode("utf-8", "replace") if done and done.returncode else ""
     if match := re.match(r"bash: line (\d+): (.*)", said):
         line = script.first_line - 1 + min(int(match[1]), len(script.lines))
-        open_ = re.fullmatch(r"unexpected EOF while looking for matching [`'](.)'", match[2])
-        what = f"{open_[1]} is missing: what is opened here is never closed" if open_ else match[2]
-        yield Finding(line, "shell-syntax", f"bash cannot read the script: {what}")
+        yield Finding(line, "shell-syntax", f"bash cannot read the script: {match[2]}")
 
 
 def continued(job: Job) -> Iterator[Finding]:

@@ -182,9 +182,8 @@ def split_directive(text: str) -> list[str] | None:
     `#` begins a comment at any place that no quote protects (`-n 2#two` is 2 tasks); a backslash keeps a character.
     """
     lexer = shlex.shlex(text.rstrip("\\"), posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.commenters = True, "#"
     # sbatch takes a backslash in double quotes for itself.
-    lexer.escapedquotes = ""
+    lexer.whitespace_split, lexer.commenters, lexer.escapedquotes = True, "#", ""
     try:
         return list(lexer)
     except ValueError:
