@@ -110,9 +110,9 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
         also = sorted({other.line for other in others} - {first.line})
         if also:
             lines = re.sub(r", (\d+)$", r" and \1", ", ".join(map(str, also)))
-            where = f" (and on line{'s' * (len(also) > 1)} {lines})"
-            message = first.message.removesuffix(first.cause) + where + first.cause
+            where = f" (and on line{'s' * (len(also) > 1)} {lines}){first.cause}"
             certain = max((each.certain for each in (first, *others)), key=bool)
+            message = first.message.removesuffix(first.cause) + where
             first = replace(first, message=message, certain=certain, also=tuple(also))
         yield first
 

@@ -79,7 +79,7 @@ OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slu
 }  # fmt: skip
 _GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")
 """Those that may mean other options as well: only their author knows."""
-_OF_A_SITE = "--{} is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
+OF_A_SITE = " is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
 _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
             "TTOU", "XCPU")  # fmt: skip
 
@@ -138,7 +138,7 @@ class _Reader:
         typed, has_value, value = word[2:].partition("=")
         known = [typed] if typed in self.table else [name for name in self.table if typed and name.startswith(typed)]
         if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
-            self.problem("site-option", word, _OF_A_SITE.format(typed))
+            self.problem("site-option", word, f"--{typed}{OF_A_SITE}")
             self.give(typed, value)
             flag = typed in _SITE_FLAGS or typed.startswith("no-")
             if not has_value and queue and not queue[0].startswith("-") and not flag:
@@ -187,7 +187,7 @@ class _Reader:
         elif name:
             message, instead = f"{message}; did you mean --{name}?", "" if dashed in _GUESSED else f"--{name}{value}"
         else:
-            self.problem("site-option", word, _OF_A_SITE.format(typed))
+            self.problem("site-option", word, f"--{typed}{OF_A_SITE}")
             return
         self.problem("unknown-option", word, message, instead, of_srun=of_srun)
 

@@ -175,8 +175,8 @@ def words(job: Job) -> Iterator[Finding]:
         elif problem.rule == "malformed-option" and re.match("[^-]", problem.word) and not problem.instead:
             fix = "quotes around a value with blanks, or # before a comment"
         edit = Edit(problem.line, (fixed,)) if fixed else None
-        cause = problem.message.partition(" is not")[2] if problem.rule == "site-option" else ""
-        yield Finding(problem.line, problem.rule, problem.message, fix, edit, cause=cause and f" is not{cause}")
+        cause = slurm.OF_A_SITE if problem.rule == "site-option" else ""
+        yield Finding(problem.line, problem.rule, problem.message, fix, edit, cause=cause)
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
         known = problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word)
         if known and not _is_of_site(job, problem.word):
@@ -216,10 +216,8 @@ def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bo
 
 def ignored(job: Job) -> Iterator[Finding]:
     """ignored-option: lines that look like options and are passed over."""
-    live, passed_over = (
-        {option.name for options in job.components for option in options.given},
-        [*_passed_over(job.script)],
-    )
+    passed_over = [*_passed_over(job.script)]
+    live = {option.name for options in job.components for option in options.given}
     # A line with a blank is off on purpose where another says something else of the same.
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
     decided |= _SHAPING if re.search(r"(?i)\b(remove the (white)?space|uncomment)", job.script.text) else set()

@@ -144,11 +144,9 @@ class Script:
     def with_option(self, name: str, value: object, line: int = 0) -> Edit:
         """Return the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
         given = [option for options in self.components for option in options.given]
-        places = [option.line for option in given if option.name == name]
-        if places:
+        if at := line or max((option.line for option in given if option.name == name), default=0):
             letter = next((letter for letter, known in SBATCH_SHORT.items() if known == name), "-")
             typed = rf"(?<!\S)(--{name[:-1]}\w*[= ]\s*|-{letter}\s*)(\"[^\"]*\"|\S+)"
-            at = line or places[-1]
             return self.rewritten(at, typed, rf"\g<1>{value}") or Edit(at, (self.source(at),))
         after = max((option.line for option in given), default=self.first_line)
         return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))

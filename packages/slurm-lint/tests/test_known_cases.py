@@ -8,7 +8,6 @@ import pytest
 from job_scripts import EVERYTHING
 
 from slurm_lint.check import lint_text
-from slurm_lint.command import fix_script
 
 JOB = Path("/nowhere/job.sbatch")
 G4 = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
@@ -29,6 +28,7 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
 RIGHT = {  # name: (options, body); nothing may be found
     "equals-signs-of-tests-and-numbers": ("#SBATCH -n1\n", "((A = 5))\nlet 'B = 3'\n[[ $A = 5 ]] && test B = 3\nawk 'BEGIN { a = 3 }'\nC=$((A = 3)) python t.py"),
     "equals-signs-of-messages": ("#SBATCH -n1\n", "echo \"=> begin\"\nprintf '=%.0s' {1..80}\necho = x\nname =3"),
+    "what-a-here-document-begins-with-is-not-known": ("", "cat > job.sh <<EOF\n$HEADER\n#SBATCH -n1\nhostname\nEOF\ncat >> job.sh <<EOF\n#SBATCH -n1\nEOF\ncat <<EOF\nA job:\n#SBATCH -n1\nEOF\nsbatch job.sh"),
     "assignments-that-a-shell-or-env-reads": ("#SBATCH -n1\n", "set -e\nA=1 python a.py\ntime A=1 python b.py\nsrun -n1 env A=1 python c.py"),
     "an-environment-that-is-told-first": ("#SBATCH -n1\n", "python -m torch.utils.collect_env\npython t.py"),
     "servers-beside-the-work": (G4, "ollama serve &\nserver=$!\npython t.py --tensorboard\ncode=$?\nkill $server\nexit $code"),
@@ -476,15 +476,6 @@ def test_of_another_language_the_options_are_read(text: str, expected: list[tupl
     assert summary == (() if "shell-syntax" in {f.rule for f in findings} else (unread,))
 
 
-def test_an_en_dash_in_the_first_line_is_found() -> None:
-    assert found("#!/bin/sh –l\n#SBATCH -n1\nhostname\n") == [("typographic-dash", "error")]
-
-
-@pytest.mark.parametrize("opens", ["cat > job.sh <<EOF\n$HEADER", "cat >> job.sh <<EOF", "cat <<EOF\nA job:"])
-def test_what_stands_above_options_that_a_here_document_adds_is_not_known(opens: str) -> None:
-    assert found(f"#!/bin/bash\n{opens}\n#SBATCH -n1\nhostname\nEOF\nsbatch job.sh\n") == []
-
-
 @pytest.mark.parametrize("shell", ["zsh", "ksh"])
 def test_bash_is_not_asked_about_the_script_of_another_shell(shell: str) -> None:
     assert found(f"#!/usr/bin/{shell}\n#SBATCH -n1\nfor i in {{1..3}}; echo $i\n") == []
@@ -514,11 +505,6 @@ def test_the_fix_of_an_endpoint_keeps_its_port() -> None:
     assert [f.fix[:38] for f in lint_text(text, JOB)[0]] == ['--rdzv_endpoint="$MASTER_ADDR:$PORT"  ']
 
 
-def test_localhost_is_found_before_srun_is_there() -> None:
-    text = f"#!/bin/bash\n{EACH}torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 t.py\n"
-    assert sorted(found(text)) == [("master-is-localhost", FAILS), ("missing-srun", FAILS)]
-
-
 @pytest.mark.parametrize(("launch", "ranks"), [("torchrun", 1), ("torchrun --nproc_per_node=gpu", 4), ("deepspeed", 4)])
 def test_the_summary_knows_what_a_launcher_starts_by_itself(launch: str, ranks: int) -> None:
     (summary,) = lint_text(f"#!/bin/bash\n{G4}{launch} t.py\n", JOB)[1]
@@ -526,10 +512,8 @@ def test_the_summary_knows_what_a_launcher_starts_by_itself(launch: str, ranks: 
 
 
 def test_the_summary_counts_what_the_finding_counts() -> None:
-    text = f"#!/bin/bash\n{TWO}srun -K torchrun --nnodes=2 --nproc_per_node=4 t.py\n"
-    (finding,), (summary,) = lint_text(text, JOB)
-    assert "32 processes on 8 GPUs" in finding.message
-    assert "32 ranks on 8 GPUs" in summary
+    (finding,), (summary,) = lint_text(f"#!/bin/bash\n{TWO}srun -K torchrun --nnodes=2 --nproc_per_node=4 t.py\n", JOB)
+    assert ("32 processes on 8 GPUs" in finding.message, "32 ranks on 8 GPUs" in summary) == (True, True)
 
 
 HEREDOC = """#!/bin/bash
@@ -583,6 +567,7 @@ def test_a_here_document_is_read_as_the_job_has_it_and_what_is_to_be_written_is_
     ("text", "rules"),
     [
         ("python t.py\n", []),
+        ("#!/bin/sh –l\n#SBATCH -n1\nhostname\n", ["typographic-dash"]),
         ("python t.py\nsbatch --array=0-3 job.sh\ndate\n", []),
         ("#SBATCH -n1\nhostname\n", ["no-shebang"]),
         ("#!/usr/bin/sbatch\n#SBATCH -n1\nhostname\n", ["shebang-words"]),
@@ -618,21 +603,17 @@ def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
 
 
-def test_nodes_that_are_to_be_filled_in_are_several() -> None:
-    body = "srun -K bash -c 'torchrun --nnodes=$N --rdzv_backend=c10d --rdzv_endpoint=$HOSTNAME:$((20000 + SLURM_JOB_ID % 9)) t.py'"
-    text = f"#!/bin/bash\n#SBATCH --nodes=${{N}}\n{body}\n"
-    assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(2, "placeholder"), (3, "master-per-task")]
-
-
-QUESTION = {  # The three scripts of a popular question.
+SEVERAL = {  # name: (options, body, the findings); the first three are the scripts of a popular question.
     "one-launcher-a-node": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=1 --gres=gpu:4\n", "srun -K python -m torch.distributed.launch --nproc_per_node=4 --use_env main.py", {("deprecated-launcher", ADVICE), ("separate-runs", FAILS)}),
     "sixteen-gpus-and-four-tasks": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", W + "srun -K python main.py", {("one-rank-per-gpu", WARNS)}),
     "sixty-four-processes-on-sixteen-gpus": ("#SBATCH --ntasks=16 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", "srun -K torchrun --nnodes=4 --nproc_per_node=4 main.py", {("launcher-per-task", FAILS)}),
+    "localhost-before-srun-is-there": (EACH, "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 t.py", {("master-is-localhost", FAILS), ("missing-srun", FAILS)}),
+    "nodes-that-are-to-be-filled-in-are-several": ("#SBATCH --nodes=${N}\n", "srun -K bash -c 'torchrun --nnodes=$N --rdzv_backend=c10d --rdzv_endpoint=$HOSTNAME:$((20000 + SLURM_JOB_ID % 9)) t.py'", {("placeholder", WARNS), ("master-per-task", FAILS)}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "body", "expected"), QUESTION.values(), ids=QUESTION.keys())
-def test_the_three_scripts_of_a_popular_question(options: str, body: str, expected: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(("options", "body", "expected"), SEVERAL.values(), ids=SEVERAL.keys())
+def test_each_of_several_faults_is_found(options: str, body: str, expected: set[tuple[str, str]]) -> None:
     assert set(found(f"#!/bin/bash\n{options}{body}\n")) == expected
 
 
@@ -649,13 +630,6 @@ ONE_CAUSE = {  # name: (script, the line of its one finding, what it says of the
 def test_one_cause_is_one_finding_that_names_all_its_lines(text: str, line: int, others: str, rule: str) -> None:
     (finding,) = lint_text(text, JOB)[0]
     assert (finding.line, finding.rule, others in finding.message) == (line, rule, True)
-
-
-def test_a_first_line_that_lacks_its_sign_is_put_right() -> None:
-    text = "!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n"
-    assert found(text) == [("no-shebang", FAILS)]
-    fixed, left = fix_script(text.encode(), JOB)
-    assert (fixed.decode(), left) == ("#" + text, ())
 
 
 def test_a_template_that_its_file_fills_in_is_left_alone() -> None:

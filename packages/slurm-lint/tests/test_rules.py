@@ -46,15 +46,15 @@ def test_every_rule_has_an_example_and_codes_and_names_are_unique() -> None:
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize(
-    ("options", "messages"),
-    [
-        ("-p cpu,gpus -A a --time=1", ["this site has no partition gpus; did you mean gpu?"]),
-        ("-p cpu,gpu -A a -n1", ["this site requires --time"]),
-        ("-p <yours> -A a --time=1 --image=a.sif", ["fill in <yours> before you submit"]),
-        ("", []),
-    ],
-)
+SITE_SAYS = {  # Options of a job: what the site says of them.
+    "-p cpu,gpus -A a --time=1": ["this site has no partition gpus; did you mean gpu?"],
+    "-p cpu,gpu -A a -n1 --image=a.sif": ["this site requires --time"],
+    "-p <yours> -A a --time=1": ["fill in <yours> before you submit"],
+    "": [],
+}
+
+
+@pytest.mark.parametrize(("options", "messages"), SITE_SAYS.items())
 def test_a_site_says_its_partitions_and_the_options_that_it_requires_and_adds(options, messages) -> None:
     assert [f.message for f in lint_text(f"#!/bin/bash\n#SBATCH {options}\nhostname\n", JOB, SITE)[0]] == messages
 
@@ -144,6 +144,7 @@ def test_a_readme_has_its_scripts_read_and_its_prose_left_alone() -> None:
 FIXED = {  # name: (before, after)
     "line-ends": ("#!/bin/bash\r\nhostname\r\n", "#!/bin/bash\nhostname\n"),
     "no-shebang": ("#SBATCH -n1\nhostname\n", "#!/bin/bash\n#SBATCH -n1\nhostname\n"),
+    "first-line-that-lacks-its-sign": ("!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n", "#!/bin/bash\n#SBATCH --time=1:00:00\nhostname\n"),
     "header-above-the-first-line": ("# MIT\n\n#!/bin/bash\nhostname\n", "#!/bin/bash\n# MIT\n\nhostname\n"),
     "kill-on-bad-exit": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
     "wait": ("#!/bin/bash\npython t.py &\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
