@@ -145,21 +145,20 @@ class Job:
         if len(self.components) > 1:
             group = srun.option("het-group", "pack-group") or "0"
             index = int(group) if group.isdigit() else len(self.shapes)
-            return self.shapes[index] if index < len(self.shapes) else None
+            return self._step(launch, srun, self.shapes[index]) if index < len(self.shapes) else None
         words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # Its options and the next word.
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
-        if not of_this_job or any("$" in word.raw and "@" in word.raw for word in words):
+        if not of_this_job or srun.option("het-group") or any("$" in word.raw and "@" in word.raw for word in words):
             return None
-        return self._step(launch, srun)
+        return self._step(launch, srun, self.shape)
 
-    def _step(self, launch: Launch, srun: Layer) -> JobShape | None:
-        """Return what srun's options leave of the job's shape. None: the value of one is not known."""
+    def _step(self, launch: Launch, srun: Layer, job: JobShape) -> JobShape | None:
+        """Return what srun's options leave of a component's shape. None: the value of one is not known."""
         numbers = {name: self.number(launch, srun, name) for name in ("nodes", "ntasks", "ntasks-per-node")}
         if span := node_range(srun.option("nodes")):
             numbers["nodes"] = span[0]
         if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
             return None
-        job = self.shape
         nodes, each = numbers["nodes"] or job.nodes, numbers["ntasks-per-node"]
         if each is None and nodes != job.nodes:
             each = job.tasks_per_node

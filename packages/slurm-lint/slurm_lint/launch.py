@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, groupby, pairwise
 from typing import Literal
 
 from slurm_lint.options import Options, names_in, read_options
@@ -29,19 +30,16 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
 # Options without a value, without their dashes.
 _APPTAINER_FLAGS = names_in(
     """nv rocm nvccli cleanenv e contain c containall C compat fakeroot f writable w silent s writable_tmpfs no_home
-    no_init no_umask no_eval no_privs pid p ipc i userns u net uts keep_privs allow_setuid unsquash disable_cache
-    no_https passphrase no_pid sharens underlay bind_paths_only debug d quiet q verbose v"""
+    no_init no_umask no_eval no_privs pid p ipc i userns u net uts keep_privs underlay debug d quiet q verbose v"""
 )
 _DOCKER_FLAGS = names_in("i t it ti d rm init privileged interactive tty detach read_only P")
-_TORCHRUN_FLAGS = names_in(
+_LAUNCHER_FLAGS = names_in(  # Of torchrun, accelerate, deepspeed and mpirun.
     """standalone no_python m module use_env help run_path virtual_local_rank multi_gpu cpu tpu use_deepspeed use_fsdp
-    same_network force no_local_rank no_ssh_check no_ssh debug quiet enable_each_rank_log"""
+    same_network force no_local_rank no_ssh_check no_ssh debug quiet enable_each_rank_log oversubscribe v q l verbose
+    allow_run_as_root tag_output report_bindings nolocal bynode byslot display_map display_allocation display
+    use_hwthread_cpus bind_to_core pernode noprefix prepend_rank nooversubscribe"""
 )
-_MPI_FLAGS = names_in(
-    """oversubscribe allow_run_as_root tag_output report_bindings nolocal bynode byslot verbose v q quiet display_map
-    display_allocation use_hwthread_cpus l bind_to_core pernode noprefix prepend_rank display nooversubscribe"""
-)
-_MPI_PAIRS = names_in("mca gmca genv env")  # Options with two values.
+_PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
 SHELL_WORDS = names_in("cd source . export module")
@@ -113,8 +111,11 @@ class Launch:
 class _Chain:
     """Read the programs of a command, one after another, and those that a shell among them runs."""
 
-    def __init__(self, script: Script, variables: Variables, heredoc: str | None, programs: Sequence[Program]) -> None:
-        self.script, self.variables, self.heredoc, self.programs = script, variables, heredoc, programs
+    def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int = 0) -> None:
+        self.script, self.variables, self.programs, self.component = script, variables, programs, component
+        self.components = 1
+        """The programs of srun's step, of which `component` is the one to be read."""
+        self.heredoc: str | None = None
         self.layers: list[Layer] = []
         self.shells: list[ShellText] = []
         self.expands = ""
@@ -141,31 +142,38 @@ class _Chain:
         if name == "srun":
             return self._srun(queue)
         if name in _MPIRUN:
-            options, rest = _read(rest, _MPI_FLAGS, _MPI_PAIRS)
-            self._add("mpirun", name, queue, options)
-            return rest
+            return self._mpirun(name, queue)
         if (plain := name.removeprefix("bsc_")) in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
             return self._container(plain, queue)
-        if name in ("torchrun", "deepspeed"):
-            return self._per_node(name, queue, rest)
-        if name == "accelerate" and rest and rest[0].text == "launch":
-            return self._per_node(name, queue, rest[1:])
+        accelerate = name == "accelerate" and rest and rest[0].text == "launch"
+        if name in ("torchrun", "deepspeed") or accelerate:
+            return self._per_node(name, queue, rest[1:] if accelerate else rest)
         if re.fullmatch(r"i?python[\d.]*|pypy3?|\$\{?\w*PYTHON\w*\}?", name):
             return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
             self._shell(name, queue)
-        elif self._taught(queue):
-            return []
-        elif name.endswith(".py") or name == "llamafactory-cli":
-            self._add("python", path, queue)
-        else:
-            self._add("other", name, queue)
+        elif not self._taught(queue):
+            python = name.endswith(".py") or name == "llamafactory-cli"
+            self._add("python" if python else "other", path if python else name, queue)
         return []
 
     def _srun(self, queue: list[Word]) -> list[Word]:
+        parts = _parts(queue[1:])
+        self.components = len(parts)
+        group = [Word(f"--het-group={self.component}", queue[0].line)] if len(parts) > 1 else []
+        queue = [queue[0], *group, *parts[min(self.component, len(parts) - 1)]]
         slurm = read_options([self.variables.expand(word.text) for word in queue[1:]], queue[0].line, "srun")
         self.layers.append(Layer("srun", "srun", queue, {option.name: option.value for option in slurm.given}, slurm))
         return queue[len(queue) - len(slurm.rest) :]
+
+    def _mpirun(self, name: str, queue: list[Word]) -> list[Word]:
+        """Add mpirun, and return the words of its first program; the processes are those of all."""
+        parts = [_read(words, _LAUNCHER_FLAGS) for words in _parts(queue[1:])]
+        options, rest = parts[0]
+        if len(parts) > 1:
+            options["np"] = f"$(({' + '.join(each.get('np', each.get('n', '?')) for each, _ in parts)}))"
+        self._add("mpirun", name, queue, options)
+        return rest
 
     def _container(self, name: str, queue: list[Word]) -> list[Word]:
         verb = queue[1].text if len(queue) > 1 else ""
@@ -173,12 +181,11 @@ class _Chain:
             self._add("other", name, queue)
             return []
         options, rest = _read(queue[2:], _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS)
-        image, inner = rest[:1], rest[1:]
         self._add("container", name, queue, options)
-        return [] if image and self._taught(rest, image=True) else inner
+        return [] if rest and self._taught(rest, image=True) else rest[1:]
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
-        options, rest = _read(rest, _TORCHRUN_FLAGS, up_to_script=True)
+        options, rest = _read(rest, _LAUNCHER_FLAGS)
         self._add("per-node", name, queue, options)
         script = bool(rest) and rest[0].text.endswith(".py")
         if script or (rest and {"m", "module"} & set(options)):
@@ -195,24 +202,18 @@ class _Chain:
             return rest  # python `which torchrun`
         if first in ("", "-c", "-"):
             self._add("other", "python -c", queue)
-        elif first != "-m":
-            self._python_program(rest, module=False)
-        elif module in _LAUNCHERS:
+        elif first == "-m" and module in _LAUNCHERS:
             return self._per_node(_LAUNCHERS[module], queue, rest[2:])
         else:
-            self._python_program(rest[1:] or queue, module=True)
+            self._python_program((rest[1:] or queue) if first == "-m" else rest, module=first == "-m")
         return []
 
     def _python_program(self, words: list[Word], module: bool) -> None:
         name = self.variables.expand(words[0].text)
-        if self._taught(words):
-            return
-        kind: Kind = "python"
-        if module and name.startswith("submitit"):
-            kind = "submitit"
-        elif module and {name, name.partition(".")[0]} & _TOOLS:
-            kind = "other"
-        self._add(kind, name, words)
+        tool = module and bool({name, name.partition(".")[0]} & _TOOLS)
+        if not self._taught(words):
+            submitit = module and name.startswith("submitit")
+            self._add("submitit" if submitit else "other" if tool else "python", name, words)
 
     def _taught(self, words: list[Word], *, image: bool = False) -> bool:
         """Add a program that the linter was taught, and the user's script that it runs; else return False."""
@@ -231,8 +232,8 @@ class _Chain:
         line, files, command = queue[0].line, queue[:1], None
         if name in _SHELLS:
             files = [word for word in queue[1:] if not word.text.startswith("-")]
-            flag = (i for i, word in enumerate(queue[1:5], 1) if re.fullmatch(r"-[a-z]*c[a-z]*", word.text))
-            command = next((queue[at + 1] for at in flag if at + 1 < len(queue)), None)
+            pairs = pairwise(queue[1:6])
+            command = next((then for word, then in pairs if re.fullmatch(r"-[a-z]*c[a-z]*", word.text)), None)
         if command is not None:
             written = command.raw in self.script.text.replace("\\\n", "") and self.depth == 0
             self.expands += pieces(command.raw, quoted=True) if written else ""
@@ -279,20 +280,22 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
     return words
 
 
-def _read(
-    words: list[Word], flags: frozenset[str], pairs: frozenset[str] = frozenset(), *, up_to_script: bool = False
-) -> tuple[dict[str, str], list[Word]]:
-    """Return a program's options by name, and the words after them; `up_to_script`: those from one in .py on."""
+def _parts(words: list[Word]) -> list[list[Word]]:
+    """Return the words of each program of `srun -n1 ./a : -n3 ./b`, and so of mpirun."""
+    return [list(part) for colon, part in groupby(words, lambda word: word.raw == ":") if not colon] or [[]]
+
+
+def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], list[Word]]:
+    """Return a program's options by name, and the words after them: from one in .py on, in any case."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
         _, has_value, value = words[0].raw.partition("=")
         words = words[1:]
-        if name in pairs:
+        if name in _PAIRS:
             words = words[2:]
             continue
-        text = words[0].text if words else "-"
-        follows = not text.startswith("-") and not (up_to_script and text.endswith(".py"))
+        follows = words and not words[0].text.startswith("-") and not words[0].text.endswith(".py")
         if not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
         options[name] = value
@@ -309,8 +312,12 @@ def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[lis
             continue
         before = Variables(dict(variables.values))
         heredoc = next((text for text, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
-        chain = _Chain(script, Variables(dict(variables.values)), heredoc, programs)
-        chain.read(command.words)
-        if chain.layers:
-            launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))
+        for component in count():
+            chain = _Chain(script, Variables(dict(variables.values)), programs, component)
+            chain.heredoc = heredoc
+            chain.read(command.words)
+            if chain.layers:
+                launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))
+            if component + 1 >= chain.components:
+                break
     return launches, variables

@@ -8,11 +8,8 @@ from slurm_lint.finding import Edit, Finding
 from slurm_lint.job import Job, JobShape
 from slurm_lint.launch import Launch, Layer
 from slurm_lint.rank_rules import shares_gpus, workers
-from slurm_lint.variables import PER_TASK_VARIABLES, pieces
+from slurm_lint.variables import PER_TASK_VARIABLES
 from slurm_lint.words import counted
-
-_FOR_GPUS = re.compile(r"\$\{?(SLURM_(GPUS(?:_PER_NODE)?))\b(?!:?[-=])")
-_FOR_TASKS = re.compile(r"(?<!\\)\$\{?(SLURM_(NTASKS))\b(?!:?[-=])")
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -42,10 +39,9 @@ def launchers(job: Job) -> Iterator[Finding]:
 
 def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
     source = job.script.source(line)
-    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
     # An interpreter by its path, or with flags of its own, stays: its torchrun may not be the one on the PATH.
+    new = re.sub(r"(?<![\w/.-])python[\d.]*\s+-m\s+torch\.distributed\.launch\b", "torchrun", source)
     new = new.replace("torch.distributed.launch", "torch.distributed.run")
-    # Of two --use_env the second is the program's own.
     new, here = re.subn(r"\s--use[-_]env\b", "", new, count=1) if uses_env else (new, 0)
     note = "without --use_env" if uses_env else "the program reads LOCAL_RANK from its environment, not --local_rank"
     edit = Edit(line, (new,), safe=True) if here and "#" not in source else None
@@ -106,25 +102,6 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
 
 
-def unset(job: Job) -> Iterator[Finding]:
-    """unset-variable: the number of GPUs or tasks from a variable that Slurm sets for another option."""
-    given = {option.name for option in job.options.given}
-    gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
-    tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
-    world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
-    for launch in job.launches if gpus or tasks else ():
-        words, last = launch.command.words, launch.command.last_line
-        # srun sets SLURM_NTASKS in the tasks: it is empty where the batch shell expands it.
-        now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
-        text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
-        match = _FOR_GPUS.search(text) or _FOR_TASKS.search(now)
-        option = match[2].lower().replace("_", "-") if match else ""
-        if match and option not in given and match[1] not in job.set_names:
-            new = "SLURM_NNODES" if option == "ntasks" else "SLURM_GPUS_ON_NODE"
-            edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
-            yield Finding(launch.line, "unset-variable", f"{match[1]} is empty without --{option}", new, edit)
-
-
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:
     """Return the edit that gives a launcher's option another value, where it is written as a number."""
     typed = rf"(--{option.replace('_', '[-_]')}[= ])\d+\b"
@@ -135,11 +112,10 @@ def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> I
     """deepspeed-nodes: deepspeed reaches the other nodes by ssh, and only those that its hostfile names."""
     if {"no_ssh", "node_rank"} & set(deepspeed.options) or shape.nodes < 2 or not shape.nodes_known:
         return
-    if launch.layer("srun") is not None:
+    message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
+    fix, under = "--hostfile=FILE, a line `HOST slots=GPUS` for each node", launch.layer("srun") is not None
+    if under:
         message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
         fix = "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
-        yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)
-    elif "hostfile" not in job.code.lower():
-        message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
-        fix = "--hostfile=FILE, a line `HOST slots=GPUS` for each node"
+    if under or "hostfile" not in job.code.lower():
         yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)

@@ -9,7 +9,7 @@ from slurm_lint.job import Job
 from slurm_lint.launch import Launch
 from slurm_lint.options import names_in
 from slurm_lint.shell import Word, unquote
-from slurm_lint.variables import Variables
+from slurm_lint.variables import Variables, mark_early
 
 FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 FREE_PORT = "$((20000 + SLURM_JOB_ID % 20000))"
@@ -23,7 +23,9 @@ _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
 _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
-_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")
+_OF_A_JOB = re.compile(
+    r"(?<!\\)\$\{?(SLURM_(?:(?:JOB_)?NODELIST|JOBID|\w+_ID|PROCID|NODEID|NNODES|NTASKS))\b(?!:?[-=+?])"
+)
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
 """What the environment of sbatch may have, exported already."""
 
@@ -142,29 +144,40 @@ def backend(job: Job) -> Iterator[Finding]:
 
 
 def too_early(job: Job) -> Iterator[Finding]:
-    """expanded-too-early: what the batch shell knows of one task, written for all tasks of a step."""
+    """expanded-too-early: what the batch shell knows of one task, written for all tasks of a step.
+
+    And a variable of the job, in a here-document that the shell that submits it expands.
+    """
+    submitted = job.script.expanded and not any(re.search("#SBATCH|SLURM_", line) for line in job.script.outer)
+    for number, line in enumerate(job.script.lines if submitted else (), job.script.first_line):
+        if match := _OF_A_JOB.search(line):
+            message = f"the shell that submits the job expands ${match[1]}, which is empty there"
+            yield Finding(number, "expanded-too-early", message, f"\\${match[1]}", certain=False)
     for launch, _, shape in (step for step in job.known_steps if step[2].tasks > 1):
         names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
         names += "|SLURM_LOCALID" * (shape.per_node > 1)
-        marked = rf"@early:({names})@" + ("" if launch.layer("shell") else rf"|(?<!\\)\$\{{?({names})\b")
+        marked, shell, kind = rf"@early:({names})@", launch.layer("shell"), launch.innermost.kind
         own = [setting for setting in _settings(job) if setting.launch is launch]
         carried = Variables(launch.variables.values | {setting.name: f"${setting.name}" for setting in own})
         words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]
         words += [word for x in launch.layers if x.kind in ("python", "ranks") for word in x.words[1:]]
         for word in words:
-            match = re.search(marked, carried.expand(word.raw))
-            if match and not word.raw.startswith("'"):
-                name = match[1] or match[2]
-                message = f"the batch shell expands ${name} before srun: every task gets the value of the first"
-                fix = f"\\${name} in the double quotes" if launch.layer("shell") else f"srun bash -c '… ${name} …'"
+            if match := re.search(marked, carried.expand(word.raw if shell else mark_early(word.raw))):
+                message = f"the batch shell expands ${match[1]} before srun: every task gets the value of the first"
+                fix = f"\\${match[1]} in the double quotes" if shell else f"srun bash -c '… ${match[1]} …'"
                 yield Finding(word.line, "expanded-too-early", message, fix)
                 break
-        for name, word in job.script.assignments if launch.innermost.kind == "python" else ():
-            early = re.fullmatch(marked, carried.values.get(name, ""))
-            if name in _RANKS and early and name in job.script.exported and not launch.layer("per-node"):
+        ranks = "PET_NODE_RANK" if launch.layer("per-node") else r"(\w+_)?RANK"
+        source = job.script.neighbour(launch.innermost.name) or ""
+        for name, word in job.script.assignments if kind == "python" else ():
+            given = (name, word) in launch.command.assignments
+            value = mark_early(word.text) if given else carried.values.get(name, "") * (name in job.script.exported)
+            early = re.fullmatch(marked, carried.expand(value))
+            if early and re.fullmatch(ranks, name):
                 message = f"{name} is that of the batch shell: every task gets the value of the first"
-                fix = f"srun bash -c 'export {name}=${early[1]}; exec python …'"
-                yield Finding(word.line, "expanded-too-early", message, fix, certain=False)
+                fix = f"srun bash -c 'export {name}=${early[1]}; exec …'"
+                certain = ranks == name or (f'"{name}"' in source and early[1] not in source)
+                yield Finding(word.line, "expanded-too-early", message, fix, certain=certain)
 
 
 def port(job: Job) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH216", "visible-devices", "warning", "Slurm sets CUDA_VISIBLE_DEVICES to the GPUs it gave, numbered from 0; there is no other, and a GPU left out stays idle."),
     Rule("NTH217", "deepspeed-nodes", "error", "deepspeed reaches the nodes of its hostfile by ssh: without one it uses its own alone, and under srun every node starts a run. (There, --no_ssh with --node_rank.)"),
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks has all tasks of the job: steps side by side each start all of them, or wait for each other."),
-    Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS for --gpus alone, and SLURM_GPUS_PER_NODE for --gpus-per-node: with --gres both are empty. So is SLURM_NTASKS in a batch shell without --ntasks."),
+    Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS for --gpus alone, and SLURM_GPUS_PER_NODE for --gpus-per-node: with --gres both are empty. So is SLURM_NTASKS in a batch shell without --ntasks, and a name that Slurm never sets, such as SLURM_CPUS_PER_NODE or SLURM_WORKING_DIR (where the script neither sets nor tests it)."),
     Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program, nor is A=1 (so under mpirun, nohup and timeout)."),
     # How the ranks find each other.
     Rule("NTH301", "master-per-task", "error", "hostname in each task names as many masters as nodes. A warning where the program is not known, as in all rules of the master."),
@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH304", "master-not-first", "error", "Rank 0 listens on the first node, not on the one that tail, sed -n 2p or awk NR==2 picks. (c10d meets on any.)"),
     Rule("NTH305", "master-not-a-host", "error", "A node list is not a host name, nor is the list of all hosts; the login host runs no rank."),
     Rule("NTH306", "c10d-without-endpoint", "error", "c10d meets at --rdzv_endpoint; --master_addr is for the static backend, and without an endpoint every node looks on itself."),
-    Rule("NTH307", "expanded-too-early", "error", "The batch shell expands $SLURM_NODEID or $SLURM_PROCID before srun, in double quotes too: every task is task 0. A warning for a rank that the batch shell exports."),
+    Rule("NTH307", "expanded-too-early", "error", "The batch shell expands $SLURM_NODEID or $SLURM_PROCID before srun, in double quotes too: every task is task 0. A warning for a rank that the batch shell exports (an error for PET_NODE_RANK, and where the program beside the script reads it), and for a variable of the job in `sbatch <<EOF`, which the shell that submits it expands."),
     Rule("NTH308", "fixed-port", "warning", "Two jobs on one node collide, as do those of an array by SLURM_ARRAY_JOB_ID, and two torchrun or deepspeed that are told neither a port nor --standalone. Left alone where nodes are held whole (--exclusive, --mem=0, 8 GPUs, 4 on each of several or with --constraint=gpu outside a shared queue, as at NERSC), and MASTER_PORT that torchrun is not given."),
     Rule("NTH309", "port-per-task", "error", "A port drawn in each task is another for each rank."),
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
@@ -83,5 +83,6 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone. After echo, $? is that of echo."),
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file, or loads a module that may bring conda, first."),
     Rule("NTH411", "array-truncates", "warning", "A file for output whose name has neither %a nor %j is truncated by each job of an array (without --open-mode=append)."),
+    Rule("NTH412", "array-from-zero", "warning", "Lines of a file are counted from 1: with --array=0-20 the job of index 0 gets none (head, awk), or sed refuses it, which is an error."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -1,15 +1,41 @@
-"""Rules about srun's steps: what a step takes of the job, and options that it does not read."""
+"""Rules about srun's steps, what they take of the job, and about the variables that Slurm sets."""
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from slurm_lint.finding import Finding
 from slurm_lint.job import Job
 from slurm_lint.launch import SHELL_WORDS
-from slurm_lint.options import count, names_in
+from slurm_lint.options import SRUN, count, names_in
 from slurm_lint.shell import REPEATED
+from slurm_lint.variables import pieces
 
 ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
+_UNSET = r"(?<!\\)\$\{?(SLURM_(%s))\b(?!:?[-=])"
+_FOR_GPUS, _FOR_TASKS, _OF_STEP = (re.compile(_UNSET % name) for name in ("GPUS(?:_PER_NODE)?", "NTASKS", "STEP_GPUS"))
+_READ = re.compile(r"(?:\$\{?|\$\(\([^)]*?\b)SLURM_([A-Z]\w*?)(?:_(?:HET|PACK)_GROUP_\w+)?\b")
+_SET = names_in(
+    """ARRAY_JOB_ID ARRAY_TASK_COUNT ARRAY_TASK_ID ARRAY_TASK_MAX ARRAY_TASK_MIN ARRAY_TASK_STEP CLUSTER_NAME
+    CPUS_ON_NODE CPUS_PER_TASK GPUS GPUS_ON_NODE GPUS_PER_NODE HET_JOB_ID HET_SIZE JOBID JOB_ACCOUNT JOB_CPUS_PER_NODE
+    JOB_END_TIME JOB_GID JOB_GPUS JOB_ID JOB_NAME JOB_NODELIST JOB_NODES JOB_NUM_NODES JOB_PARTITION JOB_QOS
+    JOB_RESERVATION JOB_SLUID JOB_START_TIME JOB_UID JOB_USER LOCALID MEM_PER_CPU MEM_PER_NODE NNODES NODEID
+    NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
+    STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
+)
+"""What sbatch and srun set, after SLURM_ (their manuals, 22.05 to 25.11); names that are like no other are left out."""
+_MEANT = {
+    "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
+    "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
+    "LOCALID": "LOCAL_RANK", "ARRAY_TASK_ID": "TASK_ID",
+}  # fmt: skip
+_FROM_ZERO = re.compile(r"(?:^|[\[,])0+(?=[-,:%\]]|$)")
+_ID = r"[\"']*\$\{?SLURM_ARRAY_TASK_ID(?!_)\}?[\"']*"
+_LINE = re.compile(rf"\b(sed)\s(?:[^|]*\s)?{_ID}\s*(?:p|q|!d)(?=[\s\"';]|$)"
+                   rf"|\bhead\s+(?:-n\s*|-|--lines=){_ID}[^|]*\|\s*tail\b"
+                   rf"|\bawk\s(?:[^|]*\bNR\s*==\s*{_ID}|-v\s*(\w+)={_ID}\s+'NR\s*==\s*\2\b)")  # fmt: skip
+_COUNTS = re.compile(r"TASK_ID\S*\s*(?:-eq|-gt|-ne|==?|!=|>)\s*[\"']?0|(?<!\$)\(\([^)]*\+[+=]|\blet\b")
+"""What leaves the index 0 out, or counts on from it."""
 
 
 def step_nodes(job: Job) -> Iterator[Finding]:
@@ -63,3 +89,53 @@ def misplaced(job: Job) -> Iterator[Finding]:
         elif len(launch.layers) == 2 and re.match(r"([\"'])\w[^$]*\s[^$]*\1$", whole):
             message = f"srun takes all of {whole} for the name of one program"
             yield Finding(program.line, "shell-word", message, f"srun bash -c {whole}")
+
+
+def unset(job: Job) -> Iterator[Finding]:
+    """unset-variable: the number of GPUs or tasks from a variable that Slurm sets for another option."""
+    given = {option.name for option in job.options.given}
+    gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
+    tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
+    world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
+    for launch in job.launches if gpus or tasks else ():
+        words, last = launch.command.words, launch.command.last_line
+        # srun sets SLURM_NTASKS in the tasks: it is empty where the batch shell expands it.
+        now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
+        text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
+        match = _FOR_GPUS.search(text) or _FOR_TASKS.search(now) or (not launch.layer("srun") and _OF_STEP.search(text))
+        option = match[2].lower().replace("_", "-") if match else ""
+        if match and option not in given and match[1] not in job.set_names:
+            new = {"ntasks": "SLURM_NNODES", "step-gpus": "SLURM_JOB_GPUS"}.get(option, "SLURM_GPUS_ON_NODE")
+            edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
+            without = "srun" if option == "step-gpus" else f"--{option}"
+            yield Finding(launch.line, "unset-variable", f"{match[1]} is empty without {without}", new, edit)
+
+
+def never_set(job: Job) -> Iterator[Finding]:
+    """unset-variable: a name that Slurm never sets, where the script neither sets nor tests it."""
+    lines, text = (
+        enumerate(job.code.split("\n"), job.script.first_line),
+        "\n".join((*job.script.outer, job.script.text)),
+    )
+    first = {name: line for line, source in reversed(list(lines)) for name in _READ.findall(source)}
+    for name, line in first.items():
+        meant = [right for right, wrong in _MEANT.items() if name in wrong.split()]
+        near = [] if name in _SET or name.lower().replace("_", "-") in SRUN else get_close_matches(name, _SET, 1, 0.81)
+        own = re.search(rf"\bSLURM_{name}:?[-=+?]|-[nvz] \S*SLURM_{name}\b|\bread .*SLURM_{name}\b", text)
+        if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set those.
+            new = f"SLURM_{(meant or near)[0]}"
+            yield Finding(line, "unset-variable", f"Slurm sets no variable SLURM_{name}", new)
+
+
+def array(job: Job) -> Iterator[Finding]:
+    """array-from-zero: lines of a file by the index of an array, where that begins at 0."""
+    indices, lines = job.options.value("array") or "", job.code.split("\n")
+    found = (
+        (number, _LINE.search(job.variables.expand(line))) for number, line in enumerate(lines, job.script.first_line)
+    )
+    number, match = next((pair for pair in found if pair[1]), (0, None))
+    if match and _FROM_ZERO.search(indices) and not _COUNTS.search(job.code):
+        then = "sed refuses line 0" if match[1] else "the job of index 0 gets none"
+        message = f"--array={indices} begins at 0, and lines are counted from 1: {then}"
+        fix = "$((SLURM_ARRAY_TASK_ID + 1)), or #SBATCH --array=1-…"
+        yield Finding(number, "array-from-zero", message, fix, certain=bool(match[1]))

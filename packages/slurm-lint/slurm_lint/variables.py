@@ -13,8 +13,10 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*
 _WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
 """Variables that differ from task to task; the batch shell has those of task 0."""
+_PER_TASK = "|".join(PER_TASK_VARIABLES)
 _EARLY = re.compile(
-    rf"(?<!\\)(?:\$\{{?({'|'.join(PER_TASK_VARIABLES)}|HOSTNAME|SLURMD_NODENAME|RANDOM)\b\}}?"
+    rf"(?<!\\)(?:\$\(\((?:[^()]|\([^()]*\))*?\b({_PER_TASK})\b(?:[^()]|\([^()]*\))*\)\)"
+    rf"|\$\{{?({_PER_TASK}|HOSTNAME|SLURMD_NODENAME|RANDOM)\b(?::?[-=?][^{{}}]*\}}|\}}?)"
     r"|\$\(\s*(?:hostname|shuf)\b[^()]*\)|`hostname[^`]*`)"
 )
 _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
@@ -32,7 +34,9 @@ def mark_early(raw: str) -> str:
 
     def marked(piece: re.Match[str]) -> str:
         text = piece[0]
-        return text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or 'command'}@", text)
+        return (
+            text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or match[2] or 'command'}@", text)
+        )
 
     return _QUOTED_OR_NOT.sub(marked, raw)
 

@@ -125,5 +125,6 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "kill-on-bad-exit": _body(_HEAD + "srun " + _TORCHRUN, _HEAD + _SRUN + _TORCHRUN, head=_EACH),
     "status-never-read": _body("set -e\n" + _RUN + "\ncode=$?\nrm -f core.*\nexit $code", _RUN + "\ncode=$?\nrm -f core.*\nexit $code"),
     "array-truncates": _head("#SBATCH --array=0-4\n#SBATCH --output=run.out\n", "#SBATCH --array=0-4\n#SBATCH --output=run.out.%a\n", body="hostname"),
+    "array-from-zero": _head("#SBATCH --array=0-20\n", "#SBATCH --array=1-20\n", body='python train.py $(awk "NR==$SLURM_ARRAY_TASK_ID" params.txt)'),
     "conda-without-hook": _body("conda activate torch\n" + _RUN, 'eval "$(conda shell.bash hook)"\nconda activate torch\n' + _RUN),
 }  # fmt: skip
