@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 from slurm_lint.options import Options, names_in, read_options
@@ -113,8 +113,6 @@ class _Chain:
 
     def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int = 0) -> None:
         self.script, self.variables, self.programs, self.component = script, variables, programs, component
-        self.components = 1
-        """The programs of srun's step, of which `component` is the one to be read."""
         self.heredoc: str | None = None
         self.layers: list[Layer] = []
         self.shells: list[ShellText] = []
@@ -145,9 +143,8 @@ class _Chain:
             return self._mpirun(name, queue)
         if (plain := name.removeprefix("bsc_")) in ("apptainer", "singularity", "docker", "podman", "podman-hpc"):
             return self._container(plain, queue)
-        accelerate = name == "accelerate" and rest and rest[0].text == "launch"
-        if name in ("torchrun", "deepspeed") or accelerate:
-            return self._per_node(name, queue, rest[1:] if accelerate else rest)
+        if name in ("torchrun", "deepspeed") or [name, *(word.text for word in rest[:1])] == ["accelerate", "launch"]:
+            return self._per_node(name, queue, rest[1:] if name == "accelerate" else rest)
         if re.fullmatch(r"i?python[\d.]*|pypy3?|\$\{?\w*PYTHON\w*\}?", name):
             return self._python(queue)
         if name in _SHELLS or name.endswith((".sh", ".bash")):
@@ -159,7 +156,6 @@ class _Chain:
 
     def _srun(self, queue: list[Word]) -> list[Word]:
         parts = _parts(queue[1:])
-        self.components = len(parts)
         group = [Word(f"--het-group={self.component}", queue[0].line)] if len(parts) > 1 else []
         queue = [queue[0], *group, *parts[min(self.component, len(parts) - 1)]]
         slurm = read_options([self.variables.expand(word.text) for word in queue[1:]], queue[0].line, "srun")
@@ -188,10 +184,10 @@ class _Chain:
         options, rest = _read(rest, _LAUNCHER_FLAGS)
         self._add("per-node", name, queue, options)
         script = bool(rest) and rest[0].text.endswith(".py")
-        if script or (rest and {"m", "module"} & set(options)):
-            self._python_program(rest, module=not script)
-            return []
-        return rest
+        if not (script or (rest and {"m", "module"} & set(options))):
+            return rest
+        self._python_program(rest, module=not script)
+        return []
 
     def _python(self, queue: list[Word]) -> list[Word]:
         rest = queue[1:]
@@ -229,11 +225,10 @@ class _Chain:
     def _shell(self, name: str, queue: list[Word]) -> None:
         """Add a shell, and reads what it runs: the word after -c, a file or its here-document."""
         self._add("shell", name, queue)
-        line, files, command = queue[0].line, queue[:1], None
-        if name in _SHELLS:
-            files = [word for word in queue[1:] if not word.text.startswith("-")]
-            pairs = pairwise(queue[1:6])
-            command = next((then for word, then in pairs if re.fullmatch(r"-[a-z]*c[a-z]*", word.text)), None)
+        line, named = queue[0].line, name in _SHELLS
+        files = [word for word in queue[1:] if not word.text.startswith("-")] if named else queue[:1]
+        pairs = pairwise(queue[1:6] if named else ())
+        command = next((then for word, then in pairs if re.fullmatch(r"-[a-z]*c[a-z]*", word.text)), None)
         if command is not None:
             written = command.raw in self.script.text.replace("\\\n", "") and self.depth == 0
             self.expands += pieces(command.raw, quoted=True) if written else ""
@@ -264,10 +259,7 @@ class _Chain:
 
 def _without_prefixes(words: list[Word]) -> list[Word]:
     """Drop `env A=1`, `time`, `timeout 60` and the like."""
-    while words:
-        name = words[0].text.rsplit("/", 1)[-1]
-        if name not in _PREFIXES:
-            return words
+    while words and (name := words[0].text.rsplit("/", 1)[-1]) in _PREFIXES:
         second, valued = _PREFIXES[name]
         if second and second not in [word.text for word in words[1:2]]:
             return words
@@ -280,7 +272,7 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
     return words
 
 
-def _parts(words: list[Word]) -> list[list[Word]]:
+def _parts(words: Sequence[Word]) -> list[list[Word]]:
     """Return the words of each program of `srun -n1 ./a : -n3 ./b`, and so of mpirun."""
     return [list(part) for colon, part in groupby(words, lambda word: word.raw == ":") if not colon] or [[]]
 
@@ -312,12 +304,10 @@ def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[lis
             continue
         before = Variables(dict(variables.values))
         heredoc = next((text for text, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
-        for component in count():
+        for component in range(len(_parts(command.words)) if "srun" in command.texts else 1):
             chain = _Chain(script, Variables(dict(variables.values)), programs, component)
             chain.heredoc = heredoc
             chain.read(command.words)
             if chain.layers:
                 launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))
-            if component + 1 >= chain.components:
-                break
     return launches, variables

@@ -26,9 +26,8 @@ def launchers(job: Job) -> Iterator[Finding]:
             number = job.number(launch, outer, "np", "n") if outer.kind == "mpirun" else shape.tasks
             inside = outer.kind == "per-node" and inner.kind == "srun"
             if inside or (number and number > shape.nodes and inner.kind != "srun"):
-                each = "each worker" if inside else f"each of the {number} processes"
-                message = f"{each} of {outer.name} runs {inner.name}, which starts a whole run"
-                fix = f"{outer.name} python …, or {inner.name} alone"
+                each = f"each {'worker' if inside else f'of the {number} processes'} of {outer.name}"
+                message, fix = f"{each} runs {inner.name}, a whole run", f"{outer.name} python …, or {inner.name} alone"
                 yield Finding(inner.line, "launcher-in-launcher", message, fix)
         if per_node and not nested:
             yield from _per_node(job, launch, per_node, shape)
@@ -59,8 +58,8 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     if srun and several and agents != shape.tasks and not (own and agents in (None, 1)):
         started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
         on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
-        times = f"srun runs it {shape.per_node:g} times a node: {started} on {on}"
-        message = f"{per_node.name} starts a node's workers itself, and {times}"
+        message = f"{per_node.name} starts a node's workers itself, and srun runs it {shape.per_node:g} times a node: "
+        message += f"{started} on {on}"
         if (processes or 2) > 1 and not shares_gpus(job, launch, several_to_a_gpu=True):
             given = ("ntasks", shape.nodes) if job.options.last("ntasks") else ("ntasks-per-node", 1)
             yield Finding(launch.line, "launcher-per-task", message, edit=job.script.with_option(*given))

@@ -25,10 +25,9 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return None if processes is None else processes * agents
     if mpirun is not None:
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    ours = launch.layer("ranks") is not None
-    if not under_srun:
-        return (shape.gpus_per_node or 1) if ours else 1
-    return shape.total_gpus if ours and shape.tasks == shape.nodes and shape.total_gpus else shape.tasks
+    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts a rank for each GPU.
+        return (shape.total_gpus or shape.tasks) if under_srun else (shape.gpus_per_node or 1)
+    return shape.tasks if under_srun else 1
 
 
 def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int | None:

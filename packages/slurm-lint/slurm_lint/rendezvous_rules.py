@@ -144,10 +144,7 @@ def backend(job: Job) -> Iterator[Finding]:
 
 
 def too_early(job: Job) -> Iterator[Finding]:
-    """expanded-too-early: what the batch shell knows of one task, written for all tasks of a step.
-
-    And a variable of the job, in a here-document that the shell that submits it expands.
-    """
+    """expanded-too-early: one task's variables in the batch shell, and the job's in the shell that submits it."""
     submitted = job.script.expanded and not any(re.search("#SBATCH|SLURM_", line) for line in job.script.outer)
     for number, line in enumerate(job.script.lines if submitted else (), job.script.first_line):
         if match := _OF_A_JOB.search(line):

@@ -20,7 +20,7 @@ _EARLY = re.compile(
     r"|\$\(\s*(?:hostname|shuf)\b[^()]*\)|`hostname[^`]*`)"
 )
 _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
-_WHICH = re.compile(r'"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?')
+_WHICH = re.compile(r'\A"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?\Z')
 _COUNTED = re.compile(r"(?:\$\(|`)\s*scontrol show hostnames?\b[^|`]*\|\s*wc -l\s*[)`]")
 _MAX_LENGTH = 10_000
 _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
@@ -31,14 +31,7 @@ _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
 
 def mark_early(raw: str) -> str:
     """Replace what the shell that reads a word knows of one task alone by @early:NAME@, but in single quotes."""
-
-    def marked(piece: re.Match[str]) -> str:
-        text = piece[0]
-        return (
-            text if text[0] == "'" else _EARLY.sub(lambda match: f"@early:{match[1] or match[2] or 'command'}@", text)
-        )
-
-    return _QUOTED_OR_NOT.sub(marked, raw)
+    return _QUOTED_OR_NOT.sub(lambda x: x[0] if x[0][0] == "'" else _EARLY.sub(r"@early:\1\2@", x[0]), raw)
 
 
 def pieces(raw: str, quoted: bool) -> str:
@@ -68,10 +61,7 @@ class Variables:
             self.values[name] = value
 
     def expand(self, text: str, slurm: Mapping[str, int | None] | None = None) -> str:
-        """Replace $NAME and ${NAME} by what is known of them; ${NAME:-default} by its default where nothing is.
-
-        `slurm`: what Slurm sets. Without it the default of a variable of Slurm's is left alone.
-        """
+        """Replace variables by what is known of them, or their default; Slurm's own with what that sets (`slurm`)."""
 
         def value(match: re.Match[str]) -> str:
             name = match[1] or match[2]
@@ -88,16 +78,15 @@ class Variables:
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)|\$\[(.*)\]", expanded):
             inner = arithmetic[1] or arithmetic[2] or ""
-            names = re.sub(r"[A-Za-z_]\w*", lambda m: str(self.values.get(m[0], known.get(m[0], m[0]))), inner)
-            return _calculate(names)
+            return _calculate(
+                re.sub(r"[A-Za-z_]\w*", lambda m: str(self.values.get(m[0], known.get(m[0], m[0]))), inner)
+            )
         return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
 
     def splice(self, words: Sequence[Word]) -> list[Word]:
         """Replace each word that is nothing but a known variable (or an array) by the words in it."""
         result: list[Word] = []
-        for word in words:
-            if found := _WHICH.fullmatch(word.raw):
-                word = Word(found[1], word.line)
+        for word in (Word(_WHICH.sub(r"\1", word.raw), word.line) for word in words):
             match = _WHOLE.fullmatch(word.raw)
             name = match[1] or match[2] if match else ""
             known = self.values.get(name)

@@ -215,8 +215,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "one-task-of-noether-a-node": (EACH, "srun entrypoint.py run train.py"),
     "two-components-of-a-step": ("#SBATCH -n4 --gpus-per-node=4 -c1\n" + W, "srun -n1 --mem=1G ./a : -n3 --mem-per-cpu=1G python b.py"),
     "two-programs-of-mpirun-on-two-nodes": ("#SBATCH -N2 --ntasks-per-node=2\n", "mpirun -n 1 ./a : -n 3 ./b"),
-    "lines-of-an-array-from-zero-counted-on": ("#SBATCH -n1 --array=0-9\n", 'ID=$((SLURM_ARRAY_TASK_ID + 1))\npython t.py $(sed -n "${ID}p" f) $(head -n $ID f | tail -1)'),
-    "variables-that-slurm-or-a-site-sets": ("#SBATCH -n1\n", "cd $SLURM_TMPDIR\npython t.py ${SLURM_NUM_NODES:-1} $SLURM_JOB_NODELIST_HET_GROUP_0 $SLURM_UMASK"),
+    "lines-counted-from-one-and-variables-of-slurm-or-a-site": ("#SBATCH -n1 --array=0-9\n", 'ID=$((SLURM_ARRAY_TASK_ID + 1))\ncd $SLURM_TMPDIR\npython t.py $(sed -n "${ID}p" f) $(head -n $ID f | tail -1) ${SLURM_NUM_NODES:-1} $SLURM_JOB_NODELIST_HET_GROUP_0 $SLURM_UMASK'),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -324,6 +323,7 @@ WRONG = {  # name: (options, body, the one finding)
     "variable-of-a-job-that-is-submitted": ("", "sbatch <<EOF\n#!/bin/bash\n#SBATCH -n2\nsrun ./solver $SLURM_JOB_NODELIST \\$SLURM_JOB_ID\nEOF", ("expanded-too-early", WARNS)),
     "more-processes-of-two-programs": ("#SBATCH -n2\n", "mpirun -n 1 ./a : -n 3 ./b", ("mpi-count", WARNS)),
     "line-0-for-sed": ("#SBATCH -n1 --array=0-9\n", 'ID=$SLURM_ARRAY_TASK_ID\npython t.py $(sed -n "${ID}p" f)', ("array-from-zero", FAILS)),
+    "names-that-slurm-never-sets": ("#SBATCH -n1\n", "python t.py $SLURM_CPUS_PER_NODE", ("unset-variable", WARNS)),
     "gpus-of-a-step-in-the-batch-shell": ("#SBATCH --gres=gpu:2\n", "N=$(echo $SLURM_STEP_GPUS | wc -w)\ntorchrun --standalone --nproc_per_node=$N t.py", ("unset-variable", WARNS)),
     "node-rank-carried-by-a-variable": (EACH, FIRST.format("head -n 1") + "export NODE_RANK=$SLURM_NODEID\nsrun -K bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR t.py'", ("expanded-too-early", FAILS)),
     "gpus-of-gres-from-slurm-gpus": ("#SBATCH --gres=gpu:2\n", "N=$SLURM_GPUS\ntorchrun --standalone --nproc_per_node=$N t.py", ("unset-variable", WARNS)),
