@@ -7,67 +7,72 @@ from os.path import isdir
 from pathlib import Path
 
 from slurm_lint.finding import Edit, Finding
-from slurm_lint.job import SERVES, Job, is_server
-from slurm_lint.launch import SHELL_WORDS, Launch
-from slurm_lint.options import names_in, signal_request
-from slurm_lint.shell import REPEATED
+from slurm_lint.job import Job, is_server, serves
+from slurm_lint.launch import SHELL_WORDS, Launch, Layer
+from slurm_lint.options import signal_request
+from slurm_lint.shell import REPEATED, Command
 from slurm_lint.status import Loss, StatusFlow
 from slurm_lint.step_rules import ONE_THREAD
 
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
-_TOOLS = names_in(
-    """awk chmod cmake conda curl cut deactivate df docker enroot find gcc git grep gzip head jobinfo ln log mail make
-    mamba my-job-stats nproc nsys nvcc pip pip3 pixi pkill podman pushd pwd rmdir sacct sbatch scancel scontrol sed seff
-    shopt singularity sort spack squeue sstat tail tee touch ulimit umask uname unzip uptime uv venv wc wget which
-    zip"""
-).union(SHELL_WORDS, ONE_THREAD, {"python -c"})  # What is no job's work.
+_OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
+_TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}
+_RUNS = re.compile(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$")
+_NO_WORK = re.compile(r"--(help|version)\b|\bray stop\b|\bsetup\.py\b")
+_FRONT = re.compile(r"(?i)app\b|api|ui\b|web|gateway|proxy|router|worker|controller|demo|gradio|tunnel|bot\b|serv")
+_RETURNS = re.compile(r"^(timeout|sleep)\b|ray start(?!.*--block)|start-(master|worker)|--fork\b|docker run.* -d\b|"
+                      r"nvidia-smi(?!.* (-l|--loop|dmon|pmon))")  # fmt: skip
+_WAIT_FOR_EACH = "pids+=($!) after each, and last: for pid in ${pids[@]}; do wait $pid || code=1; done; exit $code"
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # How a code is lost: what to say of it, and what to write.
-    "pipe": ("the pipe ends with the code of {by}, not that of {name}", "set -eo pipefail      (before it)"),
-    "or": ("|| {by} makes a failed {name} a success: the job ends COMPLETED",
-           "|| code=$?      (and exit $code at the end), or leave it out"),
-    "exit": ("{by} makes a failed {name} a success: the job ends COMPLETED", "exit $code      (code=$? after it)"),
-    "wait": ("a bare wait returns 0, whatever became of the background jobs", "wait $!, or one wait for each $pid"),
-    "then": ("the script ends with {by}: a failed {name} ends as COMPLETED",
+    "pipe": ("the pipe ends with the code of its last program, not of {name}", "set -eo pipefail      (before it)"),
+    "or": ("|| makes a failed {name} a success: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
+    "exit": ("0 is given as the code, whatever became of {name}", "exit $code      (code=$? after it)"),
+    "wait": ("a bare wait returns 0, whatever became of {name}", _WAIT_FOR_EACH),
+    "then": ("the script ends with the code of line {line}: a failed {name} ends as COMPLETED",
              "code=$? after it and exit $code at the end, or set -e before it"),
-    "inside": ("the shell inside ends with {by}, whatever became of what it ran before", "set -e      (first there)"),
+    "inside": ("the shell inside ends with its last command, whatever became of {name}", "set -e      (first there)"),
 }  # fmt: skip
 
 
 def _works(job: Job) -> list[Launch]:
-    """Return the launches that do the job's work: trainings and steps, else all programs but tools and functions."""
-    works = [x for x in job.launches if not is_server(x) and (x.trains or x.innermost.name not in _TOOLS)]
-    ranks = [x for x in works if x in job.trainings or x.layer("srun") or x.layer("mpirun")]
-    others = (x for x in works if re.fullmatch(r"(?!start|stop|setup|clean)\$?[\w.+-]+", x.innermost.name))
-    return ranks or [x for x in others if not re.search(rf"\b{re.escape(x.innermost.name)}\s*\(\)", job.code)]
+    """Return the launches that do the job's work: trainings, steps and mpirun, else programs of the user."""
+    works = [x for x in job.launches if not is_server(x) and not _NO_WORK.search(" ".join(x.command.texts))]
+    steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
+    ranks = [x for x in works if x in job.trainings or x in steps]
+    return ranks or [x for x in works if _is_own(x.innermost)]
+
+
+def _is_own(program: Layer) -> bool:
+    """Say whether a program is the user's: by its path or a variable, or a script under a shell or an interpreter."""
+    texts = [word.text for word in program.words]
+    if program.kind == "shell" or _RUNS.match(program.name):
+        return len(texts) > 1 and not any(re.match(r"-\w*[ce]$", text) for text in texts[1:3])
+    return _OWN.match(texts[0]) is not None
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job)
-    # The first is told too, of all programs, of one that is run several times and of a chain of steps.
-    programs = [x for x in works if x.trains or not (x.innermost.kind == "shell" or x.command.within("if_statement"))]
-    alike = [x for x in programs if x.innermost.name == works[-1].innermost.name]
-    chain = [x for x in programs if x.layer("mpirun") or x.layer("srun")]
-    reported = (*job.trainings[-1:], *works[-1:])
-    for launch in works:
-        name, node = launch.layers[0].name.rsplit("/", 1)[-1], launch.command.node
-        if (read := flow.stopped_before_read(node)) is not None:
+    losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node) or _inside(x))]
+    firsts = {(x.layers[0].name, x.innermost.name): x for x, loss in reversed(losses) if loss.kind != "or"}
+    told = [*firsts.values(), *works[-1:], *job.trainings[-1:]]
+    for launch in job.launches:
+        name = launch.layers[0].name.rsplit("/", 1)[-1]
+        if (read := flow.stopped_before_read(launch.command.node)) is not None:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
-        loss = flow.loss(node) or _inside(launch)
-        first = launch in (*programs[:1], *alike[:1], *chain[:1]) and loss and loss.kind != "or"
-        if loss is None or not (loss.kind == "pipe" or launch in reported or first):
-            continue
-        line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
-        message, fix = _LOST[loss.kind]
-        edit = _kept(job, launch, loss) if launch is works[-1] or loss.kind == "pipe" else None
-        yield Finding(line, "exit-code-lost", message.format(by=loss.by, name=name), fix, edit)
-    for told in _ECHOED.finditer(job.code) if works else ():
-        line = job.script.first_line + job.code.count("\n", 0, told.end())
-        message = f"$? is the code of {told[1]}, the command before it: it is always 0"
+    for launch, loss in losses:
+        if launch in told or loss.kind == "pipe":
+            line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
+            name = launch.layers[0].name.rsplit("/", 1)[-1]
+            message, fix = _LOST[loss.kind]
+            yield Finding(line, "exit-code-lost", message.format(name=name, line=loss.line), fix)
+    for echoed in _ECHOED.finditer(job.code):
+        line = job.script.first_line + job.code.count("\n", 0, echoed.end())
+        message = f"$? is the code of {echoed[1]}, the command before it: it is always 0"
         yield Finding(line, "status-never-read", message, "code=$?      (right after the program)")
 
 
@@ -80,31 +85,6 @@ def _inside(launch: Launch) -> Loss | None:
     ran = [(s, c) for s in launch.shells for c in s.commands if any(word in c.words for word in starts)]
     losses = (StatusFlow(text).loss(command.node) for text, command in ran)
     return next((loss._replace(kind="inside") for loss in losses if loss), None)
-
-
-def _kept(job: Job, launch: Launch, loss: Loss) -> Edit | None:
-    """Return an edit that keeps the code, where it cannot be wrong."""
-    script, command = job.script, launch.command
-    above = command.parent_type
-    if loss.kind == "pipe" and above in ("program", "pipeline"):
-        # Another pipe may end by the signal that `| head` sends: with pipefail that would count as a failure.
-        last = StatusFlow(script.shell, pipefail=True).loss(command.node) is None  # No other command answers for it.
-        only = last and "bash" in script.lines[0] and script.text.replace("||", "").count("|") == 1
-        return Edit(launch.line, ("set -o pipefail", script.source(launch.line)), safe=True) if only else None
-    if loss.kind == "wait" and above == "program" and script.source(loss.line).strip() == "wait":
-        single = script.text.count("&\n") == 1 and len(job.launches) == 1
-        return Edit(loss.line, ("wait $!",), safe=True) if single else None
-    if loss.kind != "then" or command.in_background:
-        return None
-    node = command.node
-    whole = node.parent if node.parent is not None and node.parent.type == "redirected_statement" else node
-    alone = whole.next_sibling is None or whole.next_sibling.start_point.row > whole.end_point.row
-    at_top = whole.parent is not None and whole.parent.type == "program"
-    line = whole.end_point.row + script.first_line
-    kept = re.search(r"<<|\bcode=|\$code|\$\?|\n\s*exit( 0)?\n", script.text) or script.source(line).endswith("\\")
-    follows = any(text.strip() for text in script.lines[whole.end_point.row + 1 :])
-    possible = alone and at_top and follows and not kept
-    return Edit(line, (script.source(line), "code=$?"), ("exit $code",), safe=True) if possible else None
 
 
 def conda(job: Job) -> Iterator[Finding]:
@@ -126,39 +106,55 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     """background-without-wait, wait-for-server."""
     commands = job.script.commands
     waits = [c for c in commands if c.name in ("wait", "tail", "fg") or "wait" in c.texts[1:2]]
-    works = [x for x in _works(job) if x.command.in_background]
+    works = [x for x in job.launches if x.command.in_background and not is_server(x) and x.innermost.name not in _TOOLS]
     for launch in works[-1:]:
-        later = {c.name for c in commands if c.node.start_byte > launch.command.node.end_byte and c.words}
-        ends = later <= {"echo", "date", "printf"}
-        beside = len(works) > 1 and later - _TOOLS == {launch.command.name}  # One of its kind is the script's last.
-        if not waits and (ends or beside) and not launch.command.within("function_definition", "while_statement"):
+        command, source = launch.command, job.script.source(launch.command.last_line)
+        ends = {c.name for c in commands if c.words and _behind(c, command)} <= {"echo", "date", "printf"}
+        later = {x.command.name for x in _works(job) if _behind(x.command, command)}
+        beside = len(works) > 1 and later == {command.name}  # One of its kind is the script's last.
+        if not waits and (ends or beside) and not command.within("function_definition", "while_statement"):
             message = "the batch script does not wait, and Slurm ends what still runs in the background at its end"
-            edit = Edit(launch.command.last_line, (job.script.source(launch.command.last_line), "wait $!"), safe=True)
-            alone = launch.command.parent_type == "program" and len(works) == len(job.launches) == 1
-            once = len(works) == 1 and not launch.command.within("for_statement", "c_style_for_statement")
-            fix = "wait $!" if once else "one wait for each $pid"
+            edit = Edit(command.last_line, (source, "wait $!"), safe=True)
+            alone = command.parent_type == "program" and len(works) == len(job.launches) == 1
+            once = len(works) == 1 and not command.within("for_statement", "c_style_for_statement")
+            fix = "wait $!      (at the script's end)" if once else _WAIT_FOR_EACH
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None, certain=ends)
     for last in (c for c in commands[-1:] if c.name == "tail" and c.parent_type == "program" and not c.in_background):
         if re.search(r"\s(-\w*[fF]\b|--follow)(?!.*--pid)", " ".join(last.texts)):
-            yield Finding(last.line, "wait-for-server", "tail follows its file until the job is at its limit", "wait")
+            message = "tail follows its file until the job is at its limit"
+            yield Finding(last.line, "wait-for-server", message, "wait      (in its place)")
     for at, launch in enumerate(job.launches):
-        name, ahead = " ".join(word.text for word in launch.innermost.words[:2]), job.launches[at + 1 :]
         waits_for_it = launch.command.parent_type == "program" and not launch.command.in_background
-        if waits_for_it and SERVES.match(name) and any(later.trains for later in ahead):
+        if waits_for_it and serves(launch) and any(later.trains for later in job.launches[at + 1 :]):
             message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
-            yield Finding(launch.line, "wait-for-server", message, "& at its end, and kill $! at the script's end")
-    servers = [x for x in job.launches if is_server(x) and x.command.name != "sleep"]
-    servers_alone = all(is_server(x) for x in job.launches if x.command.in_background)
-    waits = [c for c in commands if c.name == "wait" and (servers_alone or len(c.words) == 1)]
-    work = [x for x in _works(job) if not x.command.in_background]
-    if servers and waits and work and waits[-1].line > work[-1].line > servers[-1].line:
-        lines, at = job.code.split("\n"), waits[-1].line - job.script.first_line
-        before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
-        # Who waits for the server alone, and then stops nothing, means it to serve to the end.
-        if not before and (after or len(waits[-1].words) == 1):
-            message = f"wait waits for the server of line {servers[0].line}, which runs to the job's time limit"
-            fix = "server=$! after it, and kill $server in place of wait"
-            yield Finding(waits[-1].line, "wait-for-server", message, fix)
+            fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
+            yield Finding(launch.line, "wait-for-server", message, fix)
+    yield from _server_in_background(job)
+
+
+def _behind(command: Command, other: Command) -> bool:
+    return command.node.start_byte > other.node.end_byte
+
+
+def _server_in_background(job: Job) -> Iterator[Finding]:
+    """wait-for-server: a last wait that waits for the work, and for a server that nothing has ended before it."""
+    beside = [x for x in job.launches if x.command.in_background]
+    servers = [x for x in beside if is_server(x) and not _RETURNS.search(" ".join(x.command.texts))]
+    alone = all(is_server(x) for x in beside)
+    waits = [c for c in job.script.commands if c.name == "wait" and (alone or len(c.words) == 1)]
+    # What runs before the servers in the foreground prepares them, and what the users of a server meet serves too.
+    works = [x for x in _works(job) if not x.command.in_background or not _FRONT.search(x.innermost.name)]
+    works = [x for x in works if servers and (x.command.in_background or _behind(x.command, servers[-1].command))]
+    if not (servers and waits and works and _behind(waits[-1], works[-1].command)):
+        return
+    lines, at = re.sub(r"(?m)^\s*trap\s.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
+    before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
+    # Who waits for the server alone, and then stops nothing, means it to serve to the end.
+    if not before and (after or len(waits[-1].words) == 1):
+        message = f"wait waits for the server of line {servers[0].line} too, which runs to the job's time limit"
+        ends = "wait $work; " if works[-1].command.in_background else ""
+        fix = f"{ends}kill $server      (with server=$! after it{', work=$! after the work' if ends else ''})"
+        yield Finding(waits[-1].line, "wait-for-server", message, fix)
 
 
 def signals(job: Job) -> Iterator[Finding]:

@@ -17,11 +17,14 @@ _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|disbatch|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
-SERVES = re.compile(r"vllm serve|vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]|uvicorn|"
-                    r"gunicorn|tensorboard|jupyter[ -](lab|notebook)$|mlflow (ui|server)")  # fmt: skip
+_SERVES = (
+    r"vllm serve|vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]|uvicorn|gunicorn|"
+    r"tensorboard|jupyter[ -](lab|notebook)(?! [a-z])|mlflow (ui|server)|ray start .*--block|streamlit run|"
+    r"text-generation-launcher"
+)
 _SERVER = re.compile(
-    rf"{SERVES.pattern}|vllm\.entrypoints|\bray start|spark-class|jupyter|text-generation-launcher|start-master|"
-    r"start-worker|dask[- ](worker|scheduler)|mongod\b|server|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|watch |sleep "
+    rf"{_SERVES}|\bray start|spark-class|jupyter|start-master|start-worker|dask[- ](worker|scheduler)|mongod\b|server|"
+    r"balancer|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|\bwatch\b|^sleep\b"
 )
 
 
@@ -188,7 +191,13 @@ class Job:
         }  # fmt: skip
 
 
+def serves(launch: Launch) -> bool:
+    """Say whether a program is a server that runs until something ends it."""
+    return re.match(_SERVES, " ".join(word.text for word in launch.innermost.words)) is not None
+
+
 def is_server(launch: Launch) -> bool:
     """Say whether a background launch is a server or a monitor, beside which the work is done."""
-    text = " ".join(word.raw for word in launch.command.words)
-    return (launch.command.in_background or text.startswith("start-")) and _SERVER.search(text) is not None
+    names = (" ".join(word.text for word in layer.words[:2]).partition(" -")[0] for layer in launch.layers)
+    starts = launch.command.in_background or launch.command.name.startswith("start-")
+    return starts and any(_SERVER.search(name) for name in names)

@@ -72,9 +72,9 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default rank of a node is 0: each node waits as the first."),
     # How a job ends.
-    Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Of several programs the last is told and the first: of all, of those like the last, and of those under mpirun or srun. So is what a shell inside (bash -c) runs before its last command."),
+    Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Told of trainings, steps and mpirun, else of the user's programs (by a path, or under bash, Rscript, julia and the like), each once. So is what a shell inside (bash -c) runs before its last command."),
     Rule("NTH402", "background-without-wait", "error", "At the script's end Slurm ends what runs in the background. A warning for several beside a last one of their kind."),
-    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, as one for the server does before what stops it, and a last `tail -f` never ends, nor does a server in the foreground before other work: the job runs to its time limit."),
+    Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, beside which the work runs, as one for the server does before what stops it, and a last `tail -f` never ends, nor does a server in the foreground before other work: the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks get it, and no trap of the script; with B: a trap alone, while srun runs in the background. A warning where there is no trap."),
     Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late.", (0.0, 23.02)),

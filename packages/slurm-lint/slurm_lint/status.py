@@ -7,30 +7,29 @@ from typing import Literal, NamedTuple
 
 from tree_sitter import Node
 
-from slurm_lint.shell import STATEMENTS, ShellText, ancestors, has_ampersand, text_of, unquote
+from slurm_lint.shell import ShellText, ancestors, has_ampersand, text_of
 
 _KEEPS = re.compile(r"\$\?|\$\{\?\}|PIPESTATUS|pipestatus|\bERR\b")
 _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitution", "process_substitution",
           "negated_command", "test_command")  # fmt: skip
-_SAYING = {"true", ":", "echo", "printf", "date", "/bin/true"}
+_SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
 
 LossKind = Literal["pipe", "or", "then", "exit", "wait", "inside"]
 
 
 class Loss(NamedTuple):
-    """How a status is lost: the kind, the command that answers in its place, and that command's line."""
+    """How a status is lost, and the line of what answers in its place."""
 
     kind: LossKind
-    by: str
     line: int
 
 
 class StatusFlow:
     """Follow exit statuses through one script, by the rules of bash."""
 
-    def __init__(self, shell: ShellText, pipefail: bool = False) -> None:
+    def __init__(self, shell: ShellText) -> None:
         self.shell = shell
-        self.pipefail = pipefail or re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
+        self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
         # The lines from which `set -e` holds, and from which it does not.
         self._switched = [(0, re.match(r"#!.*sh[ \t]+-\w*e", shell.text) is not None)]
@@ -59,8 +58,7 @@ class StatusFlow:
             elif kind == "list" and parent.named_children[0] == node:
                 right = parent.named_children[-1]
                 if any(child.type == "||" for child in parent.children):
-                    plain = right.type in STATEMENTS and _name(right) in _SAYING
-                    return self._loss("or", right) if plain and not tested else None
+                    return self._loss("or", right) if _SAYS.fullmatch(text_of(right)) and not tested else None
                 tested = True
             elif kind == "function_definition":
                 return self._called(parent, depth)
@@ -87,8 +85,8 @@ class StatusFlow:
             return None
         return self.shell.line_of(after) if re.match(r"(\w+=|(echo|printf)\b.*)\"?\$\?", text_of(after)) else None
 
-    def _loss(self, kind: LossKind, by: Node, name: str = "") -> Loss:
-        return Loss(kind, name or _name(by), self.shell.line_of(by))
+    def _loss(self, kind: LossKind, by: Node) -> Loss:
+        return Loss(kind, self.shell.line_of(by))
 
     def _called(self, function: Node, depth: int) -> Loss | None:
         name = text_of(function.named_children[0])
@@ -97,12 +95,11 @@ class StatusFlow:
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
         """Return how a status is lost to the statements after it, none of which looks at it."""
         for at, after in enumerate(following):
-            name = _name(after)
-            if name in ("exit", "return") and after.type in STATEMENTS:
-                given = [unquote(text_of(child)) for child in after.named_children[1:]]
-                plain = self._loss("then", following[at - 1]) if at and not given else None  # With the last code.
-                return self._loss("exit", after, f"{name} 0") if given == ["0"] else plain
-            if name[:1] in "~-" or re.search(r"\b(exit|return)\b", text_of(after)):
+            text = text_of(after)
+            if ends := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
+                plain = self._loss("then", following[at - 1]) if at and not ends[1] else None  # With the last code.
+                return self._loss("exit", after) if ends[1] == "0" else plain
+            if text[:1] in "~-" or re.search(r"\b(exit|return)\b", text):
                 return None  # What is no command ends with an error of its own.
         return self._loss("then", following[-1])
 
@@ -114,12 +111,12 @@ class StatusFlow:
         reads = any(len(c.words) > 1 and not c.within("function_definition") for c in waits)
         if not waits or reads or _kept_in(_outer_after(node)):
             return None
-        return Loss("wait", "wait", waits[-1].line)
+        return Loss("wait", waits[-1].line)
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
     """Say whether the statements do something with a status; one that is only kept and told is lost."""
-    texts = [text_of(statement) for statement in statements if _name(statement) not in _SAYING]
+    texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)
     return kept > len(names) or any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
@@ -141,13 +138,3 @@ def _after(node: Node) -> Iterator[Node]:
 def _outer_after(node: Node) -> Iterator[Node]:
     for outer in (node, *ancestors(node)):
         yield from _after(outer)
-
-
-def _name(node: Node) -> str:
-    """Return what a statement is called in a message: its command, or the word it begins with."""
-    while node.type in ("redirected_statement", "list", "pipeline") and node.named_children:
-        node = node.named_children[0 if node.type == "redirected_statement" else -1]
-    if node.type == "command":
-        names = [child for child in node.named_children if child.type == "command_name"]
-        return unquote(text_of(names[0])).rsplit("/", 1)[-1][:40] if names else "an assignment"
-    return re.split(r"[\s=(;]", text_of(node), maxsplit=1)[0][:40] or node.type

@@ -11,7 +11,6 @@ from slurm_lint.options import SRUN, count, names_in
 from slurm_lint.shell import REPEATED
 from slurm_lint.variables import pieces
 
-ONE_THREAD = names_in("hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu")
 _UNSET = r"(?<!\\)\$\{?(SLURM_(%s))\b(?!:?[-=])"
 _FOR_GPUS, _FOR_TASKS, _OF_STEP = (re.compile(_UNSET % name) for name in ("GPUS(?:_PER_NODE)?", "NTASKS", "STEP_GPUS"))
 _READ = re.compile(r"(?:\$\{?|\$\(\([^)]*?\b)SLURM_([A-Z]\w*?)(?:_(?:HET|PACK)_GROUP_\w+)?\b")
@@ -36,6 +35,9 @@ _LINE = re.compile(rf"\b(sed)\s(?:[^|]*\s)?{_ID}\s*(?:p|q|!d)(?=[\s\"';]|$)"
                    rf"|\bawk\s(?:[^|]*\bNR\s*==\s*{_ID}|-v\s*(\w+)={_ID}\s+'NR\s*==\s*\2\b)")  # fmt: skip
 _COUNTS = re.compile(r"TASK_ID\S*\s*(?:-eq|-gt|-ne|==?|!=|>)\s*[\"']?0|(?<!\$)\(\([^)]*\+[+=]|\blet\b")
 """What leaves the index 0 out, or counts on from it."""
+ONE_THREAD = names_in(
+    "hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu pwd which pip"
+)
 
 
 def step_nodes(job: Job) -> Iterator[Finding]:

@@ -216,6 +216,11 @@ RIGHT = {  # name: (options, body); nothing may be found
     "two-components-of-a-step": ("#SBATCH -n4 --gpus-per-node=4 -c1\n" + W, "srun -n1 --mem=1G ./a : -n3 --mem-per-cpu=1G python b.py"),
     "two-programs-of-mpirun-on-two-nodes": ("#SBATCH -N2 --ntasks-per-node=2\n", "mpirun -n 1 ./a : -n 3 ./b"),
     "lines-counted-from-one-and-variables-of-slurm-or-a-site": ("#SBATCH -n1 --array=0-9\n", 'ID=$((SLURM_ARRAY_TASK_ID + 1))\ncd $SLURM_TMPDIR\npython t.py $(sed -n "${ID}p" f) $(head -n $ID f | tail -1) ${SLURM_NUM_NODES:-1} $SLURM_JOB_NODELIST_HET_GROUP_0 $SLURM_UMASK'),
+    "what-is-not-the-work-of-a-job": ("#SBATCH -n1\n", "seq 1 9 | sort -r > n\npython t.py --help | head\nfor f in *; do\n  [ -d $f ] && continue\ndone\nkillall node\nray stop\nsleep infinity"),
+    "programs-under-a-path-of-the-system": ("#SBATCH -n1\n", "/usr/bin/sort a > b\n./setup.sh\nperl -ne print b\nsrun python -c 'import a'\ncurl a | sh\ndate"),
+    "work-that-a-wait-names-beside-a-server": ("#SBATCH -n1\n", "ollama serve &\nserver=$!\npython t.py &\nwork=$!\nwait $work\ncode=$?\nkill $server\nwait\nexit $code"),
+    "a-server-and-what-its-users-meet": ("#SBATCH --gpus=1\n", "trap 'exit 1' ERR\nvllm serve model &\npython app.py &\nwait"),
+    "servers-that-return": (G4, "set -e\nray start --head\nray start --address=a &\ntimeout 60 tensorboard --logdir a &\npython t.py --monitor=loss\nwait"),
     "a-container-that-runs-already": ("#SBATCH --gpus=1\n", "docker exec box python t.py"),
 }  # fmt: skip
 
@@ -358,6 +363,10 @@ WRONG = {  # name: (options, body, the one finding)
     "done-that-closes-nothing": ("#SBATCH -n1\n", "python t.py\ndone", ("shell-syntax", FAILS)),
     "variable-in-an-address-of-mail": ("#SBATCH --mail-user=${USER}@a.org\n", "hostname", ("variable-in-option", WARNS)),
     "one-worker-by-a-variable": ("#SBATCH -N1 --ntasks-per-node=1 --gpus-per-node=2\n", "srun -K torchrun --standalone --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py", ("processes-per-node", WARNS)),
+    "server-beside-work-in-the-background": ("#SBATCH --gpus=1\n", "trap 'exit 1' ERR\nvllm serve m & python t.py & wait", ("wait-for-server", WARNS)),
+    "server-of-a-trap-that-comes-too-late": ("#SBATCH -n1\n", "set -e\nmlflow server --port=0 &\ntrap 'kill $!' EXIT\npython t.py\nwait", ("wait-for-server", WARNS)),
+    "head-of-ray-in-front-of-the-work": ("#SBATCH -n1\n", "ray start --head --block\npython t.py", ("wait-for-server", WARNS)),
+    "option-of-a-training-that-is-no-server": ("#SBATCH -n1\n", "python t.py --monitor loss &", ("background-without-wait", FAILS)),
     "tail-that-never-ends": ("#SBATCH -n1\n", "sbatch next.sh\ntail -F out.log", ("wait-for-server", WARNS)),
     "account-whose-code-is-to-be-filled-in": ("#SBATCH --account=hpc_project_code\n", "hostname", ("placeholder", WARNS)),
     "placeholder-of-points": ("#SBATCH --account=....\n", "hostname", ("placeholder", WARNS)),
@@ -426,9 +435,8 @@ WRONG = {  # name: (options, body, the one finding)
     "first-of-two-stages-of-a-solver": ("#SBATCH -n4\n", "mpirun gmx_mpi mdrun -deffnm nvt\nmpirun gmx_mpi mdrun -deffnm npt", ("exit-code-lost", ADVICE)),
     "code-lost-in-a-shell-inside": (G4, "srun -n1 apptainer exec --nv a.sif bash -c 'cd /w && python t.py; python report.py'", ("exit-code-lost", ADVICE)),
     "code-lost-in-a-shell-of-several-lines": (G4, "srun -n1 bash -lc \"\n  source env\n  torchrun --standalone --nproc_per_node=4 \\\\\n    t.py\n  sleep 60\n\"", ("exit-code-lost", ADVICE)),
-    "first-of-three-steps": ("#SBATCH -n4\n", "srun pw.x < a > a.out\nsrun bands.x < b > b.out\nsrun plot.x < c", ("exit-code-lost", ADVICE)),
+    "first-of-two-steps": ("#SBATCH -n4\n", "srun pw.x < a > a.out\nsrun plot.x < c", ("exit-code-lost", ADVICE)),
     "first-of-a-chain-of-programs-of-python": ("#SBATCH -n1\n", "srun python a.py\nsrun python b.py", ("exit-code-lost", ADVICE)),
-    "first-of-two-stages-on-one-node": ("#SBATCH -n1\n", "gmx grompp -f a.mdp\ngmx mdrun -deffnm a", ("exit-code-lost", ADVICE)),
     "code-lost-of-mpirun-under-perf": ("#SBATCH -n4\n", "perf stat -e cycles mpirun ./solver\nsacct -j $SLURM_JOB_ID", ("exit-code-lost", ADVICE)),
     "code-lost-of-a-solver-of-another-form": ("#SBATCH -n1\n", "/opt/cellranger-atac count --id a\necho done", ("exit-code-lost", ADVICE)),
     "tensor-parallel-is-no-driver": (EACH, "export NAME=tensor_parallel\npython t.py", ("missing-srun", WARNS)),
@@ -438,7 +446,6 @@ WRONG = {  # name: (options, body, the one finding)
     "a-choice-of-folders-that-is-to-be-made": ("#SBATCH -n1\n", "python /home/<lab1 OR lab2>/t.py", ("placeholder", WARNS)),
     "an-account-whose-end-is-missing": ("#SBATCH -n1 --account=def-\n", "hostname", ("placeholder", WARNS)),
     "conda-behind-a-look-for-modules": ("#SBATCH -n1\n", "module spider cuda\nconda activate torch\npython t.py", ("conda-without-hook", WARNS)),
-    "code-lost-of-a-program-of-any-name": ("#SBATCH -n1\n", "ulimit -s unlimited\nnextpipe run a\ncp a.out results/", ("exit-code-lost", ADVICE)),
     "first-of-two-programs-of-python": ("#SBATCH -n1\n", "python train.py\npython src/evaluate_all.py", ("exit-code-lost", ADVICE)),
     "code-lost-of-a-script-in-a-loop": ("#SBATCH -n1\n", "for n in 1 2; do\n    ./run.sh $n\n    echo\ndone", ("exit-code-lost", ADVICE)),
     "two-in-the-background-beside-a-third": ("#SBATCH -n1\n", "python a.py &\npython b.py &\nnvidia-smi > gpu.txt\npython c.py", ("background-without-wait", WARNS)),
@@ -648,9 +655,3 @@ def test_a_template_that_its_file_fills_in_is_left_alone() -> None:
     text = f"#!/bin/bash\nt=$(cat << 'EOF'\n{script}EOF\n)\n"
     assert found(text) == [("placeholder", WARNS)]
     assert found(f'{text}echo "$t" | sed "s/<time>/$1/" | sed "s/<partition>/$2/" > job.sbatch\n', "make.sh") == []
-
-
-def test_a_code_is_not_kept_where_the_script_may_end_before_it_is_used() -> None:
-    text = "#!/bin/bash\n#SBATCH -n1\nend() {\n  rm -r tmp\n  exit\n}\npython t.py\nend\necho done\n"
-    (finding,) = lint_text(text, JOB)[0]
-    assert (finding.line, finding.rule, finding.edit) == (7, "exit-code-lost", None)
