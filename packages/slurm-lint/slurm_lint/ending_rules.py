@@ -7,7 +7,7 @@ from os.path import isdir
 from pathlib import Path
 
 from slurm_lint.finding import Edit, Finding
-from slurm_lint.job import Job, is_server, serves
+from slurm_lint.job import SERVES, Job, is_server
 from slurm_lint.launch import SHELL_WORDS, Launch, Layer
 from slurm_lint.options import signal_request
 from slurm_lint.shell import REPEATED, Command
@@ -46,7 +46,7 @@ def _works(job: Job) -> list[Launch]:
 
 
 def _is_own(program: Layer) -> bool:
-    """Say whether a program is the user's: by its path or a variable, or a script under a shell or an interpreter."""
+    """Say whether a program is of the user: by its path or a variable, or a script under an interpreter."""
     texts = [word.text for word in program.words]
     if program.kind == "shell" or _RUNS.match(program.name):
         return len(texts) > 1 and not any(re.match(r"-\w*[ce]$", text) for text in texts[1:3])
@@ -57,19 +57,19 @@ def exit_code(job: Job) -> Iterator[Finding]:
     """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
     flow, works = StatusFlow(job.script.shell), _works(job)
     losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node) or _inside(x))]
-    firsts = {(x.layers[0].name, x.innermost.name): x for x, loss in reversed(losses) if loss.kind != "or"}
+    firsts = {(x.layers[0].name, x.innermost.name): x for x, (kind, _) in reversed(losses) if kind != "or"}
     told = [*firsts.values(), *works[-1:], *job.trainings[-1:]]
     for launch in job.launches:
         name = launch.layers[0].name.rsplit("/", 1)[-1]
         if (read := flow.stopped_before_read(launch.command.node)) is not None:
             message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
             yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
-    for launch, loss in losses:
-        if launch in told or loss.kind == "pipe":
-            line = loss.line if loss.kind in ("exit", "wait") or launch.command.in_background else launch.line
-            name = launch.layers[0].name.rsplit("/", 1)[-1]
-            message, fix = _LOST[loss.kind]
-            yield Finding(line, "exit-code-lost", message.format(name=name, line=loss.line), fix)
+    for launch, (kind, by) in losses:
+        if launch in told or kind == "pipe":
+            answers, (message, fix) = job.script.shell.line_of(by), _LOST[kind]
+            line = answers if kind in ("exit", "wait") else launch.line
+            message = message.format(name=launch.layers[0].name.rsplit("/", 1)[-1], line=answers)
+            yield Finding(line, "exit-code-lost", message, fix)
     for echoed in _ECHOED.finditer(job.code):
         line = job.script.first_line + job.code.count("\n", 0, echoed.end())
         message = f"$? is the code of {echoed[1]}, the command before it: it is always 0"
@@ -84,7 +84,7 @@ def _inside(launch: Launch) -> Loss | None:
     starts = [layer.words[0] for layer in launch.layers if layer.kind in ("mpirun", "per-node", "python", "ranks")]
     ran = [(s, c) for s in launch.shells for c in s.commands if any(word in c.words for word in starts)]
     losses = (StatusFlow(text).loss(command.node) for text, command in ran)
-    return next((loss._replace(kind="inside") for loss in losses if loss), None)
+    return next((("inside", loss[1]) for loss in losses if loss), None)
 
 
 def conda(job: Job) -> Iterator[Finding]:
@@ -124,8 +124,9 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             message = "tail follows its file until the job is at its limit"
             yield Finding(last.line, "wait-for-server", message, "wait      (in its place)")
     for at, launch in enumerate(job.launches):
+        name = " ".join(word.text for word in launch.innermost.words)
         waits_for_it = launch.command.parent_type == "program" and not launch.command.in_background
-        if waits_for_it and serves(launch) and any(later.trains for later in job.launches[at + 1 :]):
+        if waits_for_it and re.match(SERVES, name) and any(later.trains for later in job.launches[at + 1 :]):
             message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
             fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
             yield Finding(launch.line, "wait-for-server", message, fix)
@@ -147,13 +148,13 @@ def _server_in_background(job: Job) -> Iterator[Finding]:
     works = [x for x in works if servers and (x.command.in_background or _behind(x.command, servers[-1].command))]
     if not (servers and waits and works and _behind(waits[-1], works[-1].command)):
         return
-    lines, at = re.sub(r"(?m)^\s*trap\s.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
+    lines, at = re.sub(r"(?m)^[ \t]*trap\b.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
     before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
     # Who waits for the server alone, and then stops nothing, means it to serve to the end.
     if not before and (after or len(waits[-1].words) == 1):
         message = f"wait waits for the server of line {servers[0].line} too, which runs to the job's time limit"
-        ends = "wait $work; " if works[-1].command.in_background else ""
-        fix = f"{ends}kill $server      (with server=$! after it{', work=$! after the work' if ends else ''})"
+        ends = "wait $work; " * works[-1].command.in_background
+        fix = f"{ends}kill $server      (in its place; server=$! after the server's &, work=$! after another's)"
         yield Finding(waits[-1].line, "wait-for-server", message, fix)
 
 
@@ -172,16 +173,16 @@ def signals(job: Job) -> Iterator[Finding]:
     if not works:
         return
     main = works[-1]
-    under_srun, value = main.layer("srun") is not None, option.value
+    under_srun, value, twice = main.layer("srun") is not None, option.value, "step=$!, and wait $step twice"
     if request.to_batch_shell:
         if not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
             message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
             edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
-            fix = f"trap 'kill -{request.name} $step' {request.name}      (and the program in the background)"
+            fix = f"trap 'kill -{request.name} $step' {request.name}      (the program with & behind it, {twice})"
             yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
         elif trapped and not main.command.in_background and not main.command.within("function_definition"):
             message = "bash runs a trap when the foreground command has ended: too late"
-            fix = f"{job.script.source(main.command.last_line).strip()} &      (then: wait)"
+            fix = f"{job.script.source(main.command.last_line).strip()} &      (then {twice}: a signal ends the first)"
             yield Finding(main.line, "signal-lost", message, fix)
     elif trapped:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"

@@ -17,13 +17,13 @@ _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|disbatch|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
 )
-_SERVES = (
+SERVES = (
     r"vllm serve|vllm\.\S+api_server|sglang\.launch_server|ollama serve|llava\.serve\.[cm]|uvicorn|gunicorn|"
     r"tensorboard|jupyter[ -](lab|notebook)(?! [a-z])|mlflow (ui|server)|ray start .*--block|streamlit run|"
     r"text-generation-launcher"
 )
 _SERVER = re.compile(
-    rf"{_SERVES}|\bray start|spark-class|jupyter|start-master|start-worker|dask[- ](worker|scheduler)|mongod\b|server|"
+    rf"{SERVES}|\bray start|spark-class|jupyter|start-master|start-worker|dask[- ](worker|scheduler)|mongod\b|server|"
     r"balancer|nvidia-smi|dcgmi|\btop\b|gpustat|monitor|\bwatch\b|^sleep\b"
 )
 
@@ -189,11 +189,6 @@ class Job:
             "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node")),
             "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task")),
         }  # fmt: skip
-
-
-def serves(launch: Launch) -> bool:
-    """Say whether a program is a server that runs until something ends it."""
-    return re.match(_SERVES, " ".join(word.text for word in launch.innermost.words)) is not None
 
 
 def is_server(launch: Launch) -> bool:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
 
 from tree_sitter import Node
 
@@ -14,14 +13,8 @@ _TESTS = ("if_statement", "while_statement", "elif_clause", "command_substitutio
           "negated_command", "test_command")  # fmt: skip
 _SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
 
-LossKind = Literal["pipe", "or", "then", "exit", "wait", "inside"]
-
-
-class Loss(NamedTuple):
-    """How a status is lost, and the line of what answers in its place."""
-
-    kind: LossKind
-    line: int
+Loss = tuple[str, Node]
+"""How a status is lost (pipe, or, then, exit, wait), and what answers in its place."""
 
 
 class StatusFlow:
@@ -49,16 +42,16 @@ class StatusFlow:
         tested = False  # In the left part of && set -e does not act.
         while (parent := node.parent) is not None:
             kind = parent.type
-            if kind in _TESTS and not (kind == "if_statement" and _is_body(parent, node)):
+            if kind in _TESTS and (kind != "if_statement" or node in parent.children_by_field_name("condition")):
                 return None
             if kind == "pipeline":
                 last = parent.named_children[-1]
                 if last != node and not self.pipefail:
-                    return None if _kept_in(_outer_after(parent)) else self._loss("pipe", last)
+                    return None if _kept_in(_outer_after(parent)) else ("pipe", last)
             elif kind == "list" and parent.named_children[0] == node:
                 right = parent.named_children[-1]
                 if any(child.type == "||" for child in parent.children):
-                    return self._loss("or", right) if _SAYS.fullmatch(text_of(right)) and not tested else None
+                    return ("or", right) if _SAYS.fullmatch(text_of(right)) and not tested else None
                 tested = True
             elif kind == "function_definition":
                 return self._called(parent, depth)
@@ -85,9 +78,6 @@ class StatusFlow:
             return None
         return self.shell.line_of(after) if re.match(r"(\w+=|(echo|printf)\b.*)\"?\$\?", text_of(after)) else None
 
-    def _loss(self, kind: LossKind, by: Node) -> Loss:
-        return Loss(kind, self.shell.line_of(by))
-
     def _called(self, function: Node, depth: int) -> Loss | None:
         name = text_of(function.named_children[0])
         return next(filter(None, (self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name)), None)
@@ -97,11 +87,11 @@ class StatusFlow:
         for at, after in enumerate(following):
             text = text_of(after)
             if ends := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
-                plain = self._loss("then", following[at - 1]) if at and not ends[1] else None  # With the last code.
-                return self._loss("exit", after) if ends[1] == "0" else plain
+                plain = ("then", following[at - 1]) if at and not ends[1] else None  # With the last code.
+                return ("exit", after) if ends[1] == "0" else plain
             if text[:1] in "~-" or re.search(r"\b(exit|return)\b", text):
                 return None  # What is no command ends with an error of its own.
-        return self._loss("then", following[-1])
+        return "then", following[-1]
 
     def _waited(self, node: Node) -> Loss | None:
         """Return how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
@@ -111,7 +101,7 @@ class StatusFlow:
         reads = any(len(c.words) > 1 and not c.within("function_definition") for c in waits)
         if not waits or reads or _kept_in(_outer_after(node)):
             return None
-        return Loss("wait", waits[-1].line)
+        return "wait", waits[-1].node
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
@@ -120,11 +110,6 @@ def _kept_in(statements: Iterable[Node]) -> bool:
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)
     return kept > len(names) or any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
-
-
-def _is_body(conditional: Node, node: Node) -> bool:
-    """Say whether a statement is in the body of an `if`, not in its condition."""
-    return any(child.type == "then" and child.end_byte <= node.start_byte for child in conditional.children)
 
 
 def _after(node: Node) -> Iterator[Node]:
