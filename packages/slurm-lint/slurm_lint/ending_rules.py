@@ -41,16 +41,23 @@ def _works(job: Job) -> list[Launch]:
     """Return the launches that do the job's work: trainings, steps and mpirun, else programs of the user."""
     works = [x for x in job.launches if not is_server(x) and not _NO_WORK.search(" ".join(x.command.texts))]
     steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
+    # A shell that runs its words and starts nothing only says something.
+    steps = [x for x in steps if x.innermost.kind != "shell" or not _is_inline(x.innermost)]
     ranks = [x for x in works if x in job.trainings or x in steps]
     return ranks or [x for x in works if _is_own(x.innermost)]
 
 
 def _is_own(program: Layer) -> bool:
     """Say whether a program is of the user: by its path or a variable, or a script under an interpreter."""
-    texts = [word.text for word in program.words]
     if program.kind == "shell" or _RUNS.match(program.name):
-        return len(texts) > 1 and not any(re.match(r"-\w*[ce]$", text) for text in texts[1:3])
-    return _OWN.match(texts[0]) is not None
+        return len(program.words) > 1 and not _is_inline(program)
+    return _OWN.match(program.words[0].text) is not None
+
+
+def _is_inline(program: Layer) -> bool:
+    """Say whether an interpreter runs words (`bash -lc "…"`, `perl -ne …`) and no file."""
+    option = r"-\w*c$" if program.kind == "shell" else r"-\w*e$"
+    return any(re.match(option, word.text) for word in program.words[1:3])
 
 
 def exit_code(job: Job) -> Iterator[Finding]:

@@ -217,7 +217,7 @@ RIGHT = {  # name: (options, body); nothing may be found
     "two-programs-of-mpirun-on-two-nodes": ("#SBATCH -N2 --ntasks-per-node=2\n", "mpirun -n 1 ./a : -n 3 ./b"),
     "lines-counted-from-one-and-variables-of-slurm-or-a-site": ("#SBATCH -n1 --array=0-9\n", 'ID=$((SLURM_ARRAY_TASK_ID + 1))\ncd $SLURM_TMPDIR\npython t.py $(sed -n "${ID}p" f) $(head -n $ID f | tail -1) ${SLURM_NUM_NODES:-1} $SLURM_JOB_NODELIST_HET_GROUP_0 $SLURM_UMASK'),
     "what-is-not-the-work-of-a-job": ("#SBATCH -n1\n", "seq 1 9 | sort -r > n\npython t.py --help | head\nfor f in *; do\n  [ -d $f ] && continue\ndone\nkillall node\nray stop\nsleep infinity"),
-    "programs-under-a-path-of-the-system": ("#SBATCH -n1\n", "/usr/bin/sort a > b\n./setup.sh\nperl -ne print b\nsrun python -c 'import a'\ncurl a | sh\ndate"),
+    "programs-under-a-path-of-the-system": ("#SBATCH -n1\n", "/usr/bin/sort a > b\n./setup.sh\nperl -ne print b\nsrun python -c 'import a'\nsrun bash -c 'echo $HOME'\ncurl a | sh\ndate"),
     "work-that-a-wait-names-beside-a-server": ("#SBATCH -n1\n", "ollama serve &\nserver=$!\npython t.py &\nwork=$!\nwait $work\ncode=$?\nkill $server\nwait\nexit $code"),
     "a-server-and-what-its-users-meet": ("#SBATCH --gpus=1\n", "trap 'exit 1' ERR\nvllm serve model &\npython app.py &\nwait"),
     "servers-that-return": (G4, "set -e\nray start --head\nray start --address=a &\ntimeout 60 tensorboard --logdir a &\npython t.py --monitor=loss\nwait"),
