@@ -17,13 +17,14 @@ from slurm_lint.words import UsageError, counted, nearest
 
 OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.form, options_rules.syntax, options_rules.continued, options_rules.spooled, options_rules.words,
-    options_rules.ignored, options_rules.values, options_rules.together, options_rules.site,
+    options_rules.ignored, options_rules.values, options_rules.together, options_rules.dependency, options_rules.site,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.unfilled, rank_rules.tasks, launcher_rules.launchers, rank_rules.reach, rank_rules.mpi,
     rank_rules.devices, step_rules.step_nodes, step_rules.step_cpus, step_rules.side_by_side, step_rules.misplaced,
     step_rules.unset, step_rules.never_set, step_rules.array, rendezvous_rules.master, rendezvous_rules.backend,
     rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.unexported,
+    rendezvous_rules.hosts,
     ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
     ending_rules.requeue, ending_rules.containers, ending_rules.conda,
 )  # fmt: skip

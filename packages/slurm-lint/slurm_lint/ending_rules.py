@@ -250,11 +250,12 @@ def requeue(job: Job) -> Iterator[Finding]:
         if kills or launch.runs_script or shape.tasks < 2 or not (shown or alike):
             continue
         edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
-        message = "a failed task leaves the others waiting until the time limit, unless your site sets KillOnBadExit"
+        message = "a failed task leaves the others waiting for it, unless your site sets KillOnBadExit"
         message = message if shown else f"where the tasks are one training, {message}"
         safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
         edit = replace(edit, safe=safe) if edit and value is None else None
-        yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit)
+        certain = False if shown else None
+        yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit, certain)
 
 
 def containers(job: Job) -> Iterator[Finding]:

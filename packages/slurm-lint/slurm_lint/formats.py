@@ -38,7 +38,10 @@ def text_of(report: Report, colour: bool = False) -> Iterator[str]:
     for finding in report.findings:
         text = source[finding.line - 1].strip() if 0 < finding.line <= len(source) else ""
         yield f"  {finding.line}: {painted(finding.level)}: {finding.message} [{finding.code} {finding.rule}]"
-        parts = [("line", text), *(("fix " if finding.edit else "hint", each) for each in finding.fix.split("\n"))]
+        parts = [
+            ("line", text),
+            *(("fix " if finding.edit else "hint", each) for each in finding.fix.expandtabs(4).split("\n")),
+        ]
         yield from (f"      {painted(word)}  {on_one_line(each)[:LONGEST_LINE]}" for word, each in parts if each)
     yield from (f"  {text}" for text in report.summary)
     levels = [finding.level for finding in report.findings]

@@ -40,6 +40,7 @@ _LAUNCHER_FLAGS = names_in(  # Of torchrun, accelerate, deepspeed and mpirun.
     use_hwthread_cpus bind_to_core pernode noprefix prepend_rank nooversubscribe"""
 )
 _PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
+_RENDEZVOUS = names_in("nproc_per_node nnodes node_rank rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port")
 _NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
             "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
 SHELL_WORDS = names_in("cd source . export module")
@@ -182,6 +183,9 @@ class _Chain:
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
         options, rest = _read(rest, _LAUNCHER_FLAGS)
+        for typed in list(options):  # argparse takes the beginning of a name for the name.
+            if len(whole := [name for name in _RENDEZVOUS if name.startswith(typed)]) == 1:
+                options[whole[0]] = options.pop(typed)
         self._add("per-node", name, queue, options)
         script = bool(rest) and rest[0].text.endswith(".py")
         if not (script or (rest and {"m", "module"} & set(options))):

@@ -69,7 +69,7 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
     if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
         what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
-        rule, message = "separate-runs", f"{what}: each of the {shape.nodes} nodes trains alone"
+        rule, message = "separate-runs", f"{what}: each of the {shape.nodes} nodes takes itself for the whole run"
     elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
         has = f"the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
         rule, message = "node-count", f"--nnodes={agents}, but {has}"

@@ -84,6 +84,11 @@ _SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2"
             "TTOU", "XCPU")  # fmt: skip
 
 
+def is_of_plugin(name: str) -> bool:
+    """Say whether a plugin that many sites have adds an option."""
+    return name in SITE or name.startswith(_SITE_PREFIXES)
+
+
 class Given(NamedTuple):
     """One option as it was given: its full name, its value ("" where it takes none) and its line."""
 
@@ -137,7 +142,7 @@ class _Reader:
     def long(self, word: str, queue: list[str]) -> None:
         typed, has_value, value = word[2:].partition("=")
         known = [typed] if typed in self.table else [name for name in self.table if typed and name.startswith(typed)]
-        if typed not in self.table and (typed in SITE or typed.startswith(_SITE_PREFIXES)):
+        if typed not in self.table and is_of_plugin(typed):
             self.problem("site-option", word, f"--{typed}{OF_A_SITE}")
             self.give(typed, value)
             flag = typed in _SITE_FLAGS or typed.startswith("no-")

@@ -90,6 +90,7 @@ def form(job: Job) -> Iterator[Finding]:
         moved = Edit(number, (), above=(first, shebang), safe=True)
         # Without options of sbatch it may be a program in another language.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
+        known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Several scripts in one file are to be parted.
         edit = moved if number > first else Edit(first, meant, safe=True)
         yield Finding(first, "no-shebang", message, meant[0], edit if known else None)
     for rule, pattern, instead, message in _SHEBANGS:
@@ -176,7 +177,8 @@ def words(job: Job) -> Iterator[Finding]:
             fix = "quotes around a value with blanks, or # before a comment"
         edit = Edit(problem.line, (fixed,)) if fixed else None
         cause = slurm.OF_A_SITE if problem.rule == "site-option" else ""
-        yield Finding(problem.line, problem.rule, problem.message, fix, edit, cause=cause)
+        certain = False if cause and not slurm.is_of_plugin(problem.word[2:].partition("=")[0]) else None
+        yield Finding(problem.line, problem.rule, problem.message, fix, edit, certain, cause=cause)
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
         known = problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word)
         if known and not _is_of_site(job, problem.word):
@@ -347,7 +349,7 @@ def together(job: Job) -> Iterator[Finding]:
         each, total = (gpu_count(options.value(name)) for name in ("gpus-per-task", "gpus"))
         if per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes", "ntasks-per-gpu"):
             message, fix = "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
-            yield Finding(per_task.line, "options-contradict", message, fix)
+            yield Finding(per_task.line, "options-contradict", message, fix, certain=False)  # They may be typed.
         message = ""
         if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * shape.nodes:
             message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {on_node * shape.nodes}"
@@ -355,6 +357,15 @@ def together(job: Job) -> Iterator[Finding]:
             message = f"--gpus={total} is not a multiple of --gpus-per-task={each}: sbatch refuses them"
         if per_job and message:
             yield Finding(per_job.line, "options-contradict", message, "keep one of them")
+
+
+def dependency(job: Job) -> Iterator[Finding]:
+    """fixed-dependency: the number of one job, in a script that is submitted more than once."""
+    for options in job.components:
+        if (after := options.last("dependency")) and re.search(r"after\w*:\d{4,}", after.value):
+            message = f"--dependency={after.value} is of one submission: the next has no such job to wait for"
+            fix = "sbatch --dependency=afterok:$(sbatch --parsable FIRST.sh) SECOND.sh"
+            yield Finding(after.line, "fixed-dependency", message, fix)
 
 
 def site(job: Job) -> Iterator[Finding]:

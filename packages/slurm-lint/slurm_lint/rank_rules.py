@@ -102,7 +102,7 @@ def reach(job: Job) -> Iterator[Finding]:
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
         if per_node is None and launch is (job.trainings or own)[-1] and not driver:
-            message = f"without srun this runs once, on the first of {nodes} nodes"
+            message = f"without srun this runs once, on the first of {nodes} nodes, unless it starts the others itself"
             # A program that starts others by its own means is to run once.
             edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)

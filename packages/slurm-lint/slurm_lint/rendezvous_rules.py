@@ -82,9 +82,21 @@ def master(job: Job) -> Iterator[Finding]:
         yield Finding(setting.word.line, rule, message, fix, edit, (counts or ddp) and rule != "master-fixed")
 
 
+def hosts(job: Job) -> Iterator[Finding]:
+    """hosts-in-one-word: an array that was to hold a host in each element."""
+    for name, word in job.script.assignments:
+        quoted = re.fullmatch(r'\("([^"]*)"\)', word.raw)
+        later = re.search(rf"\$\{{{name}\[(?![0@*]\])[^]]*\]", job.code)
+        if quoted and later and _SHOW in job.variables.expand(quoted[1]):
+            message = f"the quotes keep all hosts in one word: {later[0]}}} is empty"
+            edit = job.script.rewritten(word.line, rf'\b{name}=\("([^"]*)"\)', rf"{name}=(\1)")
+            yield Finding(word.line, "hosts-in-one-word", message, edit=edit)
+
+
 def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
     """Return the edit that writes a line in the place of a setting, where that has its line for itself."""
-    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}=[^;&:]*", job.script.source(setting.word.line))
+    value = r"(?:\$\([^()]*\)|\"[^\"]*\"|[^\s;&:])*"
+    alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}={value}\s*", job.script.source(setting.word.line))
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
 
 

@@ -58,7 +58,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
         return
     for launch, srun, _ in job.known_steps:
         threads = launch.trains or (launch is job.steps[-1] and launch.innermost.name not in ONE_THREAD)
-        if threads and srun.option("cpus-per-task", "exact", "exclusive", "cpu-bind", "overlap") is None:
+        if threads and srun.option("cpus-per-task", "cpu-bind") is None:
             message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
             edit = job.script.rewritten(srun.line, r"^(\s*)srun\s", rf"\1{export}\n\g<0>")
@@ -110,16 +110,15 @@ def unset(job: Job) -> Iterator[Finding]:
             new = {"ntasks": "SLURM_NNODES", "step-gpus": "SLURM_JOB_GPUS"}.get(option, "SLURM_GPUS_ON_NODE")
             edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
             without = "srun" if option == "step-gpus" else f"--{option}"
-            yield Finding(launch.line, "unset-variable", f"{match[1]} is empty without {without}", new, edit)
+            line = edit.line if edit else launch.line
+            yield Finding(line, "unset-variable", f"{match[1]} is empty without {without}", new, edit)
 
 
 def never_set(job: Job) -> Iterator[Finding]:
     """unset-variable: a name that Slurm never sets, where the script neither sets nor tests it."""
-    lines, text = (
-        enumerate(job.code.split("\n"), job.script.first_line),
-        "\n".join((*job.script.outer, job.script.text)),
-    )
-    first = {name: line for line, source in reversed(list(lines)) for name in _READ.findall(source)}
+    lines = [*enumerate(job.code.split("\n"), job.script.first_line)]
+    text = "\n".join((*job.script.outer, job.script.text))
+    first = {name: line for line, source in reversed(lines) for name in _READ.findall(source)}
     for name, line in first.items():
         meant = [right for right, wrong in _MEANT.items() if name in wrong.split()]
         near = [] if name in _SET or name.lower().replace("_", "-") in SRUN else get_close_matches(name, _SET, 1, 0.81)
@@ -127,14 +126,20 @@ def never_set(job: Job) -> Iterator[Finding]:
         if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set those.
             new = f"SLURM_{(meant or near)[0]}"
             yield Finding(line, "unset-variable", f"Slurm sets no variable SLURM_{name}", new)
+    code = re.sub(r"'[^'\n]*'", "''", job.code) if not re.search(r"(?m)^\s*(source|\.)\s", job.code) else ""
+    for match in re.finditer(r"(?<!\\)\$\{?([a-z][a-z\d_]+)\b(?!:?[-+?=])", code):
+        # What is never named without its $ is neither set here, nor read, nor told of.
+        if not re.search(rf"(?<![$\w{{]){match[1]}\b|\$\{{[#!]{match[1]}", text):
+            number = job.script.first_line + code.count("\n", 0, match.start())
+            message = f"nothing here sets {match[1]}: it is empty unless the job is given it"
+            yield Finding(number, "unset-variable", message, f"sbatch --export=ALL,{match[1]}=…")
+            return
 
 
 def array(job: Job) -> Iterator[Finding]:
     """array-from-zero: lines of a file by the index of an array, where that begins at 0."""
     indices, lines = job.options.value("array") or "", job.code.split("\n")
-    found = (
-        (number, _LINE.search(job.variables.expand(line))) for number, line in enumerate(lines, job.script.first_line)
-    )
+    found = ((at, _LINE.search(job.variables.expand(line))) for at, line in enumerate(lines, job.script.first_line))
     number, match = next((pair for pair in found if pair[1]), (0, None))
     if match and _FROM_ZERO.search(indices) and not _COUNTS.search(job.code):
         then = "sed refuses line 0" if match[1] else "the job of index 0 gets none"
