@@ -14,6 +14,7 @@ from slurm_lint.shell import REPEATED, Command
 from slurm_lint.status import Loss, StatusFlow
 from slurm_lint.step_rules import ONE_THREAD
 
+_AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
 _ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
@@ -103,9 +104,10 @@ def conda(job: Job) -> Iterator[Finding]:
         activates = command.name in ("conda", "mamba") and command.texts[1:2] == ["activate"]
         if activates and not ready and command.parent_type == "program":
             message = f"a batch script has no shell function {command.name}: activate fails, and the job goes on"
-            hook = f'eval "$({command.name} shell.bash hook)"'
-            edit = Edit(command.line, (hook, job.script.source(command.line)))
-            yield Finding(command.line, "conda-without-hook", message, edit=edit)
+            hook = 'eval "$(conda shell.bash hook)"'
+            edit = Edit(command.line, (hook, job.script.source(command.line))) if command.name == "conda" else None
+            fix = 'eval "$(mamba shell hook --shell bash)"      (before mamba 2: mamba shell.bash hook)'
+            yield Finding(command.line, "conda-without-hook", message, fix, edit)
             return
 
 
@@ -232,13 +234,18 @@ def output(job: Job) -> Iterator[Finding]:
 
 
 def requeue(job: Job) -> Iterator[Finding]:
-    """requeue-truncates, kill-on-bad-exit."""
+    """requeue-truncates, requeue-without-end, kill-on-bad-exit."""
     option, mode = job.options.last("requeue"), job.options.value("open-mode") or ""
     again = [c for c in job.script.commands if c.name == "scontrol" and "requeue" in c.texts[1:2]]
     if (option or again) and not mode.lower().startswith("a"):
         line = option.line if option else again[0].line
         message = "a requeued job writes its output over that of its first run, unless your site sets JobFileAppend"
         yield Finding(line, "requeue-truncates", message, edit=job.script.with_option("open-mode", "append"))
+    for command in again if not re.search(r"RESTART_COUNT|timeout|trap|124|SIG", job.code) else ():
+        if command.parent_type == "list" and "||" in job.script.source(command.line):
+            message = "a run that fails every time is queued again without end"
+            fix = '|| [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ] || scontrol requeue $SLURM_JOB_ID'
+            yield Finding(command.line, "requeue-without-end", message, fix)
     for launch, srun, shape in job.known_steps:
         value = srun.option("kill-on-bad-exit")
         kills = value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.code
@@ -259,8 +266,9 @@ def requeue(job: Job) -> Iterator[Finding]:
 
 
 def containers(job: Job) -> Iterator[Finding]:
-    """separate-runs: tasks in a container that does not see that they are several."""
+    """separate-runs, container-without-gpus: what a container does not see of its job."""
     text = job.script.text
+    no_nvidia = not any(shape.total_gpus for shape in job.shapes) or _AMD.search(text) is not None
     for launch in job.launches:
         layer, shape, kind = launch.layer("container"), job.shape_at(launch), launch.innermost.kind
         if layer is None:
@@ -275,3 +283,14 @@ def containers(job: Job) -> Iterator[Finding]:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
             edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
             yield Finding(layer.line, "separate-runs", message, edit=edit, certain=ours)
+        there = docker and layer.words[1].text == "exec"  # What runs already has its GPUs, or not.
+        flag, options, elsewhere = "--nv", {"nv", "nvccli"}, r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)="
+        if docker:
+            flag, options, elsewhere = "--gpus all", {"gpus", "device", "runtime", "gpu"}, "(?i)nvidia"
+        unknown = "$" in job.script.source(layer.line).partition(layer.name)[2].partition(".sif")[0][:30]
+        given = no_nvidia or there or unknown or options & set(layer.options) or re.search(elsewhere, text)
+        if kind in ("python", "per-node", "ranks", "submitit") and not given:
+            edit = job.script.rewritten(layer.line, rf"({layer.name}\S* (?:exec|run)) ", rf"\1 {flag} ")
+            message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
+            message += "" if ours or docker else ", unless your site sets 'always use nv'"
+            yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)

@@ -244,10 +244,12 @@ def unexported(job: Job) -> Iterator[Finding]:
         read = set(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-=+?])", launch.expands)) - _INHERITED
         if launch.trains and launch.layer("srun") and shape and shape.tasks > 1:
             read |= {name for name in ("MASTER_ADDR", "MASTER_PORT") if not re.search(rf"\$\{{?{name}\b", job.code)}
+        if launch.innermost.kind == "python" and not re.search(r"\b(module|ml) ", job.code):
+            read |= {"PYTHONPATH"}
         given = "\n".join([*launch.command.texts, launch.expands, *re.findall(r"(?<=--export.)\S+", job.code)])
         for name, word in (pair for command in job.script.commands for pair in command.declared):
             own = re.search(rf"\b{name}=|\b(?:for|read|local|declare) .*\b{name}\b", given)
-            late = word.line > launch.line or re.search(rf"\$\{{?{name}\b", word.raw)
+            late = word.line > launch.line or (re.search(rf"\$\{{?{name}\b", word.raw) and name != "PYTHONPATH")
             if name in read - job.script.exported and not own and not late:
                 edit = job.script.rewritten(word.line, rf"(?={name}=)", "export ")
                 message = f"{name} is set but not exported: what line {launch.line} starts does not see it"

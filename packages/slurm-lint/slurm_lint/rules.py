@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH217", "deepspeed-nodes", "error", "deepspeed reaches the nodes of its hostfile by ssh: without one it uses its own alone, and under srun every node starts a run. (There, --no_ssh with --node_rank.)"),
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks has all tasks of the job: steps side by side each start all of them, or wait for each other."),
     Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS for --gpus alone, and SLURM_GPUS_PER_NODE for --gpus-per-node: with --gres both are empty. So is SLURM_NTASKS in a batch shell without --ntasks, and a name that Slurm never sets, such as SLURM_CPUS_PER_NODE or SLURM_WORKING_DIR (where the script neither sets nor tests it)."),
-    Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program, nor is A=1 (so under mpirun, nohup and timeout)."),
+    Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are words of a shell, of which it finds none or one that does nothing; a whole command line in quotes is the name of no program, nor is A=1 (so under mpirun, nohup and timeout), nor nothing at all."),
     # How the ranks find each other.
     Rule("NTH301", "master-per-task", "error", "hostname in each task names as many masters as nodes. A warning where the program is not known, as in all rules of the master."),
     Rule("NTH302", "master-is-localhost", "error", "localhost is another host on each node."),
@@ -81,10 +81,12 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks get it, and no trap of the script; with B: a trap alone, while srun runs in the background. A warning where there is no trap."),
     Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 makes no folder for the output; a folder that the script makes comes too late.", (0.0, 23.02)),
     Rule("NTH407", "requeue-truncates", "warning", "A requeued job writes over the output of its first run."),
+    Rule("NTH414", "requeue-without-end", "warning", "`|| scontrol requeue` queues a job again whose error lasts, without end: SLURM_RESTART_COUNT says how often it has been."),
     Rule("NTH408", "kill-on-bad-exit", "advice", "Without it the other tasks of a training wait for the one that failed, until they time out. A warning where the script shows that the tasks are one training; one Python program with a task for each GPU, or with MASTER_ADDR exported, counts as one."),
     Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone. After echo, $? is that of echo."),
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file, or loads a module that may bring conda, first."),
     Rule("NTH411", "array-truncates", "warning", "A file for output whose name has neither %a nor %j is truncated by each job of an array (without --open-mode=append)."),
     Rule("NTH412", "array-from-zero", "warning", "Lines of a file are counted from 1: with --array=0-20 the job of index 0 gets none (head, awk), or sed refuses it, which is an error."),
+    Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU; AMD's are left out. An error for a program that the linter was taught, else a warning."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -49,7 +49,7 @@ class Script:
         for number, line in enumerate(self.lines, self.first_line):
             if found := re.match(r"\ufeff?\s*(?:#+\s*!\s*|!)(/.*)", line):
                 return number, f"#!{found[1]}"
-            if re.search(r"^[^#]*['\"<$]", line):
+            if re.search(r"^[^#]*['\"<$]|^\s*\w+=", line):
                 break  # A command, or what opens a text of another file.
         return self.first_line - 1, ""
 

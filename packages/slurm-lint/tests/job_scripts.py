@@ -126,6 +126,8 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "status-never-read": _body("set -e\n" + _RUN + "\ncode=$?\nrm -f core.*\nexit $code", _RUN + "\ncode=$?\nrm -f core.*\nexit $code"),
     "fixed-dependency": _option("--dependency=afterok:46080931", "--dependency=singleton"),
     "hosts-in-one-word": _body('list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nsrun -N2 -w "${nodes[1]}" ./solver', 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=($list)\nsrun -N2 -w "${nodes[1]}" ./solver'),
+    "container-without-gpus": _body(_SRUN + "apptainer run noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
+    "requeue-without-end": _head("#SBATCH --open-mode=append\n", "#SBATCH --open-mode=append\n", body="./run || scontrol requeue $SLURM_JOB_ID")._replace(right=_script("#SBATCH --open-mode=append", '[ "$SLURM_RESTART_COUNT" -lt 3 ] && ./run || scontrol requeue $SLURM_JOB_ID')),
     "array-truncates": _head("#SBATCH --array=0-4\n#SBATCH --output=run.out\n", "#SBATCH --array=0-4\n#SBATCH --output=run.out.%a\n", body="hostname"),
     "array-from-zero": _head("#SBATCH --array=0-20\n", "#SBATCH --array=1-20\n", body='python train.py $(awk "NR==$SLURM_ARRAY_TASK_ID" params.txt)'),
     "conda-without-hook": _body("conda activate torch\n" + _RUN, 'eval "$(conda shell.bash hook)"\nconda activate torch\n' + _RUN),
