@@ -85,11 +85,8 @@ def misplaced(job: Job) -> Iterator[Finding]:
             yield Finding(launch.innermost.line, "shell-word", message, f"{launch.command.name} env {name} …")
     for launch in (x for x in job.steps if x.layers[0].kind == "srun"):
         program, whole = launch.innermost, launch.innermost.words[0].raw
-        if (
-            program.kind == "srun"
-            and not program.slurm.problems
-            and not {"help", "usage", "version"} & set(program.options)
-        ):
+        told = {"help", "usage", "version"} & set(program.options) or program.slurm.problems
+        if program.kind == "srun" == launch.command.name and not told:
             yield Finding(program.line, "shell-word", "srun is given no program to start", "srun … PROGRAM")
         elif program.name in SHELL_WORDS:
             message = f"srun starts programs, and {program.name} is a word of the shell"
@@ -135,7 +132,7 @@ def never_set(job: Job) -> Iterator[Finding]:
     code = re.sub(r"'[^'\n]*'", "''", job.code) if not re.search(r"(?m)^\s*(source|\.)\s", job.code) else ""
     for match in re.finditer(r"(?<!\\)\$\{?([a-z][a-z\d_]+)\b(?!:?[-+?=])", code):
         # What is never named without its $ is neither set here, nor read, nor told of.
-        tested = "[ " in code[: match.start()].rpartition("\n")[2]
+        tested = re.search(rf"\[ [^\n]*\$\{{?{match[1]}\b", code)
         if not tested and not re.search(rf"(?<![$\w{{]){match[1]}\b|\$\{{[#!]{match[1]}", text):
             number = job.script.first_line + code.count("\n", 0, match.start())
             message = f"nothing here sets {match[1]}: it is empty unless the job is given it"
