@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,7 @@ from slurm_lint.programs import read_site
 
 PACKAGE = Path(__file__).resolve().parents[1]
 README = (PACKAGE / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+BLOCKS = dict(re.findall(r"```(yaml|toml)\n(.*?)```", README, re.DOTALL))
 
 
 @pytest.mark.slow
@@ -28,8 +24,9 @@ def test_the_hook_of_the_readme_refuses_a_wrong_script_and_takes_a_right_one(tmp
 
     work = tmp_path / "work"
     work.mkdir()
-    (hook,) = blocks("yaml")
-    (work / ".pre-commit-config.yaml").write_text(hook.replace("file:///path/to/packages/slurm-lint", PACKAGE.as_uri()))
+    (work / ".pre-commit-config.yaml").write_text(
+        BLOCKS["yaml"].replace("file:///path/to/packages/slurm-lint", PACKAGE.as_uri())
+    )
     pre_commit = (sys.executable, "-m", "pre_commit")
     run("git", "init", "-q")
     if (made := run(*pre_commit, "install-hooks")).returncode:
@@ -46,10 +43,9 @@ def test_the_hook_of_the_readme_refuses_a_wrong_script_and_takes_a_right_one(tmp
 
 
 def test_the_site_file_of_the_readme_is_read(tmp_path: Path) -> None:
-    (text,) = blocks("toml")
-    (tmp_path / "site.toml").write_text(text)
+    (tmp_path / "site.toml").write_text(BLOCKS["toml"])
     site = read_site(str(tmp_path / "site.toml"))
-    assert (site.slurm, site.partitions) == (23.02, tuple(tomllib.loads(text)["partitions"]))
+    assert (site.slurm, site.partitions) == (23.02, ("cpu", "gpu"))
 
 
 def test_each_command_of_the_readme_is_one(tmp_path: Path, monkeypatch, capsys) -> None:
