@@ -24,9 +24,8 @@ def test_the_hook_of_the_readme_refuses_a_wrong_script_and_takes_a_right_one(tmp
 
     work = tmp_path / "work"
     work.mkdir()
-    (work / ".pre-commit-config.yaml").write_text(
-        BLOCKS["yaml"].replace("file:///path/to/packages/slurm-lint", PACKAGE.as_uri())
-    )
+    hook = BLOCKS["yaml"].replace("file:///path/to/packages/slurm-lint", PACKAGE.as_uri())
+    (work / ".pre-commit-config.yaml").write_text(hook)
     pre_commit = (sys.executable, "-m", "pre_commit")
     run("git", "init", "-q")
     if (made := run(*pre_commit, "install-hooks")).returncode:
