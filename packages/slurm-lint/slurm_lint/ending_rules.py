@@ -11,12 +11,11 @@ from slurm_lint.job import SERVES, Job, is_server
 from slurm_lint.launch import SHELL_WORDS, Launch, Layer
 from slurm_lint.options import signal_request
 from slurm_lint.shell import REPEATED, Command
-from slurm_lint.status import Loss, StatusFlow
+from slurm_lint.status import StatusFlow
 from slurm_lint.step_rules import ONE_THREAD
 
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
-_ECHOED = re.compile(r"(?m)^[ \t]*(echo|printf|date)\b[^\n|&;\\]*\n\s*(?:echo|printf)\b[^\n']*?(?<!\\)\$\?")
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
 _TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}
 _RUNS = re.compile(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$")
@@ -32,9 +31,8 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
     "or": ("|| makes a failed {name} a success: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
     "exit": ("0 is given as the code, whatever became of {name}", "exit $code      (code=$? after it)"),
     "wait": ("a bare wait returns 0, whatever became of {name}", _WAIT_FOR_EACH),
-    "then": ("the script ends with the code of line {line}: a failed {name} ends as COMPLETED",
+    "then": ("the code of line {line} takes the place of that of {name}: when it fails, the job ends COMPLETED",
              "code=$? after it and exit $code at the end, or set -e before it"),
-    "inside": ("the shell inside ends with its last command, whatever became of {name}", "set -e      (first there)"),
 }  # fmt: skip
 
 
@@ -62,37 +60,17 @@ def _is_inline(program: Layer) -> bool:
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
-    """exit-code-lost, status-never-read: a code that never reaches the end, or is read under `set -e`, too late."""
+    """exit-code-lost: a code that never reaches the end of the script."""
     flow, works = StatusFlow(job.script.shell), _works(job)
-    losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node) or _inside(x))]
+    losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node))]
     firsts = {(x.layers[0].name, x.innermost.name): x for x, (kind, _) in reversed(losses) if kind != "or"}
     told = [*firsts.values(), *works[-1:], *job.trainings[-1:]]
-    for launch in job.launches:
-        name = launch.layers[0].name.rsplit("/", 1)[-1]
-        if (read := flow.stopped_before_read(launch.command.node)) is not None:
-            message = f"set -e ends the script when {name} fails: the line that reads $? sees 0 alone"
-            yield Finding(read, "status-never-read", message, f"code=0      (before it), and {name} … || code=$?")
     for launch, (kind, by) in losses:
         if launch in told or kind == "pipe":
             answers, (message, fix) = job.script.shell.line_of(by), _LOST[kind]
             line = answers if kind in ("exit", "wait") else launch.line
             message = message.format(name=launch.layers[0].name.rsplit("/", 1)[-1], line=answers)
             yield Finding(line, "exit-code-lost", message, fix)
-    for echoed in _ECHOED.finditer(job.code):
-        line = job.script.first_line + job.code.count("\n", 0, echoed.end())
-        message = f"$? is the code of {echoed[1]}, the command before it: it is always 0"
-        yield Finding(line, "status-never-read", message, "code=$?      (right after the program)")
-
-
-def _inside(launch: Launch) -> Loss | None:
-    """Return how the code of a program is lost in the shell that runs it (`bash -c "…"`): by what follows it there."""
-    shell = launch.layer("shell")
-    if shell is None or any(re.match(r"-\w*e|errexit", word.text) for word in shell.words[1:4]):
-        return None
-    starts = [layer.words[0] for layer in launch.layers if layer.kind in ("mpirun", "per-node", "python", "ranks")]
-    ran = [(s, c) for s in launch.shells for c in s.commands if any(word in c.words for word in starts)]
-    losses = (StatusFlow(text).loss(command.node) for text, command in ran)
-    return next((("inside", loss[1]) for loss in losses if loss), None)
 
 
 def conda(job: Job) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches no task, and no script that one runs."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default rank of a node is 0: each node waits as the first."),
     # How a job ends.
-    Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Told of trainings, steps and mpirun, else of the user's programs (by a path, or under bash, Rscript, julia and the like), each once. So is what a shell inside (bash -c) runs before its last command."),
+    Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not reach the script's end: a failed run ends as COMPLETED, and jobs that depend on it start. Told of trainings, steps and mpirun, else of the user's programs (by a path, or under bash, Rscript, julia and the like), each once."),
     Rule("NTH402", "background-without-wait", "error", "At the script's end Slurm ends what runs in the background. A warning for several beside a last one of their kind."),
     Rule("NTH403", "wait-for-server", "warning", "A bare wait waits for the server in the background too, beside which the work runs, as one for the server does before what stops it, and a last `tail -f` never ends, nor does a server in the foreground before other work: the job runs to its time limit."),
     Rule("NTH404", "signal-lead", "warning", "Slurm looks about every 30 s whether a signal is due."),
@@ -83,7 +83,6 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH407", "requeue-truncates", "warning", "A requeued job writes over the output of its first run."),
     Rule("NTH414", "requeue-without-end", "warning", "`|| scontrol requeue` queues a job again whose error lasts, without end: SLURM_RESTART_COUNT says how often it has been."),
     Rule("NTH408", "kill-on-bad-exit", "advice", "Without it the other tasks of a training wait for the one that failed, until they time out. A warning where the script shows that the tasks are one training; one Python program with a task for each GPU, or with MASTER_ADDR exported, counts as one."),
-    Rule("NTH409", "status-never-read", "warning", "Under set -e a script ends at the command that fails: code=$? after it is reached with 0 alone. After echo, $? is that of echo."),
     Rule("NTH410", "conda-without-hook", "warning", "A batch script has no conda activate before conda's hook or conda.sh, and goes on in the wrong environment. Left alone where it reads a file, or loads a module that may bring conda, first."),
     Rule("NTH411", "array-truncates", "warning", "A file for output whose name has neither %a nor %j is truncated by each job of an array (without --open-mode=append)."),
     Rule("NTH412", "array-from-zero", "warning", "Lines of a file are counted from 1: with --array=0-20 the job of index 0 gets none (head, awk), or sed refuses it, which is an error."),

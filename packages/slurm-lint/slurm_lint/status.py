@@ -68,16 +68,6 @@ class StatusFlow:
             node = parent
         return None
 
-    def stopped_before_read(self, node: Node) -> int | None:
-        """Return the line that reads $? right after a statement at which `set -e` has ended the script; else None."""
-        while node.parent is not None and node.parent.type == "redirected_statement":
-            node = node.parent
-        after, above = next(_after(node), None), node.parent.type if node.parent is not None else ""
-        plain = above in ("program", "do_group", "compound_statement") and not has_ampersand(node)
-        if after is None or not plain or self.tracked or not self._errexit(self.shell.line_of(node)):
-            return None
-        return self.shell.line_of(after) if re.match(r"(\w+=|(echo|printf)\b.*)\"?\$\?", text_of(after)) else None
-
     def _called(self, function: Node, depth: int) -> Loss | None:
         name = text_of(function.named_children[0])
         return next(filter(None, (self.loss(c.node, depth + 1) for c in self.shell.commands if c.name == name)), None)

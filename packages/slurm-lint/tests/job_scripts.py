@@ -123,7 +123,6 @@ EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows
     "output-folder": _head(_TWO + "#SBATCH --output=no/such/folder/%j.out\n", _TWO + "#SBATCH --output=%x-%j.out\n"),
     "requeue-truncates": _head(_TWO + "#SBATCH --requeue\n", _TWO + "#SBATCH --requeue\n#SBATCH --open-mode=append\n"),
     "kill-on-bad-exit": _body(_MASTER + "srun python train.py", _MASTER + _RUN),
-    "status-never-read": _body("set -e\n" + _RUN + "\ncode=$?\nrm -f core.*\nexit $code", _RUN + "\ncode=$?\nrm -f core.*\nexit $code"),
     "fixed-dependency": _option("--dependency=afterok:46080931", "--dependency=singleton"),
     "hosts-in-one-word": _body('list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=("$list")\nsrun -N2 -w "${nodes[1]}" ./solver', 'list=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nnodes=($list)\nsrun -N2 -w "${nodes[1]}" ./solver'),
     "container-without-gpus": _body(_SRUN + "apptainer run noether.sif train trainer.effective_batch_size=64", _SRUN + "apptainer run --nv noether.sif train trainer.effective_batch_size=64"),
