@@ -19,12 +19,12 @@ _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
     # Programs that run what follows: the word that must come next, and their options that take a value (*: all).
-    **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt"), ("", "")),
+    **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt taskset"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
-    "ionice": ("", "-c -n"), "taskset": ("", "-c"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"),
-    "poetry": ("run", ""), "uv": ("run", "--with --project --python -p --extra --group"), "pixi": ("run", "-e"),
-    **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "pipenv": ("run", ""), "coverage": ("run", ""),
-    "perf": ("stat", "*"), "perun": ("monitor", ""), "xvfb-run": ("", "-e -f -n -p -s -w"), "nsys": ("profile", "*"),
+    "ionice": ("", "-c -n"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"), "pixi": ("run", "-e"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("run", "-n -p")), "perf": ("stat", "*"),
+    **dict.fromkeys(("poetry", "pipenv", "coverage"), ("run", "")), "nsys": ("profile", "*"), "perun": ("monitor", ""),
+    "uv": ("run", "--with --project --python -p --extra --group"), "xvfb-run": ("", "-e -f -n -p -s -w"),
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
 # Options without a value, without their dashes.
@@ -41,8 +41,7 @@ _LAUNCHER_FLAGS = names_in(  # Of torchrun, accelerate, deepspeed and mpirun.
 )
 _PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
 _RENDEZVOUS = names_in("nproc_per_node nnodes node_rank rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port")
-_NOT_RUN = {"export", "declare", "set", "echo", "printf", "trap", "alias", "local", "readonly", "cd", "source", ".",
-            "module", "ml", "read", "unset", "shift", "return", "exit", "wait", "kill", "[", "test", "[["}  # fmt: skip
+_NOT_RUN = names_in("set echo printf trap alias cd source . module ml read shift return exit wait kill [ test export")
 SHELL_WORDS = names_in("cd source . export module")
 """What a shell does itself, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
@@ -112,16 +111,14 @@ class Launch:
 class _Chain:
     """Read the programs of a command, one after another, and those that a shell among them runs."""
 
-    def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int = 0) -> None:
+    def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int) -> None:
         self.script, self.variables, self.programs, self.component = script, variables, programs, component
+        self.layers, self.shells, self.expands, self.depth = list[Layer](), list[ShellText](), "", 0
         self.heredoc: str | None = None
-        self.layers: list[Layer] = []
-        self.shells: list[ShellText] = []
-        self.expands = ""
-        self.depth = 0
 
-    def read(self, words: Sequence[Word]) -> None:
-        queue = self.variables.splice(words)
+    def read(self, command: Command) -> None:
+        runs = command.node.type == "command" and command.name not in _NOT_RUN
+        queue = self.variables.splice(command.words) if runs else []
         for _ in range(30):
             if queue and queue[0].text == "eval":
                 text = " ".join(self.variables.expand(word.text) for word in queue[1:])
@@ -164,7 +161,6 @@ class _Chain:
         return queue[len(queue) - len(slurm.rest) :]
 
     def _mpirun(self, name: str, queue: list[Word]) -> list[Word]:
-        """Add mpirun, and return the words of its first program; the processes are those of all."""
         parts = [_read(words, _LAUNCHER_FLAGS) for words in _parts(queue[1:])]
         options, rest = parts[0]
         if len(parts) > 1:
@@ -173,8 +169,7 @@ class _Chain:
         return rest
 
     def _container(self, name: str, queue: list[Word]) -> list[Word]:
-        verb = queue[1].text if len(queue) > 1 else ""
-        if verb not in ("exec", "run", "shell"):
+        if not {"exec", "run", "shell"} & {word.text for word in queue[1:2]}:
             self._add("other", name, queue)
             return []
         options, rest = _read(queue[2:], _APPTAINER_FLAGS if name in ("apptainer", "singularity") else _DOCKER_FLAGS)
@@ -187,10 +182,9 @@ class _Chain:
             if len(whole := [name for name in _RENDEZVOUS if name.startswith(typed)]) == 1:
                 options[whole[0]] = options.pop(typed)
         self._add("per-node", name, queue, options)
-        script = bool(rest) and rest[0].text.endswith(".py")
-        if not (script or (rest and {"m", "module"} & set(options))):
+        if not rest or not (rest[0].text.endswith(".py") or {"m", "module"} & set(options)):
             return rest
-        self._python_program(rest, module=not script)
+        self._python_program(rest, module=not rest[0].text.endswith(".py"))
         return []
 
     def _python(self, queue: list[Word]) -> list[Word]:
@@ -227,9 +221,8 @@ class _Chain:
         return False
 
     def _shell(self, name: str, queue: list[Word]) -> None:
-        """Add a shell, and reads what it runs: the word after -c, a file or its here-document."""
         self._add("shell", name, queue)
-        line, named = queue[0].line, name in _SHELLS
+        named = name in _SHELLS
         files = [word for word in queue[1:] if not word.text.startswith("-")] if named else queue[:1]
         pairs = pairwise(queue[1:6] if named else ())
         command = next((then for word, then in pairs if re.fullmatch(r"-[a-z]*c[a-z]*", word.text)), None)
@@ -242,11 +235,11 @@ class _Chain:
             self._inner(ShellText(known.replace("\0", "$"), command.line, on_one_line=elsewhere))
         elif files:
             # Another file has its own line numbers; what is found there is reported where it is started.
-            text = self.script.neighbour(self.variables.expand(files[0].text))
-            self.expands += text or ""
-            self._inner(ShellText(text or "", line, on_one_line=True))
+            text = self.script.neighbour(self.variables.expand(files[0].text)) or ""
+            self.expands += text
+            self._inner(ShellText(text, queue[0].line, on_one_line=True))
         elif self.heredoc is not None:
-            self._inner(ShellText(self.heredoc, line + 1))
+            self._inner(ShellText(self.heredoc, queue[0].line + 1))
 
     def _inner(self, shell: ShellText) -> None:
         self.heredoc = None  # The outer shell has read it.
@@ -256,8 +249,7 @@ class _Chain:
             if any(name not in self.variables.values for name, _ in command.declared):
                 self.variables.assign(command, per_task=True)
         for command in shell.commands:
-            if command.words and command.name not in _NOT_RUN:
-                self.read(command.words)
+            self.read(command)
         self.depth -= 1
 
 
@@ -288,11 +280,10 @@ def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], lis
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
         _, has_value, value = words[0].raw.partition("=")
         words = words[1:]
+        follows = words and not words[0].text.startswith("-") and not words[0].text.endswith(".py")
         if name in _PAIRS:
             words = words[2:]
-            continue
-        follows = words and not words[0].text.startswith("-") and not words[0].text.endswith(".py")
-        if not has_value and name not in flags and follows:
+        elif not has_value and name not in flags and follows:
             value, words = words[0].raw, words[1:]
         options[name] = value
     return options, words[1:] if words and words[0].text == "--" else words
@@ -304,14 +295,13 @@ def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[lis
     launches: list[Launch] = []
     for command in script.commands:
         variables.assign(command)
-        if not command.words or command.name in _NOT_RUN or command.node.type != "command":
+        if command.node.type != "command":
             continue
         before = Variables(dict(variables.values))
-        heredoc = next((text for text, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
         for component in range(len(_parts(command.words)) if "srun" in command.texts else 1):
             chain = _Chain(script, Variables(dict(variables.values)), programs, component)
-            chain.heredoc = heredoc
-            chain.read(command.words)
+            chain.heredoc = next((x for x, line, _ in script.shell.heredocs if line == command.last_line + 1), None)
+            chain.read(command)
             if chain.layers:
                 launches.append(Launch(command, tuple(chain.layers), tuple(chain.shells), chain.expands, before))
     return launches, variables

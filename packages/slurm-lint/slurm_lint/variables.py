@@ -1,16 +1,16 @@
 """Follow the variables of a script as far as they are known without running it."""
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, floordiv, mod, mul, sub
 from shlex import quote
 
 from slurm_lint.shell import CONDITIONAL, Command, Word, split_words, unquote
 
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
-_WHOLE = re.compile(r'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:\[[@*]\])?\})"?')
+_WHOLE = re.compile(r'"?\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?"?')
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
 """Variables that differ from task to task; the batch shell has those of task 0."""
 _PER_TASK = "|".join(PER_TASK_VARIABLES)
@@ -23,10 +23,7 @@ _QUOTED_OR_NOT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|[^'"]+""", re.DOTALL)
 _WHICH = re.compile(r'\A"?(?:\$\(|`)(?:which|command -v|type -[pP])\s+([\w./-]+)[)`]"?\Z')
 _COUNTED = re.compile(r"(?:\$\(|`)\s*scontrol show hostnames?\b[^|`]*\|\s*wc -l\s*[)`]")
 _MAX_LENGTH = 10_000
-_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
+_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv, ast.Mod: mod}
 
 
 def mark_early(raw: str) -> str:
@@ -76,11 +73,9 @@ class Variables:
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
         """Return the number that a word stands for, with `known` for what Slurm sets, or None."""
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
-        if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)|\$\[(.*)\]", expanded):
-            inner = arithmetic[1] or arithmetic[2] or ""
-            return _calculate(
-                re.sub(r"[A-Za-z_]\w*", lambda m: str(self.values.get(m[0], known.get(m[0], m[0]))), inner)
-            )
+        if arithmetic := re.fullmatch(r"\$(?:\(\(|\[)(.*)(?:\)\)|\])", expanded):
+            values = {**known, **self.values}
+            return _calculate(re.sub(r"[A-Za-z_]\w*", lambda m: str(values.get(m[0])), arithmetic[1]))
         return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
 
     def splice(self, words: Sequence[Word]) -> list[Word]:
@@ -88,9 +83,8 @@ class Variables:
         result: list[Word] = []
         for word in (Word(_WHICH.sub(r"\1", word.raw), word.line) for word in words):
             match = _WHOLE.fullmatch(word.raw)
-            name = match[1] or match[2] if match else ""
-            known = self.values.get(name)
-            if known is None or known == f"${name}" or len(known) > _MAX_LENGTH:
+            known = self.values.get(match[1]) if match else None
+            if match is None or known is None or known == f"${match[1]}" or len(known) > _MAX_LENGTH:
                 result.append(word)
             elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
                 result += split_words(known.replace("\n", " "), word.line)
@@ -100,13 +94,11 @@ class Variables:
 
 
 def _calculate(text: str) -> int | None:
-    """Return the value of sums and products of whole numbers; None for anything else."""
-
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**9:
             return node.value
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
         raise ValueError
 
     try:
