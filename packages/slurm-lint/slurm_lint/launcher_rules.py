@@ -49,7 +49,6 @@ def _deprecated(job: Job, line: int, uses_env: bool) -> Finding:
 
 
 def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
-    """launcher-per-task, of torchrun and its older forms also separate-runs and node-count."""
     srun, torch = launch.layer("srun"), per_node.name not in ("accelerate", "deepspeed")
     processes = workers(job, launch, per_node, shape) if not torch or per_node.option("nproc_per_node") else None
     agents = job.number(launch, per_node, "nnodes", "num_machines")
@@ -81,7 +80,6 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
 
 
 def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iterator[Finding]:
-    """processes-per-node: the workers of a node, and its GPUs."""
     processes, gpus, name = workers(job, launch, per_node, shape), shape.gpus_per_node, per_node.name
     option = {"accelerate": "num_processes", "deepspeed": "num_gpus"}.get(name, "nproc_per_node")
     several = launch.layer("srun") is not None and shape.tasks > shape.nodes
@@ -102,7 +100,6 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
 
 
 def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | None:
-    """Return the edit that gives a launcher's option another value, where it is written as a number."""
     typed = rf"(--{option.replace('_', '[-_]')}[= ])\d+\b"
     return job.script.rewritten(launch.line, typed, rf"\g<1>{value}", launch.command.last_line)
 

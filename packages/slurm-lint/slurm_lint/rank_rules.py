@@ -13,17 +13,16 @@ from slurm_lint.words import counted
 
 def world_size(job: Job, launch: Launch) -> int | None:
     """Return the ranks that a training has, or None where the script does not say."""
-    shape = job.shape_at(launch)
+    shape, per_node, under_srun = job.shape_at(launch), launch.layer("per-node"), launch.layer("srun") is not None
     if shape is None:
         return None
-    per_node, mpirun, under_srun = launch.layer("per-node"), launch.layer("mpirun"), launch.layer("srun") is not None
     if per_node is not None:
         processes, agents = workers(job, launch, per_node, shape), shape.tasks if under_srun else 1
         if per_node.name in ("accelerate", "deepspeed"):
             alone = shape.nodes if "hostfile" in per_node.options else 1
             agents = job.number(launch, per_node, "num_machines", "num_nodes") or alone
-        return None if processes is None else processes * agents
-    if mpirun is not None:
+        return processes and processes * agents
+    if mpirun := launch.layer("mpirun"):
         return job.number(launch, mpirun, "np", "n") or shape.tasks
     if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts a rank for each GPU.
         return (shape.total_gpus or shape.tasks) if under_srun else (shape.gpus_per_node or 1)
@@ -52,11 +51,9 @@ def tasks(job: Job) -> Iterator[Finding]:
         if kind not in ("python", "ranks") or launch.layer("per-node") or shape is None or starter is None:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
-        if SPAWNS.search(source):
-            continue  # The tasks are no ranks: each starts some.
-        ranks, gpus, ours = world_size(job, launch) or 1, shape.total_gpus, launch.layer("ranks") is not None
-        nested = srun is not None and launch.layer("mpirun") is not None
-        if not gpus or nested or ranks in (gpus, 1) or shares_gpus(job, launch, ranks > gpus):
+        ranks, gpus, nested = world_size(job, launch) or 1, shape.total_gpus, srun and launch.layer("mpirun")
+        # Where the program spawns ranks, the tasks are none.
+        if not gpus or nested or ranks in (gpus, 1) or SPAWNS.search(source) or shares_gpus(job, launch, ranks > gpus):
             continue
         # An address alone does not show that each task is a rank: the one task of a node may spawn them.
         shown, many = job.shows_ddp(launch), ranks > shape.nodes and not source
@@ -64,17 +61,16 @@ def tasks(job: Job) -> Iterator[Finding]:
         if not shown and not copies and not (many and "MASTER_ADDR" in job.set_names):
             continue
         idle = f"{gpus - ranks} of the GPUs stay idle" if ranks < gpus else "several ranks share a GPU"
-        on = f"{counted(ranks, 'task')} on {counted(gpus, 'GPU')}"
-        message = f"{starter.name} starts one process per task: {on}, so {idle}"
+        on = counted(gpus, "GPU")
+        message = f"{starter.name} starts one process per task: {counted(ranks, 'task')} on {on}, so {idle}"
         total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
         nodes = node_range(job.options.value("nodes")) or (0, 0)
         if total and each and count(total.value) == ranks < gpus == nodes[0] * (count(each.value) or 0):
             message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
-        given = total or each
         wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
         write = None if copies and not shown else job.script.with_option(*wanted)
-        line, certain = given.line if given else launch.line, ours or bool(source)
-        yield Finding(line, "one-rank-per-gpu", message, edit=write, certain=certain)
+        certain = launch.layer("ranks") is not None or bool(source)
+        yield Finding((total or each or launch).line, "one-rank-per-gpu", message, edit=write, certain=certain)
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
@@ -94,10 +90,10 @@ def reach(job: Job) -> Iterator[Finding]:
         return
     own = [x for x in job.launches if x.innermost.kind == "other" and x.innermost.words[0].raw.startswith("./")]
     for launch in job.trainings or own:
-        per_node = launch.layer("per-node")
-        program = re.escape(launch.command.words[0].raw)
+        per_node, program = launch.layer("per-node"), re.escape(launch.command.words[0].raw)
         starts = "srun " if launch.runs_script else "srun --kill-on-bad-exit=1 "
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", starts)
+        apart = launch.command.in_background or launch.command.within("function_definition")
         # On CPUs, what is told how many tasks there are starts them itself.
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
@@ -106,9 +102,7 @@ def reach(job: Job) -> Iterator[Finding]:
             # A program that starts others by its own means is to run once.
             edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
-        elif per_node and per_node.name != "deepspeed":
-            if launch.command.in_background or launch.command.within("function_definition"):
-                continue
+        elif per_node and per_node.name != "deepspeed" and not apart:
             waits = per_node.name != "accelerate" and (job.number(launch, per_node, "nnodes") or 1) > 1
             then = " and waits for the others" if waits else ": the others stay idle"
             message = f"{per_node.name} without srun runs on the first of {nodes} nodes only{then}"

@@ -23,9 +23,7 @@ _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
 _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
-_OF_A_JOB = re.compile(
-    r"(?<!\\)\$\{?(SLURM_(?:(?:JOB_)?NODELIST|JOBID|\w+_ID|PROCID|NODEID|NNODES|NTASKS))\b(?!:?[-=+?])"
-)
+_OF_A_JOB = re.compile(r"(?<!\\)\$\{?(SLURM_(?:\w*ID|(?:JOB_)?NODELIST|NNODES|NTASKS))\b(?!:?[-=+?])")
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
 """What the environment of sbatch may have, exported already."""
 
@@ -68,11 +66,10 @@ def master(job: Job) -> Iterator[Finding]:
             continue
         text = setting.word.text
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
-        if setting.name != "MASTER_ADDR" and job.variables.expand(host) == job.variables.expand("$MASTER_ADDR"):
-            continue  # What is wrong with it is said where it is set.
-        if (verdict := _judge(job, setting, host, c10d or _uses_c10d(setting.launch))) is None:
+        again = setting.name != "MASTER_ADDR" and job.variables.expand(host) == job.variables.expand("$MASTER_ADDR")
+        rule, message = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
+        if not rule or again:  # What is wrong with MASTER_ADDR is said where it is set.
             continue
-        rule, message = verdict
         # Any program may read an exported address, or not; a launcher's own option is certain to count.
         counts = setting.launch is not None and setting.name != "MASTER_ADDR"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
@@ -94,7 +91,6 @@ def hosts(job: Job) -> Iterator[Finding]:
 
 
 def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
-    """Return the edit that writes a line in the place of a setting, where that has its line for itself."""
     value = r"(?:\$\([^()]*\)|\"[^\"]*\"|[^\s;&:])*"
     alone = re.fullmatch(rf"(\s*)(?:export\s+)?{setting.name}={value}\s*", job.script.source(setting.word.line))
     return Edit(setting.word.line, (alone[1] + line,)) if alone and setting.launch is None else None
@@ -110,9 +106,9 @@ def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
     return shape is not None and (shape.nodes > 1 or to_fill_in) and under and launch.trains
 
 
-def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str] | None:
-    """Return the rule that a master's host is against and why, or None."""
-    expanded = job.variables.expand(host)
+def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str]:
+    """Return the rule that a master's host is against and why, or nothing."""
+    expanded, nodes = job.variables.expand(host), job.options.value("nodelist") or ""
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
         return "master-per-task", "each task names its own host as the master"
     if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
@@ -131,10 +127,9 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
     later = index != 0 and not quoted and _SHOW in array + job.variables.expand(array)
     if not c10d and (later or (_LATER_LINE.search(expanded) and "scontrol" in expanded)):
         return "master-not-first", "rank 0 runs on the first node, and this is not the first"
-    nodes = job.options.value("nodelist") or ""
     if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in nodes and "[" not in nodes:
         return "master-fixed", f"the job may run on other nodes than {expanded}"
-    return None
+    return "", ""
 
 
 def backend(job: Job) -> Iterator[Finding]:
@@ -163,9 +158,8 @@ def too_early(job: Job) -> Iterator[Finding]:
             message = f"the shell that submits the job expands ${match[1]}, which is empty there"
             yield Finding(number, "expanded-too-early", message, f"\\${match[1]}", certain=False)
     for launch, _, shape in (step for step in job.known_steps if step[2].tasks > 1):
-        names = "SLURM_PROCID|SLURM_TASK_PID" + "|SLURM_NODEID" * (shape.nodes > 1)
-        names += "|SLURM_LOCALID" * (shape.per_node > 1)
-        marked, shell, kind = rf"@early:({names})@", launch.layer("shell"), launch.innermost.kind
+        names = "PROCID|TASK_PID" + "|NODEID" * (shape.nodes > 1) + "|LOCALID" * (shape.per_node > 1)
+        marked, shell, kind = rf"@early:(SLURM_(?:{names}))@", launch.layer("shell"), launch.innermost.kind
         own = [setting for setting in _settings(job) if setting.launch is launch]
         carried = Variables(launch.variables.values | {setting.name: f"${setting.name}" for setting in own})
         words = [s.word for s in own if s.name not in ("node_rank", "machine_rank") or not _uses_c10d(launch)]

@@ -103,7 +103,7 @@ def unset(job: Job) -> Iterator[Finding]:
     tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
     world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
     for launch in job.launches if gpus or tasks else ():
-        words, last = launch.command.words, launch.command.last_line
+        words = launch.command.words
         # srun sets SLURM_NTASKS in the tasks: it is empty where the batch shell expands it.
         now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
         text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
@@ -111,7 +111,7 @@ def unset(job: Job) -> Iterator[Finding]:
         option = match[2].lower().replace("_", "-") if match else ""
         if match and option not in given and match[1] not in job.set_names:
             new = {"ntasks": "SLURM_NNODES", "step-gpus": "SLURM_JOB_GPUS"}.get(option, "SLURM_GPUS_ON_NODE")
-            edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, last)
+            edit = job.script.rewritten(launch.line, rf"\b{match[1]}\b", new, launch.command.last_line)
             without = "srun" if option == "step-gpus" else f"--{option}"
             line = edit.line if edit else launch.line
             yield Finding(line, "unset-variable", f"{match[1]} is empty without {without}", new, edit)
@@ -119,10 +119,9 @@ def unset(job: Job) -> Iterator[Finding]:
 
 def never_set(job: Job) -> Iterator[Finding]:
     """unset-variable: a name that Slurm never sets, where the script neither sets nor tests it."""
-    lines = [*enumerate(job.code.split("\n"), job.script.first_line)]
     text = "\n".join((*job.script.outer, job.script.text))
-    first = {name: line for line, source in reversed(lines) for name in _READ.findall(source)}
-    for name, line in first.items():
+    lines = [*enumerate(job.code.split("\n"), job.script.first_line)]
+    for name, line in {name: line for line, source in lines[::-1] for name in _READ.findall(source)}.items():
         meant = [right for right, wrong in _MEANT.items() if name in wrong.split()]
         near = [] if name in _SET or name.lower().replace("_", "-") in SRUN else get_close_matches(name, _SET, 1, 0.81)
         own = re.search(rf"\bSLURM_{name}:?[-=+?]|-[nvz] \S*SLURM_{name}\b|\bread .*SLURM_{name}\b", text)
@@ -142,8 +141,8 @@ def never_set(job: Job) -> Iterator[Finding]:
 
 def array(job: Job) -> Iterator[Finding]:
     """array-from-zero: lines of a file by the index of an array, where that begins at 0."""
-    indices, lines = job.options.value("array") or "", job.code.split("\n")
-    found = ((at, _LINE.search(job.variables.expand(line))) for at, line in enumerate(lines, job.script.first_line))
+    indices, lines = job.options.value("array") or "", enumerate(job.code.split("\n"), job.script.first_line)
+    found = ((number, _LINE.search(job.variables.expand(line))) for number, line in lines)
     number, match = next((pair for pair in found if pair[1]), (0, None))
     if match and _FROM_ZERO.search(indices) and not _COUNTS.search(job.code):
         then = "sed refuses line 0" if match[1] else "the job of index 0 gets none"
