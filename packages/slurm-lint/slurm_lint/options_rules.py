@@ -3,8 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from slurm_lint import options as slurm
 from slurm_lint.finding import Edit, Finding, asked
@@ -13,10 +12,8 @@ from slurm_lint.options import DASHES, MEMORY, Given, count, gpu_count, names_in
 from slurm_lint.script import DIRECTIVE, Script, split_directive
 from slurm_lint.words import nearest
 
-_SHAPING = names_in(
-    """nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task time partition
-    mem mem-per-cpu mem-per-gpu signal account array"""
-)
+_SHAPING = names_in("""nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task
+    time partition mem mem-per-cpu mem-per-gpu signal account array""")
 _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
 """Options of which a job has one."""
 _REFUSED_TOGETHER = (MEMORY, ("gpus-per-task", "ntasks-per-gpu"), ("ntasks-per-node", "ntasks-per-gpu"),
@@ -48,13 +45,9 @@ _GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: t
 _PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
-"""A value that still has to be filled in: <N>, {partition}, {{ nodes }}."""
 _JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
-_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")
-"""What is filled in before the script is one: bash cannot read it as it stands."""
-
-
+_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")  # bash cannot read it as it stands.
 _SHEBANGS = (  # Rule, what is wrong in a first line, what to write in its place, message.
     ("typographic-dash", rf"(#!\S+\s+)([{DASHES}]+(\S*))", r"\1-\3",
      "{1!r} begins with a typographic dash: the shell takes it for the script to run"),
@@ -65,33 +58,22 @@ _SHEBANGS = (  # Rule, what is wrong in a first line, what to write in its place
 )  # fmt: skip
 
 
-class _Form(NamedTuple):
-    """What the values of an option look like; `read` returns None for what sbatch refuses."""
-
-    read: Callable[[str], object]
-    expected: str
-    example: str
-
-
 def form(job: Job) -> Iterator[Finding]:
     """no-shebang, shebang-words, dos-line-ends."""
     script, first = job.script, job.script.first_line
     if not script.complete:
         return
-    (number, shebang), first_asked = script.shebang, script.components[0]
-    named = (
-        script.path.suffix in _JOB_SUFFIXES or first_asked.given or first_asked.problems or any(_passed_over(script))
-    )
+    (number, shebang), options = script.shebang, job.options
+    named = script.path.suffix in _JOB_SUFFIXES or options.given or options.problems or any(_passed_over(script))
     if not script.text.startswith("#!") and named:
         message = "the first line does not begin with #!: sbatch refuses the script"
         message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
         message += f" (line {number} does, which is to be the first)" if number > first else ""
         meant = (shebang,) if shebang else ("#!/bin/bash", script.lines[0].lstrip("\ufeff"))
-        moved = Edit(number, (), above=(first, shebang), safe=True)
         # Without options of sbatch it may be a program in another language.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
         known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Several scripts in one file are to be parted.
-        edit = moved if number > first else Edit(first, meant, safe=True)
+        edit = Edit(number, (), above=(first, shebang), safe=True) if number > first else Edit(first, meant, safe=True)
         yield Finding(first, "no-shebang", message, meant[0], edit if known else None)
     for rule, pattern, instead, message in _SHEBANGS:
         if found := re.match(pattern, shebang):
@@ -159,13 +141,13 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 def words(job: Job) -> Iterator[Finding]:
     """unknown-option, site-option, malformed-option, typographic-dash; of srun too."""
-    read = set[int]()
-    for problem in (problem for options in job.components for problem in options.problems):
+    read, known_here = set[int](), {f"--{name}" for name in job.site.options}
+    for problem in (each for options in job.components for each in options.problems):
         source = job.script.source(problem.line)
         # sbatch has refused the line before it comes to this word; what the shell makes of a $ is known when it runs.
         again = problem.rule == "malformed-option" and problem.line in read
         read.add(problem.line)
-        if again or (job.script.expanded and "$" in source) or _is_of_site(job, problem.word):
+        if again or (job.script.expanded and "$" in source) or problem.word.partition("=")[0] in known_here:
             continue
         if _PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
             yield _placeholder(problem.line, source)
@@ -181,13 +163,9 @@ def words(job: Job) -> Iterator[Finding]:
         yield Finding(problem.line, problem.rule, problem.message, fix, edit, certain, cause=cause)
     for problem in (each for launch in job.steps for layer in launch.layers for each in layer.slurm.problems):
         known = problem.rule in ("typographic-dash", "unknown-option") and not re.search("[$@]", problem.word)
-        if known and not _is_of_site(job, problem.word):
+        if known and problem.word.partition("=")[0] not in known_here:
             fix = problem.instead and f"srun … {problem.instead}"
             yield Finding(problem.line, problem.rule, problem.message, fix)
-
-
-def _is_of_site(job: Job, word: str) -> bool:
-    return word.lstrip("-").partition("=")[0] in job.site.options
 
 
 def _placeholder(line: int, source: str, cause: str = " before you submit") -> Finding:
@@ -244,12 +222,12 @@ def values(job: Job) -> Iterator[Finding]:
     for option in (option for options in job.components for option in options.given):
         if job.script.expanded and "$" in option.value:
             continue
-        form, source = _FORMS.get(option.name), job.script.source(option.line)
-        refused = form if form and form.read(option.value) is None else None
+        source = job.script.source(option.line)
+        refused = option.name in _FORM_OF and _FORM_OF[option.name][0](option.value) is None
         if _to_fill_in(option, refused) and (option.value or re.search(r"=\s*(#.*)?$", source)):
             yield _placeholder(option.line, option.value if refused and "{{" not in option.value else source)
         elif refused:
-            yield _refused(job, option, refused)
+            yield _refused(job, option)
         elif option.name in _TEXTS and (match := _UNEXPANDED[option.name == "mail-user"].search(option.value)):
             cause = ": it is part of the name"
             message = f"sbatch expands no {match[0]} in --{option.name}{cause}"
@@ -273,9 +251,9 @@ def unfilled(job: Job) -> Iterator[Finding]:
     yield from (_placeholder(line, match[0], " before the job can run") for line, match in found if match)
 
 
-def _to_fill_in(option: Given, refused: _Form | None) -> bool:
+def _to_fill_in(option: Given, refused: bool) -> bool:
     """Say whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
-    if refused is None:
+    if not refused:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
@@ -284,46 +262,40 @@ def _to_fill_in(option: Given, refused: _Form | None) -> bool:
     return (numeric and word) or "{{" in option.value or _PLACEHOLDER.search(option.value) is not None
 
 
-def _refused(job: Job, option: Given, form: _Form) -> Finding:
-    value = option.value
-    better: str | None = None
-    time = re.fullmatch(r"(?i)(\d+)\s*(m|mins?|minutes?|h|hours?|hrs?|d|days?)", value)
-    if time and option.name.startswith("time"):
-        better = time[1] + {"m": "", "h": ":00:00", "d": "-00:00:00"}[time[2][0].lower()]
-    elif size := re.fullmatch(r"(?i)(\d+)(\.\d+)?\s*([mgt])i?b?", value):
-        smaller = {"M": "K", "G": "M", "T": "G"}[size[3].upper()]
-        better = f"{float(size[1] + size[2]) * 1024:.0f}{smaller}" if size[2] else size[1] + size[3].upper()
-    elif pair := re.fullmatch(r"gpus?[=:](?:(\w*[A-Za-z]\w*)[:=])?(\d+)", value):
-        better = "gpu:" + (f"{pair[1]}:" if pair[1] else "") + pair[2]
-    elif "g" in option.name[:4] and form.read(f"{value}:1"):
-        better = f"{value}:1"
+def _refused(job: Job, option: Given) -> Finding:
+    value, (read, expected, example) = option.value, _FORM_OF[option.name]
+    better = next((each for pattern, new in _MEANT if read(each := re.sub(pattern, new, value))), None)
     edit = job.script.with_option(option.name, better, option.line) if better else None
-    example = f"for example #SBATCH --{option.name}" + (f"={form.example}" if form.example else "")
+    fix = f"for example #SBATCH --{option.name}={example}"
     cause = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
-    message = f"sbatch refuses --{option.name}={value}: expected {form.expected}{cause}"
-    return Finding(option.line, "bad-value", message, example, edit, cause=cause)
+    message = f"sbatch refuses --{option.name}={value}: expected {expected}{cause}"
+    return Finding(option.line, "bad-value", message, fix, edit, cause=cause)
 
 
-_COUNTED = """ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
-    sockets-per-node cores-per-socket threads-per-core"""
+_SMALLER = {"M": "K", "G": "M", "T": "G"}
+# What sbatch refuses of times, memory and GPUs, and what it reads.
+_MEANT: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
+    (r"(?i)^(\d+)\s*m(ins?|inutes?)?$", r"\1"), (r"(?i)^(\d+)\s*h(ours?|rs?)?$", r"\1:00:00"),
+    (r"(?i)^(\d+)\s*d(ays?)?$", r"\1-00:00:00"), (r"(?i)^(\d+)\s*([mgt])i?b?$", r"\1\2"),
+    (r"(?i)^(\d+\.\d+)\s*([mgt])i?b?$", lambda found: f"{float(found[1]) * 1024:.0f}{_SMALLER[found[2].upper()]}"),
+    (r"^gpus?[=:](\d+)$", r"gpu:\1"), (r"^gpus?[=:](\w*[A-Za-z]\w*)[:=](\d+)$", r"gpu:\1:\2"), (r"$", ":1"),
+)  # fmt: skip
 # Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its
 # manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = re.compile(r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}")
 _MEMORY = re.compile(r"(?i)\d+([kmgt]b?)?")
-_FORMS: Mapping[str, _Form] = {
-    name: form
-    for names, form in (
-        ("nodes", _Form(slurm.node_range, "a number, or least-most", "2")),
-        (_COUNTED, _Form(count, "a number of at least 1", "4")),
-        ("time time-min", _Form(_TIME.fullmatch, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00")),
-        ("mem mem-per-cpu mem-per-gpu tmp", _Form(_MEMORY.fullmatch, "a whole number with K, M, G or T", "64G")),
-        ("gres", _Form(slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4")),
-        ("gpus gpus-per-node gpus-per-task gpus-per-socket", _Form(gpu_count, "NUMBER or TYPE:NUMBER", "4")),
-        ("signal", _Form(slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120")),
-        ("array", _Form(slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2")),
-    )
-    for name in names_in(names)
-}  # fmt: skip
+_FORMS: Sequence[tuple[str, Callable[[str], object], str, str]] = (  # Options, what reads their values and expects.
+    ("nodes", slurm.node_range, "a number, or least-most", "2"),
+    ("""ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
+     sockets-per-node cores-per-socket threads-per-core""", count, "a number of at least 1", "4"),
+    ("time time-min", _TIME.fullmatch, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00"),
+    ("mem mem-per-cpu mem-per-gpu tmp", _MEMORY.fullmatch, "a whole number with K, M, G or T", "64G"),
+    ("gres", slurm.gpus_in_gres, "gpu:NUMBER or gpu:TYPE:NUMBER", "gpu:4"),
+    ("gpus gpus-per-node gpus-per-task gpus-per-socket", gpu_count, "NUMBER or TYPE:NUMBER", "4"),
+    ("signal", slurm.signal_request, "[B:]SIGNAL[@seconds]", "B:USR1@120"),
+    ("array", slurm.rising_array, "0-7, 1,3,5 or 0-7%2", "0-7%2"),
+)  # fmt: skip
+_FORM_OF = {name: form[1:] for form in _FORMS for name in names_in(form[0])}
 
 
 def together(job: Job) -> Iterator[Finding]:
@@ -373,7 +345,7 @@ def site(job: Job) -> Iterator[Finding]:
     given = [option for options in job.components for option in options.given]
     elsewhere = any(option.name == "clusters" for option in given)
     for option in (each for each in given if each.name == "partition" and job.site.partitions and not elsewhere):
-        names = [] if "$" in option.value or _to_fill_in(option, None) else option.value.split(",")
+        names = [] if "$" in option.value or _to_fill_in(option, False) else option.value.split(",")
         if absent := [name for name in names if name not in job.site.partitions]:
             near = nearest(absent[0], job.site.partitions)
             message = f"this site has no partition {' and '.join(absent)}" + (f"; did you mean {near}?" if near else "")
