@@ -14,25 +14,25 @@ Takes = Literal["value", "nothing", "maybe"]
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 """Characters that look like a hyphen; editors and web pages put them in the place of one."""
 
-_SHARED: Mapping[str, str] = {
-    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint", "S": "core-spec",
-    "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error", "x": "exclude", "B": "extra-node-info",
-    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill", "L": "licenses", "F": "nodefile",
-    "w": "nodelist", "N": "nodes", "n": "ntasks", "o": "output", "O": "overcommit", "s": "oversubscribe",
-    "p": "partition", "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "V": "version", "h": "help",
-}  # fmt: skip
-SBATCH_SHORT = {**_SHARED, "W": "wait"}
-SRUN_SHORT = {
-    **{letter: name for letter, name in _SHARED.items() if letter != "a"},
-    "W": "wait", "K": "kill-on-bad-exit", "l": "label", "I": "immediate", "r": "relative", "T": "threads",
-    "u": "unbuffered", "X": "disable-status", "Z": "no-allocate", "E": "preserve-env",
-}  # fmt: skip
-MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-
 
 def names_in(text: str) -> frozenset[str]:
     """Return the names that are written in a text, as tables are: with blanks between them."""
     return frozenset(text.split())
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split())
+
+
+_SHARED = _pairs("""A:account a:array b:begin D:chdir M:clusters C:constraint S:core-spec c:cpus-per-task d:dependency
+    m:distribution e:error x:exclude B:extra-node-info G:gpus H:hold i:input J:job-name k:no-kill L:licenses F:nodefile
+    w:nodelist N:nodes n:ntasks o:output O:overcommit s:oversubscribe p:partition q:qos Q:quiet t:time v:verbose
+    V:version h:help""")
+SBATCH_SHORT = _SHARED | {"W": "wait"}
+SRUN_SHORT = _SHARED | _pairs("""W:wait K:kill-on-bad-exit l:label I:immediate r:relative T:threads u:unbuffered
+    X:disable-status Z:no-allocate E:preserve-env""")
+del SRUN_SHORT["a"]
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 def _table(value: str, nothing: str, maybe: str) -> dict[str, Takes]:
@@ -68,25 +68,21 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
 SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "cluster": "clusters"}
 SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11 mpibind")
 """Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11, mpibind)."""
-_SITE_PREFIXES = ("container-", "no-container-")
 _SITE_FLAGS = names_in("x11 container-writable container-readonly container-remap-root container-mount-home")
-OTHER_WORDS = {  # What people write, from other schedulers and habits: what Slurm calls it.
-    "walltime": "time", "queue": "partition", "name": "job-name", "jobname": "job-name", "num-gpus": "gpus",
-    "gpu": "gpus", "ngpus": "gpus", "workdir": "chdir", "mem-per-node": "mem", "memory": "mem", "mail": "mail-user",
-    "email": "mail-user", "share": "oversubscribe", "cpus": "cpus-per-task", "num-nodes": "nodes", "nnodes": "nodes",
-    "node": "nodes", "cores": "cpus-per-task", "stdout": "output", "stderr": "error", "log": "output",
-    "project": "account",
-}  # fmt: skip
+# What people write, from other schedulers and habits, and what Slurm calls it.
+OTHER_WORDS = _pairs("""walltime:time queue:partition name:job-name jobname:job-name num-gpus:gpus gpu:gpus
+    ngpus:gpus workdir:chdir mem-per-node:mem memory:mem mail:mail-user email:mail-user share:oversubscribe
+    cpus:cpus-per-task num-nodes:nodes nnodes:nodes node:nodes cores:cpus-per-task stdout:output stderr:error log:output
+    project:account""")
 _GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")
 """Those that may mean other options as well: only their author knows."""
 OF_A_SITE = " is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
-_SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "STOP", "TSTP", "TTIN",
-            "TTOU", "XCPU")  # fmt: skip
+_SIGNALS = names_in("HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU")
 
 
 def is_of_plugin(name: str) -> bool:
     """Say whether a plugin that many sites have adds an option."""
-    return name in SITE or name.startswith(_SITE_PREFIXES)
+    return name in SITE or name.startswith(("container-", "no-container-"))
 
 
 class Given(NamedTuple):
@@ -203,13 +199,12 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
     srun stops at its first word that is not an option; in a script, sbatch refuses such a word.
     """
     reader, queue = _Reader(command, line), list(words)
-    found = reader.found
     while queue:
         word = queue.pop(0)
-        if word == "--" and command == "srun":
-            found.rest = queue
-            return found
-        if word[:1] and word[0] in DASHES:
+        if command == "srun" and (word == "--" or not re.match(f"-.|[{DASHES}]", word)):
+            reader.found.rest = queue if word == "--" else [word, *queue]
+            break
+        if word.startswith(tuple(DASHES)):
             typed = word.lstrip(DASHES + "-")
             message = f"{word!r} begins with a typographic dash: {command} does not read it as an option"
             reader.problem("typographic-dash", word, message, ("-" if typed[1:2] in ("", "=") else "--") + typed)
@@ -219,14 +214,11 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
             reader.long(word, queue)
         elif word.startswith("-") and len(word) > 1:
             reader.letters(word, queue)
-        elif command == "srun":
-            found.rest = [word, *queue]
-            return found
         else:
             dashed = f"--{word}" if word.partition("=")[0] in reader.table else ""
             message = f"sbatch refuses {word!r}: it is neither an option nor the value of one"
             reader.problem("malformed-option", word, message, dashed)
-    return found
+    return reader.found
 
 
 def count(text: str | None) -> int | None:
@@ -236,12 +228,10 @@ def count(text: str | None) -> int | None:
 
 def node_range(text: str | None) -> tuple[int, int] | None:
     """Return the least and the most nodes of `2` or `2-4`, or None where Slurm refuses the text or gives none."""
-    match = re.fullmatch(r"(\d{1,9})(k?)(?:-(\d{1,9})(k?))?", text or "")
-    if not match:
+    if not text or not re.fullmatch(r"\d{1,9}k?(-\d{1,9}k?)?", text):
         return None
-    least = int(match[1]) * (1024 if match[2] else 1)
-    most = least if match[3] is None else int(match[3]) * (1024 if match[4] else 1)
-    return (least, most) if 0 < least <= most else None
+    ends = [int(end.rstrip("k")) * (1024 if "k" in end else 1) for end in text.split("-")]
+    return (ends[0], ends[-1]) if 0 < ends[0] <= ends[-1] else None
 
 
 def gpus_in_gres(text: str) -> int | None:
