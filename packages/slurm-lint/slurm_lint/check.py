@@ -56,10 +56,8 @@ def lint_text(text: str, path: Path, asked: Asked = NOTHING) -> tuple[tuple[Find
 
 def _read(text: str, path: Path, asked: Asked) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     prose = path.suffix.lower() in _PROSE and not text.startswith("#!")
-    scripts = list(_quoted_scripts(text, path)) if prose else [Script(path, text)]
-    found: list[Finding] = []
-    summary: list[str] = []
-    for script in scripts:
+    found, summary = list[Finding](), list[str]()
+    for script in _quoted_scripts(text, path) if prose else [Script(path, text)]:
         inner = list(script.inner)
         wraps = not script.components[0].given and (inner or re.search(r"(?m)^\s*sbatch\s", script.shell.code))
         for each in [*([] if wraps else [script]), *inner]:
@@ -70,10 +68,10 @@ def _read(text: str, path: Path, asked: Asked) -> tuple[tuple[Finding, ...], tup
                 findings += [finding for program in asked.programs for finding in program.check(job)]
                 summary += summarise(job)
             findings = [f.escaped() for f in findings] if each.expanded else findings
-            off = {*asked.site.disable, *script.disabled}
+            off = {*asked.site.disable, *script.disabled()}
             found += joined(
                 f for f in findings
-                if f.concerns(asked.site.slurm) and not {f.rule, f.code, "all"} & (off | each.disabled_on(f.line))
+                if f.concerns(asked.site.slurm) and not {f.rule, f.code, "all"} & (off | each.disabled(f.line))
             )  # fmt: skip
     unique = {(f.line, f.rule, f.message): f for f in found}
     return tuple(sorted(unique.values(), key=lambda f: (f.line, LEVELS.index(f.level), f.code))), tuple(summary)
@@ -132,22 +130,21 @@ def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
 
 def lint_file(path: Path, asked: Asked = NOTHING) -> Report:
     """Lint one file. Whatever goes wrong with it stays with it."""
+    data = b""
     try:
         if path.stat().st_size > MAX_SIZE:
             return _unread(path, f"{path.stat().st_size} bytes: Slurm takes scripts of at most 4 MiB")
         data = path.read_bytes()
-    except OSError as error:
-        return _unread(path, error.strerror or str(error))
-    try:
         text = data.decode("utf-8", "replace")
         if _UNUSUAL.search(text) and ends_parser(text):
             return _unread(path, "bash's grammar cannot read it to its end", data)
         findings, summary = lint_text(text, path, asked)
+    except OSError as error:
+        return _unread(path, error.strerror or str(error), data)
     except (RecursionError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
         return _unread(path, f"a fault in slurm-lint: {type(error).__name__}: {error}", data)
-    shown = [finding for finding in findings if asked.advice or finding.level != "advice"]
-    hidden = len(findings) - len(shown)
-    return Report(path, data, tuple(shown), summary, advice=hidden)
+    shown = tuple(finding for finding in findings if asked.advice or finding.level != "advice")
+    return Report(path, data, shown, summary, advice=len(findings) - len(shown))
 
 
 def _unread(path: Path, why: str, data: bytes = b"") -> Report:

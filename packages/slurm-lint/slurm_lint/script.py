@@ -14,7 +14,6 @@ from slurm_lint.shell import Command, ShellText, Word
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(?P<rest>.*)", re.DOTALL)
 _DISABLE = r"#\s*slurm-lint:\s*disable=([\w, -]+)"
-_SECRETLY_LARGE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,10 @@ class Script:
 
     path: Path
     text: str
-    complete: bool = True
-    """Whether this is what sbatch is given, and not a piece of it quoted in a README."""
+    complete: bool = True  # This is what sbatch is given, and not a piece of it quoted in a README.
     first_line: int = 1
-    expanded: bool = False
-    """Whether a shell replaces its variables before sbatch reads it (`sbatch <<EOF`)."""
-    outer: tuple[str, ...] = ()
-    """The lines of the file up to the here-document that this script is; none: it is not in one."""
+    expanded: bool = False  # A shell replaces its variables before sbatch reads it (`sbatch <<EOF`).
+    outer: tuple[str, ...] = ()  # The lines of the file up to the here-document that it is; none: it is not in one.
 
     @cached_property
     def lines(self) -> list[str]:
@@ -81,7 +77,7 @@ class Script:
             words = split_directive(match["rest"])
             if words is None:
                 found[-1].problems.append(OptionProblem("malformed-option", "", number, "a quote is not closed"))
-            elif len(words) == 1 and words[0] in ("hetjob", "packjob"):
+            elif words in (["hetjob"], ["packjob"]):
                 found.append(Options())
             else:
                 options = read_options(words, number, "sbatch")
@@ -151,25 +147,23 @@ class Script:
         after = max((option.line for option in given), default=self.first_line)
         return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))
 
-    def disabled_on(self, line: int) -> set[str]:
-        """Return the rules that `# slurm-lint: disable=NTH308` at the end of a line, or its command, turns off."""
+    def disabled(self, line: int = 0) -> set[str]:
+        """Return the rules that `# slurm-lint: disable=NTH308` turns off.
+
+        Of a line: at its end, or at that of its command; of the file (0): on a line of its own.
+        """
         while self.source(line).endswith("\\"):
             line += 1  # No comment can follow a backslash: that of the command's last line counts.
-        return set(re.split(r"[\s,]+", ",".join(re.findall(_DISABLE, self.source(line)))))
-
-    @property
-    def disabled(self) -> set[str]:
-        """The rules that such a comment on a line of its own turns off for the file."""
-        return set(re.split(r"[\s,]+", ",".join(re.findall(rf"(?m)^\s*{_DISABLE}", self.text))))
+        found = re.findall(_DISABLE, self.source(line)) if line else re.findall(rf"(?m)^\s*{_DISABLE}", self.text)
+        return set(re.split(r"[\s,]+", ",".join(found)))
 
     def neighbour(self, path: str) -> str | None:
         """Return the text of a file that the script names, looked for beside it and where it is submitted."""
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
-        for folder in (self.path.parent, Path.cwd()):
+        for file in (self.path.parent / path, Path.cwd() / path):
             with suppress(OSError):
-                file = folder / path
-                if file.is_file() and file.stat().st_size < _SECRETLY_LARGE:
+                if file.is_file() and file.stat().st_size < 1_000_000:
                     return file.read_text(errors="replace")
         return None
 
