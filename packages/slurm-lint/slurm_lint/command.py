@@ -23,17 +23,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("scripts", nargs="*", metavar="FILE", help="a script for sbatch, a folder of them, or a README")
     parser.add_argument("--advice", action="store_true", help="also show advice: what is allowed and could be better")
     parser.add_argument("--fix", action="store_true", help="write the certain fixes into a copy: job.fixed.sbatch")
-    parser.add_argument("--format", default="text", help=f"{', '.join(FORMATS)} (default: text)")
+    parser.add_argument("--format", dest="style", default="text", help=f"{', '.join(FORMATS)} (default: text)")
     parser.add_argument("--slurm", metavar="VERSION", help="also report what only some versions of Slurm do: 23.02")
     parser.add_argument("--site", metavar="FILE", help="the site's partitions, required options and version of Slurm")
     parser.add_argument("--rules", action="store_true", help="list the rules; check nothing")
     parser.add_argument("--version", action="version", version=f"slurm-lint {__version__}")
-    asked = parser.parse_args(words)
-    if asked.rules:
+    flags = vars(parser.parse_args(words))
+    if flags.pop("rules"):
         return list_rules()
     try:
-        return run_lint(asked.scripts, fix=asked.fix, style=asked.format, slurm=asked.slurm, site=asked.site,
-                        advice=asked.advice)  # fmt: skip
+        return run_lint(flags.pop("scripts"), **flags)
     except UsageError as error:
         print(f"slurm-lint: {error}", file=sys.stderr)
         return 2
@@ -59,9 +58,8 @@ def run_lint(
         said = [] if report.unread else write_fixed(report, asked)
         if style == "text" and said:
             print(*said, sep="\n")
-    if any(report.unread for report in reports):
-        return 2
-    return int(any(finding.level == "error" for report in reports for finding in report.findings))
+    failed = any(finding.level == "error" for report in reports for finding in report.findings)
+    return 2 if any(report.unread for report in reports) else int(failed)
 
 
 def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, tuple[Finding, ...]]:
@@ -85,8 +83,7 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
 
     UsageError: the script is itself a fixed one, or the folder cannot be written.
     """
-    data, left = fix_script(report.data, report.path, asked)
-    path = report.path
+    path, (data, left) = report.path, fix_script(report.data, report.path, asked)
     target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
     if data == report.data:
         return [f"{path}: nothing that can be changed without you"] if report.findings else []

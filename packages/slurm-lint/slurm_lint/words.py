@@ -32,8 +32,5 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def on_one_line(text: str) -> str:
     """Return a text of somebody else's as a terminal may show it: control characters as \\x1b, on one line."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]", _escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    return re.sub(unsafe, lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
