@@ -55,9 +55,7 @@ class Finding:
     @property
     def level(self) -> Level:
         """Its rule's, or that of its own certainty."""
-        if self.certain is None:
-            return self.of.level
-        return "error" if self.certain else "warning"
+        return self.of.level if self.certain is None else "error" if self.certain else "warning"
 
     def concerns(self, slurm: float | None) -> bool:
         """Say whether it may be true of a version of Slurm; None: one of which nothing is known."""
@@ -71,9 +69,8 @@ class Finding:
 
     def escaped(self) -> "Finding":
         """Return it for a script in a here-document: what it writes for the job, the outer shell is to leave alone."""
-        instead = tuple(_OURS.sub(r"\\\g<0>", line) for line in self.edit.instead) if self.edit else ()
-        edit = replace(self.edit, instead=instead) if self.edit else None
-        return replace(self, fix=_OURS.sub(r"\\\g<0>", self.fix), edit=edit)
+        fix, *instead = (_OURS.sub(r"\\\g<0>", line) for line in (self.fix, *(self.edit.instead if self.edit else ())))
+        return replace(self, fix=fix, edit=self.edit and replace(self.edit, instead=tuple(instead)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding for JSON."""
@@ -85,12 +82,11 @@ def apply(text: str, edit: Edit) -> str:
     """Return a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
     if edit.line == 0:
         return text.replace("\r\n", "\n")
-    lines = text.split("\n")
-    index = edit.line - 1
+    lines, index = text.split("\n"), edit.line - 1
     if not 0 <= index < len(lines):
         return text
-    end = "\r" if lines[index].endswith("\r") else ""
     original = lines[index].removesuffix("\r")
+    end = lines[index][len(original) :]
     # A line of the edit that is the line itself keeps its bytes, whatever they were read as.
     shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
@@ -107,12 +103,11 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
     for finding in sorted(findings, key=lambda finding: finding.line):
         groups.setdefault((finding.rule, finding.cause or finding), []).append(finding)
     for first, *others in groups.values():
-        also = sorted({other.line for other in others} - {first.line})
-        if also:
+        if also := sorted({other.line for other in others} - {first.line}):
             lines = re.sub(r", (\d+)$", r" and \1", ", ".join(map(str, also)))
-            where = f" (and on line{'s' * (len(also) > 1)} {lines}){first.cause}"
             certain = max((each.certain for each in (first, *others)), key=bool)
-            message = first.message.removesuffix(first.cause) + where
+            message = first.message.removesuffix(first.cause)
+            message += f" (and on line{'s' * (len(also) > 1)} {lines}){first.cause}"
             first = replace(first, message=message, certain=certain, also=tuple(also))
         yield first
 

@@ -11,20 +11,18 @@ from slurm_lint.words import counted, on_one_line
 
 FORMATS = ("text", "json", "github", "sarif")
 LONGEST_LINE = 300
-_COLOURS = {"error": "31;1", "warning": "33;1", "advice": "36;1", "fix ": "32", "hint": "32"}
-"""Of words on a terminal, by ECMA-48."""
+_COLOURS = {"error": "31;1", "warning": "33;1", "advice": "36;1", "fix ": "32", "hint": "32"}  # By ECMA-48.
 
 
 def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = (), *, colour: bool = False) -> list[str]:
     """Return the findings of all files as lines, in one of FORMATS; `taught` are rules beside the linter's own."""
-    if style == "json":
-        found = [{"file": str(r.path)} | f.as_dict() for r in reports for f in r.findings]
-        return [json.dumps(found, indent=2, ensure_ascii=False)]
+    if style == "text":
+        return [line for report in reports for line in text_of(report, colour)]
+    found = [(report, finding) for report in reports for finding in report.findings]
     if style == "github":
-        return [_annotation(report, finding) for report in reports for finding in report.findings]
-    if style == "sarif":
-        return [json.dumps(_sarif(reports, (*RULES, *taught)), indent=2, ensure_ascii=False)]
-    return [line for report in reports for line in text_of(report, colour)]
+        return [_annotation(report, finding) for report, finding in found]
+    listed = [{"file": str(report.path)} | finding.as_dict() for report, finding in found]
+    return [json.dumps(_sarif(found, (*RULES, *taught)) if style == "sarif" else listed, indent=2, ensure_ascii=False)]
 
 
 def text_of(report: Report, colour: bool = False) -> Iterator[str]:
@@ -63,22 +61,16 @@ def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in text)
 
 
-def _sarif(reports: Sequence[Report], known: Sequence[Rule]) -> dict[str, Any]:
+def _sarif(found: Sequence[tuple[Report, Finding]], known: Sequence[Rule]) -> dict[str, Any]:
     """Return a log by SARIF 2.1.0 (OASIS), as code scanning services read it; its word for advice is "note"."""
-    rules = [
-        {"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
-         "defaultConfiguration": {"level": rule.level.replace("advice", "note")}}
-        for rule in known
-    ]  # fmt: skip
+    rules = [{"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
+              "defaultConfiguration": {"level": rule.level.replace("advice", "note")}} for rule in known]  # fmt: skip
     results = [
         {"ruleId": f.code, "level": f.level.replace("advice", "note"),
          "message": {"text": f.message + (f"\nfix: {f.fix}" if f.fix else "")},
          "locations": [{"physicalLocation": {"artifactLocation": {"uri": report.path.as_posix()},
                                              "region": {"startLine": f.line}}}]}
-        for report in reports for f in report.findings
+        for report, f in found
     ]  # fmt: skip
-    return {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": {"name": "slurm-lint", "rules": rules}}, "results": results}],
-    }
+    runs = [{"tool": {"driver": {"name": "slurm-lint", "rules": rules}}, "results": results}]
+    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": runs}

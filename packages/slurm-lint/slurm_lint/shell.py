@@ -43,9 +43,8 @@ def unquote(raw: str) -> str:
     """Return a word as the program sees it, with expansions left as they are written."""
 
     def plain(match: re.Match[str]) -> str:
-        if match[2] is not None:
-            return re.sub(r'\\([\\"`$\n])', lambda m: m[1].strip("\n"), match[2])
-        return match[1] or (match[3] or "").strip("\n")
+        doubled = re.sub(r'\\([\\"`$\n])', lambda m: m[1].strip("\n"), match[2] or "")
+        return doubled or match[1] or (match[3] or "").strip("\n")
 
     return _QUOTED.sub(plain, raw)
 
@@ -150,13 +149,10 @@ class ShellText:
     @cached_property
     def commands(self) -> list[Command]:
         """The commands in the order they are written, up to an `exit` that is always reached."""
-        found: list[Command] = []
-        for node in self._nodes((*STATEMENTS, *_INSIDE)):
-            if node.type in STATEMENTS:
-                found.append(self._command(node))
-                if found[-1].name == "exit" and found[-1].parent_type == "program":
-                    break
-        return found
+        nodes = self._nodes((*STATEMENTS, *_INSIDE))
+        found = [self._command(node) for node in nodes if node.type in STATEMENTS]
+        ends = (at for at, each in enumerate(found, 1) if each.name == "exit" and each.parent_type == "program")
+        return found[: next(ends, None)]
 
     @cached_property
     def heredocs(self) -> list[tuple[str, int, bool]]:
@@ -176,13 +172,13 @@ class ShellText:
         found: set[int] = set()
         for node in self._nodes():
             if node.type in ("string", "raw_string", "ansi_c_string", "heredoc_body"):
-                first = self.line_of(node) + (node.type != "heredoc_body")
-                found.update(range(first, self.line_of(node, end=True) + 1))
+                found.update(
+                    range(self.line_of(node) + (node.type != "heredoc_body"), self.line_of(node, end=True) + 1)
+                )
         return found
 
     def _command(self, node: Node) -> Command:
-        words: list[Word] = []
-        assignments: list[tuple[str, Word]] = []
+        words, assignments = list[Word](), list[tuple[str, Word]]()
         for child in [node] if node.type == "variable_assignment" else node.children:
             raw, line = text_of(child).replace("\\\n", ""), self.line_of(child)
             if child.type == "variable_assignment" and (assigned := _ASSIGNMENT.fullmatch(raw)):
@@ -193,8 +189,7 @@ class ShellText:
                 new = Word(words[-1].raw + raw, words[-1].line) if glued and words else Word(raw, line)
                 # The grammar ends a word at the second $ of $A:$B,$C, and a value: what is left of that is no command.
                 words = [*words[: len(words) - glued], new] if words or not glued else []
-        last_line = self.line_of(node, end=True)
-        return Command(tuple(words), tuple(assignments), self.line_of(node), last_line, node)
+        return Command(tuple(words), tuple(assignments), self.line_of(node), self.line_of(node, end=True), node)
 
 
 def ends_parser(text: str) -> bool:
@@ -213,4 +208,4 @@ def split_words(text: str, line: int) -> list[Word]:
     commands = ShellText(text, line, on_one_line=True).commands
     # Assignments in front (`A=1 python …`) are words of the value too.
     leading = [Word(f"{name}={word.raw}", line) for command in commands for name, word in command.assignments]
-    return [*leading, *(word for command in commands for word in command.words)]
+    return leading + [word for command in commands for word in command.words]
