@@ -70,12 +70,10 @@ SITE = names_in("image module volume entrypoint environment uenv view repo ear e
 """Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11, mpibind)."""
 _SITE_FLAGS = names_in("x11 container-writable container-readonly container-remap-root container-mount-home")
 # What people write, from other schedulers and habits, and what Slurm calls it.
-OTHER_WORDS = _pairs("""walltime:time queue:partition name:job-name jobname:job-name num-gpus:gpus gpu:gpus
-    ngpus:gpus workdir:chdir mem-per-node:mem memory:mem mail:mail-user email:mail-user share:oversubscribe
-    cpus:cpus-per-task num-nodes:nodes nnodes:nodes node:nodes cores:cpus-per-task stdout:output stderr:error log:output
-    project:account""")
-_GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")
-"""Those that may mean other options as well: only their author knows."""
+OTHER_WORDS = _pairs("""num-nodes:nodes queue:partition name:job-name jobname:job-name num-gpus:gpus gpu:gpus ngpus:gpus
+    workdir:chdir mem-per-node:mem memory:mem mail:mail-user email:mail-user share:oversubscribe cpus:cpus-per-task
+    walltime:time nnodes:nodes node:nodes cores:cpus-per-task stdout:output stderr:error log:output project:account""")
+_GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")  # They may mean other options as well: their author knows.
 OF_A_SITE = " is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
 _SIGNALS = names_in("HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU")
 
@@ -147,8 +145,7 @@ class _Reader:
         elif len(known) != 1:
             self._unknown(word, typed, has_value + value, known)
         elif self.table[known[0]] != "value" or has_value or queue:
-            takes_next = self.table[known[0]] == "value" and not has_value
-            self.give(known[0], queue.pop(0) if takes_next else value)
+            self.give(known[0], value if has_value or self.table[known[0]] != "value" else queue.pop(0))
         else:
             self.problem("malformed-option", word, f"--{known[0]} has no value")
 
@@ -177,7 +174,7 @@ class _Reader:
     def _unknown(self, word: str, typed: str, value: str, candidates: Sequence[str]) -> None:
         dashed = typed.replace("_", "-").lower()
         name = dashed if dashed in self.table else OTHER_WORDS.get(dashed) or nearest(dashed, self.table)
-        message, instead = f"{self.command} has no option --{typed}", ""
+        rule, message, instead = "unknown-option", f"{self.command} has no option --{typed}", ""
         of_srun = not candidates and self.command == "sbatch" and typed in SRUN
         if typed in self.short:
             message, instead = f"{message}: one letter has one dash", f"-{typed}{value[1:]}"
@@ -188,9 +185,8 @@ class _Reader:
         elif name:
             message, instead = f"{message}; did you mean --{name}?", "" if dashed in _GUESSED else f"--{name}{value}"
         else:
-            self.problem("site-option", word, f"--{typed}{OF_A_SITE}")
-            return
-        self.problem("unknown-option", word, message, instead, of_srun=of_srun)
+            rule, message = "site-option", f"--{typed}{OF_A_SITE}"
+        self.problem(rule, word, message, instead, of_srun=of_srun)
 
 
 def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "srun"]) -> Options:
@@ -247,20 +243,15 @@ def gpus_in_gres(text: str) -> int | None:
         # No node has a thousand GPUs: `gpu:3090` is one of that model. And gpus are a resource that no cluster has.
         if not match or model or match[1] == "gpus":
             return None
-        if match[1] == "gpu":
-            total += int(match[2] or 1)
+        total += int(match[2] or 1) * (match[1] == "gpu")
     return total
 
 
 def gpu_count(text: str | None) -> int | None:
     """Return the GPUs of `4`, `a100:4`, `2080ti:4`, `tesla` (one) or a list of such; None where Slurm refuses it."""
-    total = 0
-    for item in (text or "").split(","):
-        match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*|[a-z]{5,}", item)
-        if not match or match[1] == "gpu":
-            return None
-        total += int(match[2] or 1)
-    return total
+    form = r"(?:(?!gpu:)[\w.-]+:)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*|[a-z]{5,}"
+    found = [re.fullmatch(form, item) for item in (text or "").split(",")]
+    return sum(int(match[1] or 1) for match in found if match) if all(found) else None
 
 
 class SignalRequest(NamedTuple):

@@ -15,7 +15,6 @@ from slurm_lint.words import nearest
 _SHAPING = names_in("""nodes ntasks ntasks-per-node ntasks-per-gpu cpus-per-task gres gpus gpus-per-node gpus-per-task
     time partition mem mem-per-cpu mem-per-gpu signal account array""")
 _ALTERNATIVES = ({"gres", "gpus", "gpus-per-node", "gpus-per-task"}, set(MEMORY), {"ntasks", "ntasks-per-node"})
-"""Options of which a job has one."""
 _REFUSED_TOGETHER = (MEMORY, ("gpus-per-task", "ntasks-per-gpu"), ("ntasks-per-node", "ntasks-per-gpu"),
                      ("cpus-per-task", "cpus-per-gpu"))  # fmt: skip
 _FEW_MEGABYTES = 256
@@ -118,14 +117,16 @@ def continued(job: Job) -> Iterator[Finding]:
         elif first == "~" and source.strip() == "~":
             cause, edit = " as a command, which an editor left", Edit(command.line, ())
         elif re.match(r"--?[A-Za-z]", first):
-            above = job.script.source(command.line - 1).rstrip() if first in source and not command.assignments else ""
+            above = (
+                job.script.source(command.line - 1).rstrip("\\ \t")
+                if first in source and not command.assignments
+                else ""
+            )
             fix = "the line above is to end with a backslash, and nothing to stand between" if above else ""
-            changed = above.removesuffix("\\").rstrip() + " \\"
-            edit = Edit(command.line - 1, (changed,)) if above and "#" not in above else None
+            edit = Edit(command.line - 1, (f"{above} \\",)) if above and "#" not in above else None
         else:
             continue
-        message = f"bash runs {first}{cause}"
-        yield Finding(command.line, "line-as-command", message, fix, edit, cause=cause)
+        yield Finding(command.line, "line-as-command", f"bash runs {first}{cause}", fix, edit, cause=cause)
 
 
 def spooled(job: Job) -> Iterator[Finding]:
@@ -152,12 +153,10 @@ def words(job: Job) -> Iterator[Finding]:
         if _PLACEHOLDER.search(source) and problem.rule != "typographic-dash":
             yield _placeholder(problem.line, source)
             continue
-        fixed, fix = source.replace(problem.word, problem.instead) if problem.instead else "", ""
-        if problem.of_srun:
-            fix = f"srun {problem.word} …"
-        elif problem.rule == "malformed-option" and re.match("[^-]", problem.word) and not problem.instead:
+        edit = Edit(problem.line, (source.replace(problem.word, problem.instead),)) if problem.instead else None
+        fix = f"srun {problem.word} …" if problem.of_srun else ""
+        if problem.rule == "malformed-option" and re.match("[^-]", problem.word) and not edit:
             fix = "quotes around a value with blanks, or # before a comment"
-        edit = Edit(problem.line, (fixed,)) if fixed else None
         cause = slurm.OF_A_SITE if problem.rule == "site-option" else ""
         certain = False if cause and not slurm.is_of_plugin(problem.word[2:].partition("=")[0]) else None
         yield Finding(problem.line, problem.rule, problem.message, fix, edit, certain, cause=cause)
@@ -257,9 +256,9 @@ def _to_fill_in(option: Given, refused: bool) -> bool:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
         return bool(name or (option.name in ("output", "error", "chdir") and path))
-    numeric = option.name not in ("signal", "array")
-    word = re.fullmatch(r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?", option.value) is not None
-    return (numeric and word) or "{{" in option.value or _PLACEHOLDER.search(option.value) is not None
+    form = r"(gpu:)?([A-Z_]+|[A-Za-z]*_\w*|(your|num)\w*)?"
+    word = option.name not in ("signal", "array") and re.fullmatch(form, option.value)
+    return bool(word or "{{" in option.value or _PLACEHOLDER.search(option.value))
 
 
 def _refused(job: Job, option: Given) -> Finding:
@@ -272,12 +271,11 @@ def _refused(job: Job, option: Given) -> Finding:
     return Finding(option.line, "bad-value", message, fix, edit, cause=cause)
 
 
-_SMALLER = {"M": "K", "G": "M", "T": "G"}
 # What sbatch refuses of times, memory and GPUs, and what it reads.
 _MEANT: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"(?i)^(\d+)\s*m(ins?|inutes?)?$", r"\1"), (r"(?i)^(\d+)\s*h(ours?|rs?)?$", r"\1:00:00"),
     (r"(?i)^(\d+)\s*d(ays?)?$", r"\1-00:00:00"), (r"(?i)^(\d+)\s*([mgt])i?b?$", r"\1\2"),
-    (r"(?i)^(\d+\.\d+)\s*([mgt])i?b?$", lambda found: f"{float(found[1]) * 1024:.0f}{_SMALLER[found[2].upper()]}"),
+    (r"(?i)^(\d+\.\d+)\s*gi?b?$", lambda found: f"{float(found[1]) * 1024:.0f}M"),
     (r"^gpus?[=:](\d+)$", r"gpu:\1"), (r"^gpus?[=:](\w*[A-Za-z]\w*)[:=](\d+)$", r"gpu:\1:\2"), (r"$", ":1"),
 )  # fmt: skip
 # Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its
@@ -353,6 +351,5 @@ def site(job: Job) -> Iterator[Finding]:
     missing = {slurm.SBATCH_SHORT.get(name, name) for name in job.site.required} - {option.name for option in given}
     # A piece of a script, and what another script submits, may be given it elsewhere.
     if given and missing and job.script.complete and not job.script.outer:
-        line = min(option.line for option in given)
         message = f"this site requires {' and '.join(f'--{name}' for name in sorted(missing))}"
-        yield Finding(line, "site-required", message)
+        yield Finding(min(option.line for option in given), "site-required", message)

@@ -71,8 +71,7 @@ class Script:
         """The options of each component of the job, in order."""
         found = [Options()]
         for number, line in enumerate(self.lines, self.first_line):
-            match = DIRECTIVE.match(line)
-            if match is None or number > self.first_command:
+            if not (match := DIRECTIVE.match(line)) or number > self.first_command:
                 continue
             words = split_directive(match["rest"])
             if words is None:
@@ -132,10 +131,8 @@ class Script:
 
     def rewritten(self, first: int, pattern: str, new: str, last: int = 0) -> Edit | None:
         """Return the edit that rewrites a piece of one of the lines, the first that has it, or None."""
-        for line in range(first, max(first, last) + 1):
-            if (changed := re.sub(pattern, new, self.source(line), count=1)) != self.source(line):
-                return Edit(line, (changed,))
-        return None
+        changed = ((at, re.sub(pattern, new, self.source(at), count=1)) for at in range(first, max(first, last) + 1))
+        return next((Edit(at, (line,)) for at, line in changed if line != self.source(at)), None)
 
     def with_option(self, name: str, value: object, line: int = 0) -> Edit:
         """Return the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
@@ -148,10 +145,7 @@ class Script:
         return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))
 
     def disabled(self, line: int = 0) -> set[str]:
-        """Return the rules that `# slurm-lint: disable=NTH308` turns off.
-
-        Of a line: at its end, or at that of its command; of the file (0): on a line of its own.
-        """
+        """Return the rules that `# slurm-lint: disable=NTH308` turns off: at a line's end, or for the file (0)."""
         while self.source(line).endswith("\\"):
             line += 1  # No comment can follow a backslash: that of the command's last line counts.
         found = re.findall(_DISABLE, self.source(line)) if line else re.findall(rf"(?m)^\s*{_DISABLE}", self.text)
