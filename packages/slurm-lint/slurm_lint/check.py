@@ -88,20 +88,15 @@ def summarise(job: Job) -> Iterator[str]:
     """Yield a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
     if not job.script.is_shell:
         yield f"{job.script.shebang[1]}: options read, body not read"
-    for launch in job.launches:
-        under_srun = launch.layer("srun") is not None
-        if not (launch.trains or under_srun or launch.layer("mpirun")):
-            continue
-        shape = job.shape_at(launch)
+    for launch in (each for each in job.launches if each.trains or each.layer("srun") or each.layer("mpirun")):
+        shape, under_srun = job.shape_at(launch), launch.layer("srun") is not None
         text = f"line {launch.line}: {' → '.join(dict.fromkeys(layer.name for layer in launch.layers))}: "
         if shape is None:
             yield text + "how many tasks is known when it runs"
             continue
-        text += counted(shape.nodes, "node")
-        if under_srun:
-            text += f" × {shape.per_node:g} task{'s' * (shape.per_node != 1)} a node"
-        if shape.gpus_per_node:
-            text += f" × {counted(shape.gpus_per_node, 'GPU')} a node"
+        tasks = f" × {shape.per_node:g} task{'s' * (shape.per_node != 1)} a node" if under_srun else ""
+        text += counted(shape.nodes, "node") + tasks
+        text += f" × {counted(shape.gpus_per_node, 'GPU')} a node" if shape.gpus_per_node else ""
         world, gpus = world_size(job, launch), shape.total_gpus if under_srun else shape.gpus_per_node
         gpus = shape.total_gpus if world and gpus and world > gpus else gpus
         if world is not None and launch.trains:

@@ -59,8 +59,7 @@ class Finding:
 
     def concerns(self, slurm: float | None) -> bool:
         """Say whether it may be true of a version of Slurm; None: one of which nothing is known."""
-        versions = self.of.versions
-        return versions is None or (slurm is not None and versions[0] <= slurm < versions[1])
+        return self.of.versions is None or (slurm is not None and self.of.versions[0] <= slurm < self.of.versions[1])
 
     @property
     def code(self) -> str:
@@ -114,8 +113,7 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
     """Yield the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
-    before = _times(findings)
-    lines = text.split("\n")
+    before, lines = _times(findings), text.split("\n")
     for finding in findings:
         edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
         if edit is None:

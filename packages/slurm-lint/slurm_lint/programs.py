@@ -1,5 +1,6 @@
 """What the linter may be taught beside its own: a program that is one rank of several, and the site of the jobs."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -84,17 +85,11 @@ def read_site(path: str | None, slurm: str | None = None) -> Site:
             near = nearest(key, names)
             raise UsageError(f"{name}: {key!r} is not a line of a site file", fix=near or ", ".join(names))
         if key == "slurm":
-            values[key] = _version(value)
+            if not (version := re.fullmatch(r"(\d+)\.(\d+)(\..*)?", str(value))):
+                raise UsageError(f"{value!r} is no version of Slurm", fix="--slurm 23.02")
+            values[key] = float(f"{int(version[1]):02}.{int(version[2]):02}")
         elif isinstance(value, list) and all(isinstance(each, str) for each in value):
             values[key] = tuple(each.lstrip("-") for each in value)
         else:
             raise UsageError(f"{name}: {key} is {value!r}, expected a list of words", fix=f'{key} = ["…"]')
     return Site(**values)
-
-
-def _version(text: object) -> float:
-    try:
-        year, month = str(text).split(".")[:2]
-        return float(f"{int(year):02}.{int(month):02}")
-    except ValueError:
-        raise UsageError(f"{text!r} is no version of Slurm", fix="--slurm 23.02") from None

@@ -16,8 +16,7 @@ REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "functi
 """What is in one of these may run more than once."""
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "list", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
-_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")
-"""What holds no command of the script itself."""
+_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # No command is in one.
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
@@ -154,17 +153,15 @@ class ShellText:
         ends = (at for at, each in enumerate(found, 1) if each.name == "exit" and each.parent_type == "program")
         return found[: next(ends, None)]
 
-    @cached_property
-    def heredocs(self) -> list[tuple[str, int, bool]]:
-        """The here-documents in order: their text, first line and whether the shell expands them first."""
-        found: list[tuple[str, int, bool]] = []
+    @property
+    def heredocs(self) -> Iterator[tuple[str, int, bool]]:
+        """Yield the here-documents in order: their text, first line and whether the shell expands them first."""
         for node in self._nodes():
             parts = {child.type: child for child in node.children if node.type == "heredoc_redirect"}
             if "heredoc_body" in parts and "heredoc_start" in parts:
                 body, quoted = parts["heredoc_body"], re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
                 text = re.sub(r"(?m)^\t+", "", text_of(body)) if "<<-" in parts else text_of(body)
-                found.append((text, self.line_of(body), not quoted))
-        return found
+                yield text, self.line_of(body), not quoted
 
     @cached_property
     def quoted_lines(self) -> set[int]:
@@ -197,10 +194,9 @@ def ends_parser(text: str) -> bool:
     child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
     child.start()
     child.join(PARSE_LIMIT_S)
-    done = child.exitcode
     child.kill()
     child.join()
-    return done is None or done < 0
+    return (child.exitcode or 0) < 0
 
 
 def split_words(text: str, line: int) -> list[Word]:
