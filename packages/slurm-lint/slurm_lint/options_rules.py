@@ -117,11 +117,8 @@ def continued(job: Job) -> Iterator[Finding]:
         elif first == "~" and source.strip() == "~":
             cause, edit = " as a command, which an editor left", Edit(command.line, ())
         elif re.match(r"--?[A-Za-z]", first):
-            above = (
-                job.script.source(command.line - 1).rstrip("\\ \t")
-                if first in source and not command.assignments
-                else ""
-            )
+            whole = first in source and not command.assignments
+            above = job.script.source(command.line - 1).rstrip("\\ \t") if whole else ""
             fix = "the line above is to end with a backslash, and nothing to stand between" if above else ""
             edit = Edit(command.line - 1, (f"{above} \\",)) if above and "#" not in above else None
         else:

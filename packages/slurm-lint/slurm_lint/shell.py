@@ -166,13 +166,14 @@ class ShellText:
     @cached_property
     def quoted_lines(self) -> set[int]:
         """The lines that begin inside quotes or a here-document."""
-        found: set[int] = set()
-        for node in self._nodes():
-            if node.type in ("string", "raw_string", "ansi_c_string", "heredoc_body"):
-                found.update(
-                    range(self.line_of(node) + (node.type != "heredoc_body"), self.line_of(node, end=True) + 1)
-                )
-        return found
+        kinds = {
+            "string": 1,
+            "raw_string": 1,
+            "ansi_c_string": 1,
+            "heredoc_body": 0,
+        }  # Their first line that is inside.
+        spans = ((self.line_of(x) + kinds[x.type], self.line_of(x, end=True)) for x in self._nodes() if x.type in kinds)
+        return {line for first, last in spans for line in range(first, last + 1)}
 
     def _command(self, node: Node) -> Command:
         words, assignments = list[Word](), list[tuple[str, Word]]()
