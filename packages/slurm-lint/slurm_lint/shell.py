@@ -166,12 +166,7 @@ class ShellText:
     @cached_property
     def quoted_lines(self) -> set[int]:
         """The lines that begin inside quotes or a here-document."""
-        kinds = {
-            "string": 1,
-            "raw_string": 1,
-            "ansi_c_string": 1,
-            "heredoc_body": 0,
-        }  # Their first line that is inside.
+        kinds = {"string": 1, "raw_string": 1, "ansi_c_string": 1, "heredoc_body": 0}  # Lines before those inside.
         spans = ((self.line_of(x) + kinds[x.type], self.line_of(x, end=True)) for x in self._nodes() if x.type in kinds)
         return {line for first, last in spans for line in range(first, last + 1)}
 
