@@ -11,7 +11,7 @@ from slurm_lint.command import run_lint
 from slurm_lint.finding import Finding
 from slurm_lint.job import Job
 from slurm_lint.launch import Launch
-from slurm_lint.rank_rules import world_size
+from slurm_lint.launch_rules import world_size
 from slurm_lint.rules import Rule
 from slurm_lint.words import UsageError
 

@@ -29,7 +29,7 @@ LINES = {  # name: (options, the line, what is found)
     "a-module-of-the-user-s": (TWO, "srun python -m noether run --module=pkg.train --lr $LR seed=a", []),
     "a-script-of-the-user-s": (TWO, "srun noether run train.py --ranks 7 trainer.effective_batch_size=7", []),
     "one-node-of-two": (TWO, "noether run train.py", ["missing-srun"]),
-    "tasks-that-see-no-others": (TWO, "srun apptainer exec -e noether.sif noether run t.py", ["separate-runs"]),
+    "tasks-that-see-no-others": (TWO, "srun apptainer exec --nv -e noether.sif noether run t.py", ["separate-runs"]),
     "another-verb": (TWO, "srun -n1 -N1 noether status", ["idle-nodes"]),
 }  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""Read files, asks every rule, and says what each job would start."""
+"""Read files, ask every rule, and say what each job would start."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_lint import ending_rules, launcher_rules, options_rules, rank_rules, rendezvous_rules, step_rules
+from slurm_lint import ending_rules, launch_rules, options_rules, rendezvous_rules
 from slurm_lint.finding import Finding, checked, joined
 from slurm_lint.job import Job
+from slurm_lint.launch_rules import world_size
 from slurm_lint.programs import NOTHING, Asked
-from slurm_lint.rank_rules import world_size
 from slurm_lint.rules import LEVELS
 from slurm_lint.script import Script
 from slurm_lint.shell import ends_parser
@@ -20,13 +20,12 @@ OPTION_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     options_rules.ignored, options_rules.values, options_rules.together, options_rules.dependency, options_rules.site,
 )  # fmt: skip
 COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
-    options_rules.unfilled, rank_rules.tasks, launcher_rules.launchers, rank_rules.reach, rank_rules.mpi,
-    rank_rules.devices, step_rules.step_nodes, step_rules.step_cpus, step_rules.side_by_side, step_rules.misplaced,
-    step_rules.unset, step_rules.never_set, step_rules.array, rendezvous_rules.master, rendezvous_rules.backend,
-    rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port, rendezvous_rules.unexported,
-    rendezvous_rules.hosts,
-    ending_rules.exit_code, ending_rules.background_jobs, ending_rules.signals, ending_rules.output,
-    ending_rules.requeue, ending_rules.containers, ending_rules.conda,
+    options_rules.unfilled, launch_rules.tasks, launch_rules.launchers, launch_rules.reach, launch_rules.mpi,
+    launch_rules.devices, launch_rules.step_nodes, launch_rules.step_cpus, launch_rules.side_by_side,
+    launch_rules.misplaced, launch_rules.unset, launch_rules.never_set, launch_rules.array, rendezvous_rules.master,
+    rendezvous_rules.backend, rendezvous_rules.too_early, rendezvous_rules.port, rendezvous_rules.default_port,
+    rendezvous_rules.unexported, rendezvous_rules.hosts, ending_rules.exit_code, ending_rules.background_jobs,
+    ending_rules.signals, ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda,
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")

@@ -1,24 +1,29 @@
 """Rules about how a job ends: exit codes, background jobs, signals, output and requeueing."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os.path import isdir
 from pathlib import Path
 
+from tree_sitter import Node
+
 from slurm_lint.finding import Edit, Finding
 from slurm_lint.job import SERVES, Job, is_server
 from slurm_lint.launch import SHELL_WORDS, Launch, Layer
+from slurm_lint.launch_rules import ONE_THREAD
 from slurm_lint.options import signal_request
-from slurm_lint.shell import REPEATED, Command
-from slurm_lint.status import StatusFlow
-from slurm_lint.step_rules import ONE_THREAD
+from slurm_lint.shell import REPEATED, ShellText, ancestors, has_ampersand, text_of
 
+_KEEPS = re.compile(r"\$\?|\$\{\?\}|PIPESTATUS|pipestatus|\bERR\b")
+_TESTS = re.compile(r"(if|while)_statement|elif_clause|(command|process)_substitution|(negated|test)_command")
+_SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
+
+Loss = tuple[str, Node]
+"""How a status is lost (pipe, or, then, exit, wait), and what answers in its place."""
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
-RELIABLE_LEAD_S = 60  # slurmstepd looks about every 30 s whether a signal is due.
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
 _TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}
-_RUNS = re.compile(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$")
 _NO_WORK = re.compile(r"--(help|version)\b|\bray stop\b|\bsetup\.py\b")
 _FRONT = re.compile(r"(?i)app\b|api|ui\b|web|gateway|proxy|router|worker|controller|demo|gradio|tunnel|bot\b|serv")
 _RETURNS = re.compile(r"^(timeout|sleep)\b|ray start(?!.*--block)|start-(master|worker)|--fork\b|docker run.* -d\b|"
@@ -42,13 +47,12 @@ def _works(job: Job) -> list[Launch]:
     steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
     # A shell that runs its words and starts nothing only says something.
     steps = [x for x in steps if x.innermost.kind != "shell" or not _is_inline(x.innermost)]
-    ranks = [x for x in works if x in job.trainings or x in steps]
-    return ranks or [x for x in works if _is_own(x.innermost)]
+    return [x for x in works if x in job.trainings or x in steps] or [x for x in works if _is_own(x.innermost)]
 
 
 def _is_own(program: Layer) -> bool:
     """Say whether a program is of the user: by its path or a variable, or a script under an interpreter."""
-    if program.kind == "shell" or _RUNS.match(program.name):
+    if program.kind == "shell" or re.match(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$", program.name):
         return len(program.words) > 1 and not _is_inline(program)
     return _OWN.match(program.words[0].text) is not None
 
@@ -95,13 +99,13 @@ def background_jobs(job: Job) -> Iterator[Finding]:
     waits = [c for c in commands if c.name in ("wait", "tail", "fg") or "wait" in c.texts[1:2]]
     works = [x for x in job.launches if x.command.in_background and not is_server(x) and x.innermost.name not in _TOOLS]
     for launch in works[-1:]:
-        command, source = launch.command, job.script.source(launch.command.last_line)
-        ends = {c.name for c in commands if c.words and _behind(c, command)} <= {"echo", "date", "printf"}
-        later = {x.command.name for x in _works(job) if _behind(x.command, command)}
-        beside = len(works) > 1 and later == {command.name}  # One of its kind is the script's last.
-        if not waits and (ends or beside) and not command.within("function_definition", "while_statement"):
+        command, end = launch.command, launch.command.node.end_byte
+        ends = {c.name for c in commands if c.words and c.node.start_byte > end} <= {"echo", "date", "printf"}
+        later = {x.command.name for x in _works(job) if x.command.node.start_byte > end}
+        alike = len(works) > 1 and later == {command.name}  # One of its kind is the script's last.
+        if not waits and (ends or alike) and not command.within("function_definition", "while_statement"):
             message = "the batch script does not wait, and Slurm ends what still runs in the background at its end"
-            edit = Edit(command.last_line, (source, "wait $!"), safe=True)
+            edit = Edit(command.last_line, (job.script.source(command.last_line), "wait $!"), safe=True)
             alone = command.parent_type == "program" and len(works) == len(job.launches) == 1
             once = len(works) == 1 and not command.within("for_statement", "c_style_for_statement")
             fix = "wait $!      (at the script's end)" if once else _WAIT_FOR_EACH
@@ -117,67 +121,56 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
             fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
             yield Finding(launch.line, "wait-for-server", message, fix)
-    yield from _server_in_background(job)
-
-
-def _behind(command: Command, other: Command) -> bool:
-    return command.node.start_byte > other.node.end_byte
-
-
-def _server_in_background(job: Job) -> Iterator[Finding]:
-    """wait-for-server: a last wait that waits for the work, and for a server that nothing has ended before it."""
+    # A last wait that waits for the work, and for a server that nothing has ended before it.
     beside = [x for x in job.launches if x.command.in_background]
     servers = [x for x in beside if is_server(x) and not _RETURNS.search(" ".join(x.command.texts))]
-    alone = all(is_server(x) for x in beside)
-    waits = [c for c in job.script.commands if c.name == "wait" and (alone or len(c.words) == 1)]
+    waits = [c for c in commands if c.name == "wait" and (len(c.words) == 1 or all(map(is_server, beside)))]
     # What runs before the servers in the foreground prepares them, and what the users of a server meet serves too.
     works = [x for x in _works(job) if not x.command.in_background or not _FRONT.search(x.innermost.name)]
-    works = [x for x in works if servers and (x.command.in_background or _behind(x.command, servers[-1].command))]
-    if not (servers and waits and works and _behind(waits[-1], works[-1].command)):
+    works = [x for x in works if servers and (x.command.in_background or x.command.line > servers[-1].line)]
+    if not (servers and waits and works and waits[-1].line >= works[-1].line):
         return
     lines, at = re.sub(r"(?m)^[ \t]*trap\b.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
     before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
     # Who waits for the server alone, and then stops nothing, means it to serve to the end.
     if not before and (after or len(waits[-1].words) == 1):
         message = f"wait waits for the server of line {servers[0].line} too, which runs to the job's time limit"
-        ends = "wait $work; " * works[-1].command.in_background
-        fix = f"{ends}kill $server      (in its place; server=$! after the server's &, work=$! after another's)"
+        work = "wait $work; " * works[-1].command.in_background
+        fix = f"{work}kill $server      (in its place; server=$! after the server's &, work=$! after another's)"
         yield Finding(waits[-1].line, "wait-for-server", message, fix)
 
 
 def signals(job: Job) -> Iterator[Finding]:
     """signal-lead, signal-lost."""
     option = job.options.last("signal")
-    request = signal_request(option.value) if option else None
-    if option is None or request is None:
+    if option is None or (request := signal_request(option.value)) is None:
         return
     traps = [c for c in job.script.commands if c.name == "trap" and len(c.words) > 2 and c.texts[1]]
     trapped = any(request.name in {t.upper().removeprefix("SIG") for t in c.texts[2:]} for c in traps)
-    if request.lead_s < RELIABLE_LEAD_S:
+    if request.lead_s < 60:
         message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
         yield Finding(option.line, "signal-lead", message, edit=job.script.rewritten(option.line, r"@\d+", "@120"))
     works = [x for x in _works(job) if x.trains or x.innermost.kind == "shell" or x in job.steps or x.layer("mpirun")]
     if not works:
         return
-    main = works[-1]
+    main, behind = works[-1], works[-1].command.in_background
     under_srun, value, twice = main.layer("srun") is not None, option.value, "step=$!, and wait $step twice"
-    if request.to_batch_shell:
-        if not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
-            message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
-            edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
-            fix = f"trap 'kill -{request.name} $step' {request.name}      (the program with & behind it, {twice})"
-            yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
-        elif trapped and not main.command.in_background and not main.command.within("function_definition"):
-            message = "bash runs a trap when the foreground command has ended: too late"
-            fix = f"{job.script.source(main.command.last_line).strip()} &      (then {twice}: a signal ends the first)"
-            yield Finding(main.line, "signal-lost", message, fix)
-    elif trapped:
+    if request.to_batch_shell and not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
+        message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
+        edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
+        fix = f"trap 'kill -{request.name} $step' {request.name}      (the program with & behind it, {twice})"
+        yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
+    elif request.to_batch_shell and trapped and not (behind or main.command.within("function_definition")):
+        message = "bash runs a trap when the foreground command has ended: too late"
+        fix = f"{job.script.source(main.command.last_line).strip()} &      (then {twice}: a signal ends the first)"
+        yield Finding(main.line, "signal-lost", message, fix)
+    elif trapped and not request.to_batch_shell:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"
         # A program in the foreground would keep the trap from running with B: too.
         fix = f"#SBATCH --signal=B:{value}      (and srun in the background, then wait)"
-        edit = job.script.with_option("signal", f"B:{value}") if main.command.in_background else None
+        edit = job.script.with_option("signal", f"B:{value}") if behind else None
         yield Finding(option.line, "signal-lost", message, fix, edit)
-    elif not under_srun and not job.steps and job.trainings:
+    elif not (request.to_batch_shell or under_srun or job.steps) and job.trainings:
         message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
         yield Finding(option.line, "signal-lost", message, f"srun {main.command.words[0].text} …", certain=False)
 
@@ -195,12 +188,11 @@ def output(job: Job) -> Iterator[Finding]:
             known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
             made = any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer)
             unknown = re.search(r"\A[/~]|[\0${<]", folder) or re.match(r"[/~$]", chdir)
-            if not folder or folder in seen or made or unknown or known in (".", ".."):
+            here = not known or any(isdir(base / known) for base in (Path.cwd(), job.script.path.parent))
+            kept = here and ("%" not in folder or any(launch.layer("submitit") for launch in job.launches))
+            if not folder or folder in seen or made or unknown or kept or known in (".", ".."):
                 continue
             seen.add(folder)
-            here = not known or any(isdir(base / known) for base in (Path.cwd(), job.script.path.parent))
-            if here and ("%" not in folder or any(launch.layer("submitit") for launch in job.launches)):
-                continue
             reason = "is made of the job's number" if here else "is not here"
             message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
             opens, makes, edit = (job.script.outer or ("",))[-1], f"mkdir -p {known}", None
@@ -225,22 +217,20 @@ def requeue(job: Job) -> Iterator[Finding]:
             fix = '|| [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ] || scontrol requeue $SLURM_JOB_ID'
             yield Finding(command.line, "requeue-without-end", message, fix)
     for launch, srun, shape in job.known_steps:
-        value = srun.option("kill-on-bad-exit")
+        value, new = srun.option("kill-on-bad-exit"), "srun --kill-on-bad-exit=1 "
         kills = value not in (None, "0") or "SLURM_KILL_BAD_EXIT" in job.code
         shown = job.shows_ddp(launch)
         python = launch.innermost.kind == "python" or any(x.text.endswith(".py") for x in launch.innermost.words)
         alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
         # The one step, a Python program with a task for each GPU or with a master to meet at, is one training.
         alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
-        if kills or launch.runs_script or shape.tasks < 2 or not (shown or alike):
-            continue
-        edit = job.script.rewritten(srun.line, r"\bsrun\s", "srun --kill-on-bad-exit=1 ")
-        message = "a failed task leaves the others waiting for it, unless your site sets KillOnBadExit"
-        message = message if shown else f"where the tasks are one training, {message}"
-        safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
-        edit = replace(edit, safe=safe) if edit and value is None else None
-        certain = False if shown else None
-        yield Finding(srun.line, "kill-on-bad-exit", message, "srun --kill-on-bad-exit=1 …", edit, certain)
+        if (shown or alike) and shape.tasks > 1 and not (kills or launch.runs_script):
+            message = "a failed task leaves the others waiting for it, unless your site sets KillOnBadExit"
+            message = message if shown else f"where the tasks are one training, {message}"
+            safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
+            edit = job.script.rewritten(srun.line, r"\bsrun\s", new) if value is None else None
+            edit = replace(edit, safe=safe) if edit else None
+            yield Finding(srun.line, "kill-on-bad-exit", message, f"{new}…", edit, False if shown else None)
 
 
 def containers(job: Job) -> Iterator[Finding]:
@@ -272,3 +262,83 @@ def containers(job: Job) -> Iterator[Finding]:
             message = f"{layer.name} without {flag}: the program sees none of the job's GPUs"
             message += "" if ours or docker else ", unless your site sets 'always use nv'"
             yield Finding(layer.line, "container-without-gpus", message, edit=edit, certain=ours)
+
+
+class StatusFlow:
+    """Follow exit statuses through one script, by the rules of bash."""
+
+    def __init__(self, shell: ShellText) -> None:
+        self.shell = shell
+        self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
+        self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
+        # The lines from which `set -e` holds, and from which it does not.
+        self._switched = [(0, re.match(r"#!.*sh[ \t]+-\w*e", shell.text) is not None)]
+        sets, switch = (c for c in shell.commands if c.name == "set"), r"\s([-+])(?:\w*e\w*|o errexit)(?!\S)"
+        self._switched += [(c.line, sign == "-") for c in sets for sign in re.findall(switch, " ".join(c.texts))]
+
+    def _errexit(self, node: Node) -> bool:
+        return next(on for at, on in reversed(self._switched) if at <= self.shell.line_of(node))
+
+    def loss(self, node: Node, depth: int = 0) -> Loss | None:
+        """Return how the status of a statement is lost, or None where it is kept or cannot be followed."""
+        if self.tracked or depth > 5:
+            return None
+        tested = False  # In the left part of && set -e does not act.
+        while (parent := node.parent) is not None:
+            kind, last = parent.type, parent.named_children[-1]
+            if _TESTS.fullmatch(kind) and (
+                kind != "if_statement" or node in parent.children_by_field_name("condition")
+            ):
+                return None
+            if kind == "pipeline" and last != node and not self.pipefail:
+                return None if _kept_in(_after(parent, *ancestors(parent))) else ("pipe", last)
+            if kind == "list" and last != node:
+                if any(child.type == "||" for child in parent.children):
+                    return ("or", last) if _SAYS.fullmatch(text_of(last)) and not tested else None
+                tested = True
+            elif kind == "function_definition":
+                calls = (c.node for c in self.shell.commands if c.name == text_of(parent.named_children[0]))
+                return next(filter(None, (self.loss(call, depth + 1) for call in calls)), None)
+            elif kind not in ("pipeline", "redirected_statement", "case_statement"):
+                if has_ampersand(node):
+                    return self._waited(node)
+                if following := _after(node):
+                    stops = self._errexit(node) and not tested
+                    # What a loop or block keeps right away may be read after it.
+                    wide = _after(node, *ancestors(node)) if _KEEPS.search(text_of(following[0])) else following
+                    return None if stops or _kept_in(wide) else self._replaced(following)
+                tested = False
+            node = parent
+        return None
+
+    def _replaced(self, following: Sequence[Node]) -> Loss | None:
+        """Return how a status is lost to the statements after it, none of which looks at it."""
+        for at, after in enumerate(following):
+            text = text_of(after)
+            if end := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
+                return ("exit", after) if end[1] == "0" else ("then", following[at - 1]) if at and not end[1] else None
+            if text[:1] in "~-" or re.search(r"\b(exit|return)\b", text):
+                return None  # What is no command ends with an error of its own.
+        return "then", following[-1]
+
+    def _waited(self, node: Node) -> Loss | None:
+        """Return how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
+        waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
+        if waits and len(waits[-1].words) > 1:
+            return self.loss(waits[-1].node)
+        reads = any(len(c.words) > 1 and not c.within("function_definition") for c in waits)
+        return None if not waits or reads or _kept_in(_after(node, *ancestors(node))) else ("wait", waits[-1].node)
+
+
+def _kept_in(statements: Iterable[Node]) -> bool:
+    """Say whether the statements do something with a status; one that is only kept and told is lost."""
+    texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
+    names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
+    kept = sum(_KEEPS.search(text) is not None for text in texts)
+    return kept > len(names) or any(re.search(rf"\b{name}\b(?!=)", text) for name in names for text in texts)
+
+
+def _after(*nodes: Node) -> list[Node]:
+    """Return the statements after each of the nodes, in its own block."""
+    later = [x for node in nodes if node.parent for x in node.parent.named_children if x.start_byte >= node.end_byte]
+    return [x for x in later if not re.match("comment|elif_clause|else_clause|heredoc_body|file_redirect", x.type)]

@@ -15,14 +15,13 @@ _OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What fixes wri
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines to write in the place of one line of the file, above another and at its end. No lines: it is deleted.
+    """Lines to write in the place of one line of the file, or above another. No lines: it is deleted.
 
     `safe`: it cannot be wrong, so `--fix` makes it; else the reader is to decide. Line 0: all ends of lines.
     """
 
     line: int
     instead: tuple[str, ...]
-    at_end: tuple[str, ...] = ()
     above: tuple[int, str] | None = None
     safe: bool = False
 
@@ -91,8 +90,6 @@ def apply(text: str, edit: Edit) -> str:
     lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
     if edit.above:
         lines.insert(edit.above[0] - 1, edit.above[1] + end)
-    if edit.at_end:
-        lines = [*lines[: len(lines) - (not lines[-1])], *(line + end for line in edit.at_end), ""]
     return "\n".join(lines)
 
 
@@ -123,7 +120,7 @@ def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequen
         after = _times(lint(changed)) if changed != text else before
         wrong = after - before or after[finding.rule] >= before[finding.rule]
         moved = [f"{edit.above[1]}      (above line {edit.above[0]})"] if edit.above else []
-        new = [each.strip() for each in (*moved, *edit.instead, *edit.at_end) if each not in lines]
+        new = [each.strip() for each in (*moved, *edit.instead) if each not in lines]
         shown = "\n".join(new) or finding.fix or "leave the line out"
         yield replace(finding, fix="", edit=None) if wrong else replace(finding, fix=shown)
 

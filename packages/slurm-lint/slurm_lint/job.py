@@ -13,6 +13,7 @@ from slurm_lint.script import Script
 
 SPAWNS = re.compile(r"\bspawn\(|start_processes\(|notebook_launcher\(|mp\.Process\(")
 _DDP = re.compile(r"DistributedDataParallel|init_process_group|WORLD_SIZE|LOCAL_RANK|SLURM_PROCID")
+_RANK_OPTION = re.compile(r"--(world[-_]size|rank|local[-_]rank|num[-_]processes|process[-_]id)\b")
 _DRIVERS = re.compile(
     r"(?i)\bray\b|dask|parsl|scoop|submitit|spark|optuna|hpo\b|mpi4py|horovodrun|snakemake|nextflow|julia|\bssh\b|pdsh|"
     r"clush|disbatch|(?<![\w-])parallel\b|mpirun|mpiexec|ibrun|aprun|prun\b|jsrun|flux\b|srun\b|charmrun|pbsdsh|hostfile|blaunch"
@@ -30,15 +31,11 @@ _SERVER = re.compile(
 
 @dataclass(frozen=True)
 class JobShape:
-    """Nodes, tasks and GPUs. None: the script does not say, and Slurm or the cluster decides.
-
-    tasks: all tasks. tasks_per_node: as asked for, or where every node gets equally many.
-    gpus_per_node: of each node; total_gpus: of all.
-    """
+    """Nodes, tasks and GPUs. None: the script does not say, and Slurm or the cluster decides."""
 
     nodes: int
     tasks: int
-    tasks_per_node: int | None
+    tasks_per_node: int | None  # As asked for, or where every node gets equally many.
     gpus_per_node: int | None
     total_gpus: int | None
     nodes_known: bool = True
@@ -56,14 +53,10 @@ def shape_of(options: Options) -> JobShape:
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
     gpus, on_node = gpu_count(options.value("gpus")), gpus_on_node(options)
     if tasks is None and per_gpu:
-        whole = gpus or (on_node * (nodes or 1) if on_node else None)
-        tasks = per_gpu * whole if whole else None
-    known = nodes is not None and nodes == most
-    if nodes is None:
-        nodes = ceil(tasks / per_node) if tasks and per_node else 1
-        known = not options.value("nodes") and (not (tasks and tasks > 1) or bool(per_node))
-    if tasks is None:
-        tasks = nodes * (per_node or 1)
+        tasks = per_gpu * (gpus or (on_node or 0) * (nodes or 1)) or None
+    known = nodes == most if nodes else not options.value("nodes") and ((tasks or 1) == 1 or bool(per_node))
+    nodes = nodes or (ceil(tasks / per_node) if tasks and per_node else 1)
+    tasks = tasks or nodes * (per_node or 1)
     nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
@@ -113,8 +106,7 @@ class Job:
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
         """Yield the launches under srun of which it is known what they start, with srun and that."""
         for launch in self.steps:
-            srun, shape = launch.layer("srun"), self.shape_at(launch)
-            if srun is not None and shape is not None:
+            if (srun := launch.layer("srun")) and (shape := self.shape_at(launch)):
                 yield launch, srun, shape
 
     def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
@@ -123,69 +115,55 @@ class Job:
 
     @cached_property
     def has_driver(self) -> bool:
-        """Whether something in the script may start programs on the other nodes by its own means."""
-        commands = (command for command in self.script.commands if command.name != "ray")  # It starts on this node.
-        return any(_DRIVERS.search(word.raw) for command in commands for word in command.words)
+        """Whether something in the script may start programs on the other nodes by its own means (not ray)."""
+        return any(_DRIVERS.search(word.raw) for c in self.script.commands if c.name != "ray" for word in c.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
         """Say whether the script shows that a program is one rank of several, in the way of PyTorch."""
-        if launch.layer("per-node") or launch.layer("ranks"):
-            return True
-        if launch.innermost.kind != "python":
-            return False
-        source = self.script.neighbour(launch.innermost.name)
-        if source is not None:
+        started = launch.layer("per-node") or launch.layer("ranks")
+        if started or launch.innermost.kind != "python":
+            return started is not None
+        if (source := self.script.neighbour(launch.innermost.name)) is not None:
             return _DDP.search(source) is not None and SPAWNS.search(source) is None
-        ranks = re.compile(r"--(world[-_]size|rank|local[-_]rank|num[-_]processes|process[-_]id)\b")
-        named = any(ranks.match(word.text) for word in launch.innermost.words)
-        return named or {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & self.set_names != set()
+        named = any(_RANK_OPTION.match(word.text) for word in launch.innermost.words)
+        return named or not self.set_names.isdisjoint(("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
     def shape_at(self, launch: Launch) -> JobShape | None:
         """Return what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
         srun = launch.layer("srun")
         if srun is None:
             return self.shape
-        if len(self.components) > 1:
-            group = srun.option("het-group", "pack-group") or "0"
-            index = int(group) if group.isdigit() else len(self.shapes)
-            return self._step(launch, srun, self.shapes[index]) if index < len(self.shapes) else None
+        groups = {str(index): shape for index, shape in enumerate(self.shapes)}
+        job = groups.get(srun.option("het-group", "pack-group") or "0")
         words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # Its options and the next word.
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
-        if not of_this_job or srun.option("het-group") or any("$" in word.raw and "@" in word.raw for word in words):
+        if job is None or not of_this_job or any("$" in word.raw and "@" in word.raw for word in words):
             return None
-        return self._step(launch, srun, self.shape)
-
-    def _step(self, launch: Launch, srun: Layer, job: JobShape) -> JobShape | None:
-        """Return what srun's options leave of a component's shape. None: the value of one is not known."""
-        numbers = {name: self.number(launch, srun, name) for name in ("nodes", "ntasks", "ntasks-per-node")}
-        if span := node_range(srun.option("nodes")):
-            numbers["nodes"] = span[0]
-        if any(srun.option(name) is not None and value is None for name, value in numbers.items()):
+        names = ("nodes", "ntasks", "ntasks-per-node")
+        of_step, tasks, each = (self.number(launch, srun, name) for name in names)
+        of_step = (node_range(srun.option("nodes")) or (of_step,))[0]
+        if any(srun.option(name) and not value for name, value in zip(names, (of_step, tasks, each), strict=True)):
             return None
-        nodes, each = numbers["nodes"] or job.nodes, numbers["ntasks-per-node"]
-        if each is None and nodes != job.nodes:
-            each = job.tasks_per_node
-        tasks = numbers["ntasks"] or (each * nodes if each else job.tasks)
-        known = job.nodes_known or numbers["nodes"] is not None
-        shape = replace(job, nodes=min(nodes, tasks), tasks=tasks, nodes_known=known)
+        nodes = of_step or job.nodes
+        each = each or (job.tasks_per_node if nodes != job.nodes else None)
+        tasks = tasks or (each * nodes if each else job.tasks)
+        shape = replace(job, nodes=min(nodes, tasks), tasks=tasks, nodes_known=job.nodes_known or bool(of_step))
         if (per_task := gpu_count(srun.option("gpus-per-task"))) is not None:
             return replace(shape, total_gpus=per_task * shape.tasks, gpus_per_node=per_task * ceil(shape.per_node))
         if (whole := gpu_count(srun.option("gpus"))) is not None:
             return replace(shape, total_gpus=whole, gpus_per_node=whole // shape.nodes)
-        own = gpus_on_node(srun.slurm)
-        on_node = shape.gpus_per_node if own is None else own
+        on_node = shape.gpus_per_node if (own := gpus_on_node(srun.slurm)) is None else own
         return shape if on_node is None else replace(shape, total_gpus=on_node * shape.nodes, gpus_per_node=on_node)
 
     @cached_property
     def known(self) -> Mapping[str, int | None]:
         """What Slurm sets in the batch shell."""
-        shape = self.shape
-        asked_tasks = shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
-        nodes = shape.nodes if shape.nodes_known else None
+        tasks = self.shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
+        nodes = self.shape.nodes if self.shape.nodes_known else None
         return {
-            "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": asked_tasks,
-            "SLURM_NPROCS": asked_tasks, "SLURM_NTASKS_PER_NODE": count(self.options.value("ntasks-per-node")),
-            "SLURM_GPUS_ON_NODE": shape.gpus_per_node, "SLURM_GPUS": gpu_count(self.options.value("gpus")),
+            "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": tasks,
+            "SLURM_NPROCS": tasks, "SLURM_NTASKS_PER_NODE": count(self.options.value("ntasks-per-node")),
+            "SLURM_GPUS_ON_NODE": self.shape.gpus_per_node, "SLURM_GPUS": gpu_count(self.options.value("gpus")),
             "SLURM_GPUS_PER_NODE": gpu_count(self.options.value("gpus-per-node")),
             "SLURM_CPUS_PER_TASK": count(self.options.value("cpus-per-task")),
         }  # fmt: skip
@@ -195,4 +173,4 @@ def is_server(launch: Launch) -> bool:
     """Say whether a background launch is a server or a monitor, beside which the work is done."""
     names = (" ".join(word.text for word in layer.words[:2]).partition(" -")[0] for layer in launch.layers)
     starts = launch.command.in_background or launch.command.name.startswith("start-")
-    return starts and any(_SERVER.search(name) for name in names)
+    return starts and any(map(_SERVER.search, names))

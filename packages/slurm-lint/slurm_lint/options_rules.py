@@ -1,6 +1,5 @@
 """Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -87,12 +86,6 @@ def form(job: Job) -> Iterator[Finding]:
 def syntax(job: Job) -> Iterator[Finding]:
     """shell-syntax: what `bash -n`, which runs nothing, cannot read: the grammar takes a stray `done` for a program."""
     script = job.script
-    if python := re.match(r"#!.*\bpython(3?)(\.\d+)?(\s|$)", script.shebang[1]):
-        try:
-            ast.parse(script.body)
-        except SyntaxError as error:
-            line, message = script.first_line - 1 + (error.lineno or 1), f"python cannot read the script: {error.msg}"
-            yield Finding(line, "shell-syntax", message, certain=bool(python[1]))
     other = re.match(r"#!.*\b(z|k)sh\b", script.shebang[1]) or _TEMPLATE.search(script.text)
     if not script.is_shell or script.expanded or other:
         return

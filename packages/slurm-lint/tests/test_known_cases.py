@@ -373,7 +373,6 @@ WRONG = {  # name: (options, body, the one finding)
     "folder-of-the-script-beside-scontrol": (EACH, 'H=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\nsource $(dirname "$0")/env.sh $H', ("script-folder", WARNS)),
     "ranks-by-jax-s-names": ("#SBATCH -N2 --ntasks-per-node=1\n", "srun bash -c 'python t.py --num-processes $SLURM_NTASKS --process-id $SLURM_PROCID'", ("kill-on-bad-exit", WARNS)),
     "port-of-an-init-method": (TWO.replace("node=4", "node=2"), FIRST.format("head -n 1") + "srun -K python t.py --init_method tcp://$MASTER_ADDR:3456 --world_size 4", ("fixed-port", WARNS)),
-    "mpirun-on-the-first-node-alone": ("#SBATCH -N2 --ntasks-per-node=3\n", "mpirun -np 2 ./solver", ("idle-nodes", WARNS)),
     "launcher-in-a-variable-of-several-commands": (TWO, 'SETUP="cd run;"\nCMD="torchrun --nnodes=2 --nproc_per_node=4"\nsrun -K bash -c "$SETUP $CMD t.py"', ("launcher-per-task", FAILS)),
     "program-with-a-task-for-each-gpu": (TWO, "srun python t.py", ("kill-on-bad-exit", ADVICE)),
     "program-in-a-container-with-a-task-for-each-gpu": (TWO, "srun apptainer exec --nv a.sif conda-python run.py --a 1", ("kill-on-bad-exit", ADVICE)),
@@ -466,9 +465,6 @@ BODIES = {  # name: (first line and body, the findings)
     "tcsh-with-a-wrong-option": ("#!/bin/tcsh\n#SBATCH --time=2h\nsetenv A 1\n", [(2, "bad-value", FAILS)]),
     "python": ("#!/usr/bin/env python3\n#SBATCH -n1\nprint(f'{1}')\n", []),
     "python-that-writes-a-job": ("#!/usr/bin/env python3\njob = '''#!/bin/bash\n#SBATCH --nodes=1\nhostname\n'''\n", []),
-    "python-that-does-not-compile": ("#!/usr/bin/env python3\n#SBATCH -n1\nimport os\nprint 'x'\n", [(4, "shell-syntax", FAILS)]),
-    "python-of-no-version": ("#!/usr/bin/python\n#SBATCH -n1\nprint 'x'\n", [(3, "shell-syntax", WARNS)]),
-    "python-2": ("#!/usr/bin/env python2.7\n#SBATCH -n1\nprint 'x'\n", []),
 }  # fmt: skip
 
 

@@ -149,10 +149,7 @@ FIXED = {  # name: (before, after)
     "kill-on-bad-exit": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
     "wait": ("#!/bin/bash\npython t.py &\n", "#!/bin/bash\npython t.py &\nwait $!\n"),
     "folder-of-a-job-that-is-submitted-here": ("#!/bin/bash\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n", "#!/bin/bash\nmkdir -p no/logs\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --output=no/logs/%j.out\nhostname\nEOF\n"),
-    "launch-with-its-module-flag": ("#!/bin/bash\npython -m torch.distributed.launch --use_env --nproc_per_node=4 --module my.train\n", "#!/bin/bash\ntorchrun --nproc_per_node=4 --module my.train\n"),
-    "launch-by-an-interpreter-of-its-own": ("#!/bin/bash\n/venv/bin/python -u -m torch.distributed.launch --use_env t.py\n", "#!/bin/bash\n/venv/bin/python -u -m torch.distributed.run t.py\n"),
     "the-same-twice": (f"#!/bin/bash\n{EACH}srun torchrun --nnodes=2 --nproc_per_node=4 t.py\nsrun torchrun --nnodes=2 --nproc_per_node=4 t.py\n", f"#!/bin/bash\n{EACH}srun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\nsrun --kill-on-bad-exit=1 torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
-    "use-env-of-the-program-too": ("#!/bin/bash\npython -m torch.distributed.launch --use_env t.py --use_env\n", "#!/bin/bash\ntorchrun t.py --use_env\n"),
     "byte-order-mark": ("\xef\xbb\xbf#!/bin/bash\n#SBATCH -n1\nhostname\n", "#!/bin/bash\n#SBATCH -n1\nhostname\n"),
     "in-windows-line-ends": ("#!/bin/bash\r\necho h\xe9\r\n", "#!/bin/bash\necho h\xe9\n"),
 }  # fmt: skip
@@ -169,9 +166,6 @@ def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: st
 UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other programs' options, launchers.
     "tasks": f"#!/bin/bash\n{TWO}#SBATCH --ntasks=2\n{W}srun -K python t.py\n",
     "time": "#!/bin/bash\n#SBATCH --time=2h\nhostname\n",
-    "use-env-of-the-program": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py --use_env\n",
-    "use-env-on-the-next-line": "#!/bin/bash\npython -m torch.distributed.launch \\\n  --use_env t.py\n",
-    "launch-without-use-env": "#!/bin/bash\npython -m torch.distributed.launch --nproc_per_node=4 t.py\n",
     "port": f"#!/bin/bash\n{TWO.replace('gpus-per-node=4', 'gpus-per-node=2')}export MASTER_PORT=29500\nsrun -K python t.py\n",
     "two-jobs-in-the-background": "#!/bin/bash\npython a.py &\npython b.py &\n",
     "no-shell-script": "import os\nprint(f'{os.getcwd()}')\nclass A: pass\n",
