@@ -152,6 +152,10 @@ def mpi(job: Job) -> Iterator[Finding]:
             has = counted(slots, "task")
             message = f"{layer.name} starts {asked} processes, but the job has {has}: Open MPI refuses more"
             yield Finding(launch.line, "mpi-count", message, edit=job.script.with_option("ntasks", asked))
+        spread = len(job.launches) > 1 or {"npernode", "pernode", "bynode", "N"} & set(layer.options)
+        if asked and job.shape.nodes > 1 and asked <= (job.shape.tasks_per_node or 0) and not spread:
+            message = f"{layer.name} puts {counted(asked, 'rank')} on the first of {job.shape.nodes} nodes"
+            yield Finding(launch.line, "idle-nodes", message, f"-np {slots}, or #SBATCH --nodes=1")
 
 
 def devices(job: Job) -> Iterator[Finding]:

@@ -103,7 +103,15 @@ def continued(job: Job) -> Iterator[Finding]:
         source, cause, fix, edit = job.script.source(command.line), " as a command", "", None
         # No program is called so: by capitals alone, or as a variable that the script reads.
         called = re.fullmatch(r"[A-Z_][A-Z\d_]*", first) or re.search(rf"\$\{{?{re.escape(first)}\b", job.code)
-        if re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
+        kept = any(re.fullmatch(rf'"?\$\{{?{name}\}}?"?', word.raw) for name, word in command.assignments)
+        again = [x.line for x in command.words[1:-1] if x.text == command.name and x.line > command.line]
+        if kept and re.fullmatch(r'"\$\{?\w+\}?"', first):
+            cause, fix = " as a command: a value with a blank is to stand in quotes as a whole", f'NAME="… {first[1:]}'
+        elif again and command.name != "echo" and job.script.source(again[0]).strip().startswith(first):
+            message = f"the backslash above makes {first} an argument of the {first} before it"
+            yield Finding(again[0], "line-as-command", message, "| or && in front of it", certain=False)
+            continue
+        elif re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
             cause, fix = f"{cause}: no blank may stand beside the = of a variable", f'{first}="…"'
             changed = re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1)
             edit = Edit(command.line, (changed,)) if len(command.words) == 2 + (second == "=") else None

@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     # Tasks, launchers and GPUs.
     Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task (--ntasks wins over --ntasks-per-node): fewer than GPUs leave some idle, more share them. Only where each task is shown to be a rank; a warning where variables alone show it, or Python is started more often than there are GPUs."),
     Rule("NTH204", "missing-srun", "error", "Without srun a command runs once, on the job's first node. A warning where the launcher does not wait for the other nodes."),
-    Rule("NTH205", "idle-nodes", "warning", "srun --nodes=1 in a job of two nodes leaves one idle, unless other steps run beside it."),
+    Rule("NTH205", "idle-nodes", "warning", "srun --nodes=1 in a job of two nodes leaves one idle, unless other steps run beside it; so does mpirun with no more ranks than one node's tasks."),
     Rule("NTH206", "launcher-per-task", "error", "torchrun and accelerate start a node's workers: 4 tasks × 4 workers are 16 on 4 GPUs."),
     Rule("NTH207", "launcher-in-launcher", "error", "mpirun in each of several tasks starts a whole run in each, and so does srun in each worker of torchrun."),
     Rule("NTH208", "processes-per-node", "error", "Workers of torchrun, accelerate and deepspeed need a GPU each; a warning where GPUs are left over. torchrun starts one without --nproc_per_node; accelerate's --num_processes counts all machines'."),

@@ -115,7 +115,7 @@ class Script:
             automatic |= command.name == "set" and bool({"-a", "allexport"} & set(command.texts))
             if command.name == "export" or (command.name == "declare" and "-x" in command.texts) or automatic:
                 names |= {*(name for name, _ in command.declared), *command.texts[1:]}
-        return names
+        return names | set(re.findall(r"(?m)^\s*export ([A-Za-z_]\w*)=", self.shell.code))
 
     @property
     def inner(self) -> Iterator["Script"]:

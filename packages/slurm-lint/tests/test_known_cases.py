@@ -449,6 +449,9 @@ WRONG = {  # name: (options, body, the one finding)
     "the-rank-of-the-first-task-for-a-script": (TWO, "srun noether run t.py --rank $SLURM_PROCID", ("expanded-too-early", FAILS)),
     "a-variable-that-nothing-sets": ("#SBATCH -n1\n", "./solver --in $infile", ("unset-variable", WARNS)),
     "a-module-path-that-is-not-exported": ("#SBATCH -n1\n", "PYTHONPATH=src:$PYTHONPATH\npython t.py", ("not-exported", WARNS)),
+    "mpirun-on-the-first-node-alone": ("#SBATCH -N2 --ntasks-per-node=16\n", "mpirun -np 16 ./solver", ("idle-nodes", WARNS)),
+    "a-program-behind-a-backslash": ("#SBATCH -n1\n", "samtools view -b a \\\n  samtools sort -o b -", ("line-as-command", WARNS)),
+    "a-value-of-two-words": ("#SBATCH -n1\n", 'A=x\nB=$A\nA=${A} "${B}"', ("line-as-command", FAILS)),
     "a-step-without-a-program": ("#SBATCH -n1\n", "set -o pipefail\nsrun --label | tee log", ("shell-word", FAILS)),
     "gpus-of-tasks-that-nobody-counts": ("#SBATCH --gpus-per-task=1\n", "export CUDA_VISIBLE_DEVICES=1,0\nsrun python t.py", ("options-contradict", WARNS)),
 }  # fmt: skip
