@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
     # How the ranks find each other.
     Rule("NTH301", "master-per-task", "error", "hostname in each task names as many masters as nodes. A warning where the program is not known, as in all rules of the master."),
     Rule("NTH302", "master-is-localhost", "error", "localhost is another host on each node."),
-    Rule("NTH303", "master-fixed", "warning", "The job may run on other nodes."),
+    Rule("NTH303", "master-fixed", "warning", "The job may run on other nodes: its ranks then wait for one that is not among them."),
     Rule("NTH304", "master-not-first", "error", "Rank 0 listens on the first node, not on the one that tail, sed -n 2p or awk NR==2 picks. (c10d meets on any.)"),
     Rule("NTH305", "master-not-a-host", "error", "A node list is not a host name, nor is the list of all hosts; the login host runs no rank."),
     Rule("NTH313", "hosts-in-one-word", "warning", "nodes=(\"$list\") is an array of one element: the second host is empty, and a step that is to run there runs elsewhere or hangs."),
