@@ -1,4 +1,4 @@
-"""How often the linter is right about strangers' job scripts, and docs/lint-rules.md, which says so.
+"""Compare the linter with readers' verdicts on public job scripts, and write docs/lint-rules.md.
 
     python benchmarks/lint/precision.py                    # the rules, with the verdicts in public_scripts.yaml
     python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
@@ -53,13 +53,13 @@ class Judged:
 
 
 def read_list(path: Path = LIST) -> list[Judged]:
-    """Returns the scripts of the list."""
+    """Return the scripts of the list."""
     entries = yaml.safe_load(path.read_text())["scripts"]
     return [Judged(e["repository"], e["path"], e.get("findings") or {}, e.get("missed") or ()) for e in entries]
 
 
 def summary(scripts: Sequence[Judged]) -> str:
-    """Returns how often all rules together are right, as a section of the page."""
+    """Return how often all rules together are right, as a section of the page."""
     verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
     errors, warnings, advice = (sum(n for (of, _), n in verdicts.items() if of == level) for level in LEVELS)
     repositories = len({script.repository for script in scripts})
@@ -82,7 +82,7 @@ _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.e
 
 
 def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yields a line for each rule that was reported or missed: how often, and how often it was false."""
+    """Yield a line for each rule that was reported or missed: how often, and how often it was false."""
     findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
     missed = Counter(text.split()[1] for script in scripts for text in script.missed)
     for rule in RULES:
@@ -95,7 +95,7 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yields the table of rules, each with the number of scripts that it fired on."""
+    """Yield the table of rules, each with the number of scripts that it fired on."""
     fired = Counter(code for s in scripts for code in {finding.split()[1] for finding in s.findings})
     yield from (
         "# The rules of `slurm-lint`",
@@ -111,12 +111,12 @@ def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def page(scripts: Sequence[Judged]) -> str:
-    """Returns docs/lint-rules.md: the rules, and how often the linter is right."""
+    """Return docs/lint-rules.md: the rules, and how often the linter is right."""
     return "\n".join([*rules_table(scripts), "", summary(scripts).rstrip(), ""])
 
 
 def picture() -> str:
-    """Returns an SVG of a terminal in which the linter was asked about EXAMPLE."""
+    """Return an SVG of a terminal in which the linter was asked about EXAMPLE."""
     with TemporaryDirectory() as folder:
         script = Path(folder) / "job.sbatch"
         script.write_text(EXAMPLE)
@@ -128,7 +128,7 @@ def picture() -> str:
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
-    """Yields a line for each finding that is new, gone, or of another level than in the list."""
+    """Yield a line for each finding that is new, gone, or of another level than in the list."""
     for script in scripts:
         file = folder / script.repository / script.path
         if not file.is_file():
@@ -139,7 +139,7 @@ def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the table or writes the page; with a folder, returns 1 where findings differ from the list."""
+    """Print the table or writes the page; with a folder, returns 1 where findings differ from the list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--page", action="store_true", help="write docs/lint-rules.md")

@@ -44,7 +44,7 @@ def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any
 
 
 class NoetherLines:
-    """What slurm-lint knows of `noether train` and `noether run` (`slurm_lint.programs.Program`).
+    """The lines of `noether train` and `noether run` (`slurm_lint.programs.Program`).
 
     `hp` and `overrides` are a configuration whose batch the ranks of any job are to share.
     """

@@ -20,7 +20,7 @@ _TESTS = re.compile(r"(if|while)_statement|elif_clause|(command|process)_substit
 _SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
 
 Loss = tuple[str, Node]
-"""How a status is lost (pipe, or, then, exit, wait), and what answers in its place."""
+"""The way a status is lost (pipe, or, then, exit, wait), and the statement that answers in its place."""
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
 _TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}

@@ -1,4 +1,4 @@
-"""How many nodes, tasks and GPUs a job asks for, what each step gets, and what the script shows of its program."""
+"""Count the nodes, tasks and GPUs of a job and of each step, and read what a script shows of its program."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -89,13 +89,13 @@ class Job:
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
-        """What shells inside the launches run."""
+        """The commands of shells inside the launches."""
         self.set_names = {name for command in (*script.commands, *self.inner) for name, _ in command.assignments}
         """The variables that the script, or a shell in one of its steps, sets."""
 
     @property
     def has_whole_nodes(self) -> bool:
-        """Whether no other job with GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
+        """True where no other job with GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
         # NERSC's nodes have 4, are asked for by --constraint=gpu, and in all queues but the shared one given whole.
         nersc = "gpu" in (self.options.value("constraint") or "") and "shared" not in (self.options.value("qos") or "")
@@ -115,7 +115,7 @@ class Job:
 
     @cached_property
     def has_driver(self) -> bool:
-        """Whether something in the script may start programs on the other nodes by its own means (not ray)."""
+        """True where something in the script may start programs on the other nodes by its own means (not ray)."""
         return any(_DRIVERS.search(word.raw) for c in self.script.commands if c.name != "ray" for word in c.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
@@ -157,7 +157,7 @@ class Job:
 
     @cached_property
     def known(self) -> Mapping[str, int | None]:
-        """What Slurm sets in the batch shell."""
+        """The variables that Slurm sets in the batch shell."""
         tasks = self.shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
         nodes = self.shape.nodes if self.shape.nodes_known else None
         return {

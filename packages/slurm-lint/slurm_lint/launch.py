@@ -43,7 +43,7 @@ _PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
 _RENDEZVOUS = names_in("nproc_per_node nnodes node_rank rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port")
 _NOT_RUN = names_in("set echo printf trap alias cd source . module ml read shift return exit wait kill [ test export")
 SHELL_WORDS = names_in("cd source . export module")
-"""What a shell does itself, where a program of that name does nothing or is not there."""
+"""Commands of a shell's own, where a program of that name does nothing or is not there."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
 _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
@@ -77,9 +77,9 @@ class Launch:
     command: Command
     layers: tuple[Layer, ...]
     shells: tuple[ShellText, ...] = ()
-    """What shells inside run (`srun bash -c …`, `srun ./wrapper.sh`), once per task."""
+    """The texts of shells inside (`srun bash -c …`, `srun ./wrapper.sh`), which run once per task."""
     expands: str = ""
-    """What that shell alone expands: other files, and words in single quotes."""
+    """The text that those shells alone expand: other files, and words in single quotes."""
     variables: Variables = field(default_factory=Variables)
     """The variables where the command begins."""
 
@@ -99,12 +99,12 @@ class Launch:
 
     @property
     def runs_script(self) -> bool:
-        """Whether a taught program runs a user's script: it ends the other ranks itself once one has failed."""
+        """True where a taught program runs a user's script: it ends the other ranks itself once one has failed."""
         return self.layer("ranks") is not None and self.innermost.kind == "python"
 
     @property
     def trains(self) -> bool:
-        """Whether it runs a program that may be one rank of several."""
+        """True where it runs a program that may be one rank of several."""
         return any(layer.kind in ("per-node", "python", "ranks", "submitit") for layer in self.layers)
 
 

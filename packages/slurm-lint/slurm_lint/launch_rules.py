@@ -24,7 +24,7 @@ _SET = names_in(
     NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
     STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
 )
-"""What sbatch and srun set, after SLURM_ (their manuals, 22.05 to 25.11); names that are like no other are left out."""
+"""Variables that sbatch and srun set, after SLURM_ (their manuals, 22.05 to 25.11), but those like no other name."""
 _MEANT = {
     "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
     "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
@@ -36,7 +36,7 @@ _LINE = re.compile(rf"\b(sed)\s(?:[^|]*\s)?{_ID}\s*(?:p|q|!d)(?=[\s\"';]|$)"
                    rf"|\bhead\s+(?:-n\s*|-|--lines=){_ID}[^|]*\|\s*tail\b"
                    rf"|\bawk\s(?:[^|]*\bNR\s*==\s*{_ID}|-v\s*(\w+)={_ID}\s+'NR\s*==\s*\2\b)")  # fmt: skip
 _COUNTS = re.compile(r"TASK_ID\S*\s*(?:-eq|-gt|-ne|==?|!=|>)\s*[\"']?0|(?<!\$)\(\([^)]*\+[+=]|\blet\b")
-"""What leaves the index 0 out, or counts on from it."""
+"""Text that leaves the index 0 out, or counts on from it."""
 ONE_THREAD = names_in(
     "hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu pwd which pip"
 )

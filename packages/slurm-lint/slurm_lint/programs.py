@@ -1,4 +1,4 @@
-"""What the linter may be taught beside its own: a program that is one rank of several, and the site of the jobs."""
+"""Teach the linter a program that is one rank of several, and read the file of a site."""
 
 import re
 import tomllib
@@ -39,7 +39,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """What an administrator says of a cluster once, in a file of TOML; what is not said is not checked.
+    """A cluster as its administrator describes it once, in a file of TOML; what is not said is not checked.
 
     slurm: the version, as 23.02. partitions: those there are. required: the options that a job must give. options:
     those that plugins add to sbatch and srun. disable: rules, by code or name, that do not hold here.

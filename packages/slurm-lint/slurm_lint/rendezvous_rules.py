@@ -25,7 +25,7 @@ _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[
 _SHOW = "scontrol show hostname"
 _OF_A_JOB = re.compile(r"(?<!\\)\$\{?(SLURM_(?:\w*ID|(?:JOB_)?NODELIST|NNODES|NTASKS))\b(?!:?[-=+?])")
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
-"""What the environment of sbatch may have, exported already."""
+"""Variables that the environment of sbatch may have, exported already."""
 
 
 class _Setting(NamedTuple):

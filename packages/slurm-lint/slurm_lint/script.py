@@ -86,7 +86,7 @@ class Script:
 
     @cached_property
     def is_shell(self) -> bool:
-        """Whether the script is one that bash or sh runs (or a piece with no first line)."""
+        """True where the script is one that bash or sh runs (or a piece with no first line)."""
         return re.match(r"(?!#!)|#!.*\b(ba|z|k|da)?sh\b", self.shebang[1]) is not None
 
     @cached_property

@@ -13,7 +13,7 @@ from tree_sitter import Language, Node, Parser
 STATEMENTS = ("command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command",
               "test_command")  # fmt: skip
 REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "function_definition")
-"""What is in one of these may run more than once."""
+"""Nodes whose commands may run more than once."""
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "list", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
 _INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # No command is in one.
@@ -83,7 +83,7 @@ class Command:
 
     @property
     def declared(self) -> list[tuple[str, Word]]:
-        """What the command assigns in the shell itself: `A=1`, `export A=1`, `declare -x A=1`."""
+        """The assignments in the shell itself: `A=1`, `export A=1`, `declare -x A=1`."""
         return [] if self.words and self.node.type == "command" else list(self.assignments)
 
     @property
@@ -97,7 +97,7 @@ class Command:
 
     @property
     def in_background(self) -> bool:
-        """Whether `&` follows the command, or the list, pipeline or block that it is in."""
+        """True where `&` follows the command, or the list, pipeline or block that it is in."""
         wrapped = takewhile(lambda node: node.type in _WRAPPING, ancestors(self.node))
         return any(has_ampersand(node) for node in (self.node, *wrapped))
 
