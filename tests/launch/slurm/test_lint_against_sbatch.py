@@ -1,8 +1,6 @@
 """Does slurm-lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
 
-import json
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +34,6 @@ REFUSED = {  # id: (script or options, sbatch's words, the rule)
     "signal": ("--signal=USR1@2min", "Invalid --signal", "bad-value"),
     "array": ("--array=5-1", "Invalid job array", "bad-value"),
     "two-memories": ("--mem=4G --mem-per-cpu=1G", "mutually exclusive", "options-contradict"),
-    "gpus-per-task-alone": ("--gpus-per-task=1", "without either", "options-contradict"),
     "tasks-per-gpu-and-gpus-per-task": ("-n2 --gpus-per-task=1 --ntasks-per-gpu=1", "exclusive", "options-contradict"),
     "tasks-per-gpu-and-node": (
         "--gpus=2 --ntasks-per-gpu=1 --ntasks-per-node=2",
@@ -113,29 +110,20 @@ def test_a_type_of_gpu_may_begin_with_a_digit(sbatch: Said, options: str) -> Non
     assert findings(script(options)) == set()
 
 
-TRIED = {  # id: (options and body, the fix that is shown)
-    "that-sbatch-takes": ("#SBATCH --time=2h\nhostname", "#SBATCH --time=2:00:00"),
-    "of-one-fault-of-two": ("#SBATCH --time=2h\n#SBATCH --nodes=900\nhostname", "#SBATCH --time=2:00:00"),
-    "of-a-job-that-no-node-could-run": ("#SBATCH -n1\nmpirun -n 900 ./solver", ""),
+UNKNOWN = {  # What sbatch refuses here, and another site or another line of its may make right.
+    "--quotatype=auto": ("site-option", "warning"),
+    "--gpus-per-task=1": ("options-contradict", "warning"),
+    **dict.fromkeys(
+        ("--image=docker:x", "--environment=pytorch", "--container-image=x.sqsh", "--uenv=a"), ("site-option", "advice")
+    ),
 }
 
 
-@pytest.mark.parametrize(("text", "fix"), TRIED.values(), ids=TRIED.keys())
-def test_a_fix_that_sbatch_refuses_is_not_shown(slurm: Slurm, tmp_path: Path, text: str, fix: str) -> None:
-    path = tmp_path / "job.sbatch"
-    path.write_text(f"#!/bin/bash\n{text}\n")
-    done = slurm.on("login", sys.executable, "-m", "noether", "lint", "--json", str(path))
-    assert [found["fix"] for found in json.loads(done.stdout)] == [fix], done.stderr
-
-
-UNKNOWN = ("--image=docker:x", "--quotatype=auto", "--environment=pytorch", "--container-image=x.sqsh", "--uenv=a")
-
-
-@pytest.mark.parametrize("options", UNKNOWN)
-def test_what_a_site_may_add_is_a_warning_that_says_so(sbatch: Said, options: str) -> None:
+@pytest.mark.parametrize(("options", "expected"), UNKNOWN.items())
+def test_what_a_site_or_a_user_may_add_is_no_error(sbatch: Said, options: str, expected: tuple[str, str]) -> None:
     assert sbatch[options][0] != 0
     found = lint_text(script(options), Path("/nowhere/job.sbatch"))[0]
-    assert [(f.rule, f.level) for f in found] == [("site-option", "warning")]
+    assert [(f.rule, f.level) for f in found] == [expected]
 
 
 def test_one_task_on_four_nodes_is_one_node(slurm: Slurm) -> None:
@@ -159,13 +147,11 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     assert [finding.rule for finding in linted] == ["srun-cpus"]
 
 
-def test_steps_that_srun_refuses_in_a_job(slurm: Slurm) -> None:
-    """One task is given one node."""
-    steps = ((job, step) for job in ("-N1 -n2", "-n1") for step in ("-N2", "-N2 -n2", "--mem=9 --mem-per-cpu=9"))
-    texts = [f"#!/bin/bash\n#SBATCH {job}\nsrun {step} ./missing\n" for job, step in steps]
+def test_memory_of_two_kinds_that_srun_refuses_in_a_job(slurm: Slurm) -> None:
+    texts = [f"#!/bin/bash\n#SBATCH -n1\nsrun {step} ./missing\n" for step in ("--mem=9", "--mem=9 --mem-per-cpu=9")]
     jobs = [slurm.submit(text.replace("./missing", "true")) for text in texts]
     refused = {text: slurm.wait(job) == "FAILED" for text, job in zip(texts, jobs, strict=True)}
-    assert list(refused.values()) == [True, True, True, False, True, True]
+    assert list(refused.values()) == [False, True]
     assert {text: bool(findings(text)) for text in texts} == refused
 
 
