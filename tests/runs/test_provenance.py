@@ -117,7 +117,8 @@ def test_the_lock_names_every_package_exactly() -> None:
             continue
         seen.add(name)
         found = distribution(name)
-        assert found.version.partition("+")[0] == locked.get(name), f"{name} in constraints.txt"
+        of_this_checkout = name == "slurm-lint"
+        assert of_this_checkout or found.version.partition("+")[0] == locked.get(name), f"{name} in constraints.txt"
         more = (Requirement(line) for line in found.requires or [])
         asked += [one for one in more if one.marker is None or one.marker.evaluate({"extra": ""})]
     assert len(seen) > 40
