@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from os import environ
+from os import devnull, environ
 from pathlib import Path
 
 from slurm_lint import __version__
@@ -29,13 +29,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rules", action="store_true", help="list the rules; check nothing")
     parser.add_argument("--version", action="version", version=f"slurm-lint {__version__}")
     flags = vars(parser.parse_args(words))
-    if flags.pop("rules"):
-        return list_rules()
     try:
-        return run_lint(flags.pop("scripts"), **flags)
+        return list_rules() if flags.pop("rules") else run_lint(flags.pop("scripts"), **flags)
     except UsageError as error:
         print(f"slurm-lint: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `slurm-lint … | head`: nobody reads on.
+        sys.stdout = open(devnull, "w")  # noqa: SIM115  (the interpreter closes it)
+        return 0
 
 
 def run_lint(

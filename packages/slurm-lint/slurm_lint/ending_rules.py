@@ -96,7 +96,8 @@ def conda(job: Job) -> Iterator[Finding]:
 def background_jobs(job: Job) -> Iterator[Finding]:
     """background-without-wait, wait-for-server."""
     commands = job.script.commands
-    waits = [c for c in commands if c.name in ("wait", "tail", "fg") or "wait" in c.texts[1:2]]
+    stays = re.compile(r"(wait|fg)\b|\S+ wait\b|tail .*(-\w*[fF]\b|--follow|--pid)")
+    waits = [command for command in commands if stays.match(" ".join(command.texts))]
     works = [x for x in job.launches if x.command.in_background and not is_server(x) and x.innermost.name not in _TOOLS]
     for launch in works[-1:]:
         command, end = launch.command, launch.command.node.end_byte

@@ -53,8 +53,12 @@ def _annotation(report: Report, finding: Finding) -> str:
     """Return a workflow command of GitHub Actions, escaped as docs.github.com says ("Workflow commands")."""
     place = f"file={_escaped(str(report.path), ':,')},line={finding.line}"
     title = _escaped(f"{finding.code} {finding.rule}", ":,")
-    message = finding.message + (f"\nfix: {finding.fix}" if finding.fix else "")
+    message = _with_fix(finding)
     return f"::{finding.level.replace('advice', 'notice')} {place},title={title}::{_escaped(message)}"
+
+
+def _with_fix(finding: Finding) -> str:
+    return finding.message + (f"\n{'fix' if finding.edit else 'hint'}: {finding.fix}" if finding.fix else "")
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -67,7 +71,7 @@ def _sarif(found: Sequence[tuple[Report, Finding]], known: Sequence[Rule]) -> di
               "defaultConfiguration": {"level": rule.level.replace("advice", "note")}} for rule in known]  # fmt: skip
     results = [
         {"ruleId": f.code, "level": f.level.replace("advice", "note"),
-         "message": {"text": f.message + (f"\nfix: {f.fix}" if f.fix else "")},
+         "message": {"text": _with_fix(f)},
          "locations": [{"physicalLocation": {"artifactLocation": {"uri": report.path.as_posix()},
                                              "region": {"startLine": f.line}}}]}
         for report, f in found
