@@ -135,12 +135,12 @@ def lint(
         site: a file with the site's partitions, required options and version of Slurm (slurm-lint's README)
         advice: also show advice: what is allowed and could be better
     """
-    if rules:
-        from slurm_lint.command import list_rules
+    from noether.jobs.lint import RULES, lint
+    from slurm_lint.command import list_rules
 
-        return list_rules()
+    if rules:
+        return list_rules(RULES)
     from noether.cli.binding import read_train_line
-    from noether.jobs.lint import lint
 
     style = "json" if json else format
     return lint(scripts, hp, read_train_line, fix=fix, style=style, slurm=slurm, site=site, advice=advice)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from noether.cli.binding import read_train_line
+from noether.cli.job_commands import lint as run_lint_command
 from noether.jobs.lint import RULES, NoetherLines, lint
 from slurm_lint.check import lint_text
 from slurm_lint.programs import Asked
@@ -36,19 +37,12 @@ LINES = {  # name: (options, the line, what is found)
 
 @pytest.mark.parametrize(("options", "line", "rules"), LINES.values(), ids=LINES.keys())
 def test_what_is_known_of_a_line_of_noether(options: str, line: str, rules: list[str]) -> None:
-    findings, _ = lint_text(
-        f"{options}{line}\n", Path("/nowhere/job.sbatch"), Asked(programs=(NoetherLines(read_train_line),))
-    )
+    findings, _ = lint_text(f"{options}{line}\n", Path("/nowhere/job.sbatch"), KNOWN)
     assert [finding.rule for finding in findings] == rules
 
 
 def test_a_configuration_is_held_against_the_ranks_of_any_job(tmp_path: Path, capsys) -> None:
     job = tmp_path / "job.sbatch"
-    job.write_text(
-        f"{TWO}srun -K torchrun --standalone --nproc_per_node=4 t.py\n".replace("N2", "N1").replace(
-            "k-per-node=4", "k=1"
-        )
-    )
     job.write_text("#!/bin/bash\n#SBATCH -n1 --gpus=4\ntorchrun --standalone --nproc_per_node=4 t.py\n")
     assert lint([str(job), NINE], None, read_train_line, style="sarif") == 1
     (run,) = json.loads(capsys.readouterr().out)["runs"]
@@ -60,3 +54,8 @@ def test_a_wrong_call_is_a_refusal_with_what_to_type(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("seed: 1\n")
     with refusal("nothing-to-lint", summary="no line with #SBATCH", fix=f"noether lint JOB.sh --hp {tmp_path}/my.yaml"):
         lint([f"{tmp_path}/my.yaml"], None, read_train_line)
+
+
+def test_the_list_of_rules_has_those_that_are_taught(capsys) -> None:
+    assert run_lint_command(rules=True) == 0
+    assert {rule.code for rule in RULES} <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}

@@ -11,7 +11,7 @@ from slurm_lint.check import Report, lint_files, lint_text
 from slurm_lint.finding import Finding, apply
 from slurm_lint.formats import FORMATS, render
 from slurm_lint.programs import NOTHING, Asked, Program, read_site
-from slurm_lint.rules import RULES
+from slurm_lint.rules import RULES, Rule
 from slurm_lint.words import UsageError, nearest
 
 
@@ -98,8 +98,8 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
     return said + [f"  left to you, line {f.line}: {f.message} [{f.code} {f.rule}]" for f in left]
 
 
-def list_rules() -> int:
-    """Print the rules, one a line; return the exit code."""
-    for rule in RULES:
+def list_rules(taught: Sequence[Rule] = ()) -> int:
+    """Print the rules, and those of programs that the linter was taught, one a line; return the exit code."""
+    for rule in (*RULES, *taught):
         print(f"{rule.code}  {rule.name:<24} {rule.level:<8} {rule.why}")
     return 0
