@@ -29,7 +29,7 @@ from noether.physics.cars.ellipsoid import (
     draw_car,
     open_folder,
 )
-from noether.physics.predict.loaded import LoadedRun
+from noether.physics.predict.python_api import LoadedRun
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Shape
 from noether.physics.settings import EllipsoidDatasetConfig

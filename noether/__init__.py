@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from noether.cli.python import RunEnded, SubmittedJob, plan, submit, train
     from noether.common.errors import RequestError
     from noether.launch.ranks import Ranks
-    from noether.physics.predict.loaded import LoadedRun
+    from noether.physics.predict.python_api import LoadedRun
 
 __version__ = "0.1.0"
 __all__ = ["RequestError", "RunEnded", "SubmittedJob", "join", "load_run", "plan", "submit", "train"]
@@ -31,9 +31,9 @@ def __dir__() -> list[str]:
 def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedRun":
     """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
 
-    Options and errors are those of `noether.physics.predict.loaded.LoadedRun`.
+    Options and errors are those of `noether.physics.predict.python_api.LoadedRun`.
     """
-    from noether.physics.predict.loaded import LoadedRun
+    from noether.physics.predict.python_api import LoadedRun
 
     return LoadedRun(run, *more, **options)
 

@@ -24,7 +24,7 @@ from typing import Any
 from study_figures import gather_run, write_figures
 from study_pictures import draw_pictures
 
-from noether.common.whole_file import write_whole
+from noether.common.atomic_write import write_whole
 
 STOPPED = 75  # a run that saved everything and can go on
 FEW = 20  # cases to fine-tune on

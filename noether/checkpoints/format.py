@@ -18,9 +18,9 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from noether.common.atomic_write import ASIDE, UNFENCED, Writer, flush, say_if_forbidden
 from noether.common.errors import RequestError
-from noether.common.plain_file import StampedFile, create_plain, open_plain, read_plain, stamped
-from noether.common.whole_file import ASIDE, UNFENCED, Publisher, flush, say_if_forbidden
+from noether.common.safe_open import StampedFile, create_plain, open_plain, read_plain, stamped
 from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, mapping, number, parse_object, read_metrics
 
@@ -248,18 +248,18 @@ def write_checkpoint(
     files: Mapping[str, Iterable[bytes | memoryview]],
     meta: dict[str, Any],
     *,
-    by: Publisher = UNFENCED,
+    writer: Writer = UNFENCED,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
     """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
 
     files: the content of each by its name, piece by piece. meta: further content of meta.json.
     before_rename: called when all is on the disk and nothing has its name yet. What it or a piece raises, OSError of a
-        disk that refuses, or NoetherError where `by` may not write any more leaves the folder as it was.
+        disk that refuses, or NoetherError where `writer` may not write any more leaves the folder as it was.
     """
     final = folder / f"{UPDATE}{updates:09d}"
     is_first = not folder.exists()
-    partial = by.partial(final)
+    partial = writer.partial(final)
     if is_first:
         flush(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
@@ -272,11 +272,11 @@ def write_checkpoint(
         flush(partial)
         before_rename()
         # The same state may have been written before with less knowledge (an evaluation that was cut short).
-        by.publish(partial, final)
+        writer.publish(partial, final)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
         if isinstance(error, OSError):
-            say_if_forbidden(by)
+            say_if_forbidden(writer)
         raise
     flush(folder)
     return CheckpointFolder(final)
@@ -307,10 +307,10 @@ def _meta_digest(meta: dict[str, Any]) -> str:
     return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int, by: Publisher = UNFENCED) -> None:
+def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
     """Removes what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
-        by.drop(checkpoint.path)
+        writer.drop(checkpoint.path)
     remove_leftovers(folder)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from noether.checkpoints.state import model_tensors
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
-from noether.common.plain_file import StampedFile
+from noether.common.safe_open import StampedFile
 from noether.common.suggest import nearest
 
 SHOWN = 12

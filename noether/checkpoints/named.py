@@ -11,7 +11,7 @@ from noether.checkpoints.format import (
     selected_checkpoint,
 )
 from noether.common.errors import RequestError
-from noether.common.plain_file import StampedFile, is_plain, stamped
+from noether.common.safe_open import StampedFile, is_plain, stamped
 from noether.common.suggest import one_of
 from noether.core.data.packed import check_digest, digest_path
 from noether.runs.folder import RunFolder, named_run

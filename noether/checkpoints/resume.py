@@ -21,9 +21,9 @@ from noether.checkpoints.format import (
     recover_replaced,
 )
 from noether.checkpoints.named import named_checkpoint
+from noether.common.atomic_write import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
-from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.config.schema import RunConfig
 from noether.config.section import flat
 from noether.config.sweep import override_value
@@ -45,57 +45,57 @@ from noether.runs.records import read_metrics
 class ResumeRule(Enum):
     """What a changed setting means for a resumed run."""
 
-    FREE = "changes nothing that is learned"
-    SAID = "changes what is learned, as the user clearly intends; the run continues and prints the change"
+    ALLOWED = "changes nothing that is learned"
+    ANNOUNCED = "changes what is learned, as the user clearly intends; the run continues and prints the change"
     REFUSED = "makes it a different run; refused unless accept_changes names the key"
 
 
 # The entry of the setting decides, else that of the nearest section above it.
 RULES = {
-    "accelerator": (ResumeRule.SAID, "other devices round differently; the order of samples continues"),
-    "devices": (ResumeRule.FREE, "another number of ranks goes on with the same order of samples"),
-    **dict.fromkeys(("master_port", "master_addr"), (ResumeRule.FREE, "where the ranks meet")),
-    **dict.fromkeys(("nodes", "node_rank"), (ResumeRule.FREE, "where the ranks run")),
-    "distributed": (ResumeRule.FREE, "how long ranks wait for each other"),
-    "dataset_root": (ResumeRule.FREE, "where the same data lies"),
-    **dict.fromkeys(("output_path", "run_id"), (ResumeRule.FREE, "where the run lies")),
-    **dict.fromkeys(("resume", "accept_changes"), (ResumeRule.FREE, "how it goes on")),
-    "initial_weights": (ResumeRule.FREE, "where it began; it goes on from its own weights"),
-    "num_workers": (ResumeRule.FREE, "who reads the data"),
-    **dict.fromkeys(("tracker", "trainer.log_every", "trainer.profile"), (ResumeRule.FREE, "what is shown")),
-    "slurm": (ResumeRule.FREE, "what a job asks for"),
-    "trainer.max_epochs": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    "trainer.max_updates": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    "trainer.max_samples": (ResumeRule.SAID, "a schedule that spans the run is stretched from here on"),
-    "trainer.max_batch_size": (ResumeRule.FREE, "accumulation learns the same, to rounding"),
+    "accelerator": (ResumeRule.ANNOUNCED, "other devices round differently; the order of samples continues"),
+    "devices": (ResumeRule.ALLOWED, "another number of ranks goes on with the same order of samples"),
+    **dict.fromkeys(("master_port", "master_addr"), (ResumeRule.ALLOWED, "where the ranks meet")),
+    **dict.fromkeys(("nodes", "node_rank"), (ResumeRule.ALLOWED, "where the ranks run")),
+    "distributed": (ResumeRule.ALLOWED, "how long ranks wait for each other"),
+    "dataset_root": (ResumeRule.ALLOWED, "where the same data lies"),
+    **dict.fromkeys(("output_path", "run_id"), (ResumeRule.ALLOWED, "where the run lies")),
+    **dict.fromkeys(("resume", "accept_changes"), (ResumeRule.ALLOWED, "how it goes on")),
+    "initial_weights": (ResumeRule.ALLOWED, "where it began; it goes on from its own weights"),
+    "num_workers": (ResumeRule.ALLOWED, "who reads the data"),
+    **dict.fromkeys(("tracker", "trainer.log_every", "trainer.profile"), (ResumeRule.ALLOWED, "what is shown")),
+    "slurm": (ResumeRule.ALLOWED, "what a job asks for"),
+    "trainer.max_epochs": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_updates": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_samples": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
+    "trainer.max_batch_size": (ResumeRule.ALLOWED, "accumulation learns the same, to rounding"),
     "trainer.across_ranks": (ResumeRule.REFUSED, "samples are compared with others in the loss"),
-    "trainer.evaluate_every": (ResumeRule.SAID, "the weights are selected among other updates from here on"),
-    **dict.fromkeys(("trainer.checkpoint_every", "trainer.keep_checkpoints"), (ResumeRule.FREE, "what is kept")),
+    "trainer.evaluate_every": (ResumeRule.ANNOUNCED, "the weights are selected among other updates from here on"),
+    **dict.fromkeys(("trainer.checkpoint_every", "trainer.keep_checkpoints"), (ResumeRule.ALLOWED, "what is kept")),
     "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics do not compare"),
-    "trainer.stop_after": (ResumeRule.SAID, "the run ends earlier or later"),
-    "trainer.callbacks": (ResumeRule.SAID, "other code is called from here on"),
-    "trainer.evaluation_batch_size": (ResumeRule.SAID, "of the metrics, only a loss that compares samples changes"),
-    "trainer.evaluation_chunk_size": (ResumeRule.FREE, "a prediction does not depend on its chunk"),
-    "trainer.timeout_min": (ResumeRule.FREE, "when it stops"),
+    "trainer.stop_after": (ResumeRule.ANNOUNCED, "the run ends earlier or later"),
+    "trainer.callbacks": (ResumeRule.ANNOUNCED, "other code is called from here on"),
+    "trainer.evaluation_batch_size": (ResumeRule.ANNOUNCED, "only a loss that compares samples changes"),
+    "trainer.evaluation_chunk_size": (ResumeRule.ALLOWED, "a prediction does not depend on its chunk"),
+    "trainer.timeout_min": (ResumeRule.ALLOWED, "when it stops"),
     "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
-    "trainer.nan_policy": (ResumeRule.FREE, "what happens at numbers that are not finite"),
-    "trainer.max_skipped_updates": (ResumeRule.FREE, "what happens at numbers that are not finite"),
-    "trainer.compile": (ResumeRule.SAID, "a compiled model rounds differently"),
-    "trainer.tf32": (ResumeRule.SAID, "matrix products on a GPU are rounded differently"),
-    "trainer.recompute": (ResumeRule.FREE, "the gradients are the same bit for bit"),
-    "trainer.deterministic": (ResumeRule.SAID, "other algorithms round differently"),
-    "trainer.clip_gradient_norm": (ResumeRule.SAID, "updates are clipped differently from here on"),
-    "trainer.clip_gradient_value": (ResumeRule.SAID, "updates are clipped differently from here on"),
+    "trainer.nan_policy": (ResumeRule.ALLOWED, "what happens at numbers that are not finite"),
+    "trainer.max_skipped_updates": (ResumeRule.ALLOWED, "what happens at numbers that are not finite"),
+    "trainer.compile": (ResumeRule.ANNOUNCED, "a compiled model rounds differently"),
+    "trainer.tf32": (ResumeRule.ANNOUNCED, "matrix products on a GPU are rounded differently"),
+    "trainer.recompute": (ResumeRule.ALLOWED, "the gradients are the same bit for bit"),
+    "trainer.deterministic": (ResumeRule.ANNOUNCED, "other algorithms round differently"),
+    "trainer.clip_gradient_norm": (ResumeRule.ANNOUNCED, "updates are clipped differently from here on"),
+    "trainer.clip_gradient_value": (ResumeRule.ANNOUNCED, "updates are clipped differently from here on"),
     "optimizer.kind": (ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
-    "optimizer": (ResumeRule.SAID, "updates are made differently from here on"),
-    "schedule": (ResumeRule.SAID, "the learning rate follows another curve from here on"),
+    "optimizer": (ResumeRule.ANNOUNCED, "updates are made differently from here on"),
+    "schedule": (ResumeRule.ANNOUNCED, "the learning rate follows another curve from here on"),
     "seed": (ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
     "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
     "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
     "trainer.ema_decay": (ResumeRule.REFUSED, "EMA weights of two decays do not compare, and cannot begin late"),
     "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after would not compare"),
     "model": (ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
-    "task.scalars": (ResumeRule.SAID, "other numbers are derived from the fields; what is learned is the same"),
+    "task.scalars": (ResumeRule.ANNOUNCED, "other numbers are derived from the fields; what is learned is the same"),
     "task": (ResumeRule.REFUSED, "another loss and other statistics"),
 }
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
@@ -163,7 +163,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
             expected="the settings of the resumed run, or accept_changes if the change is intended",
             fix=f"{continue_line(Path(run))}      (the run's own settings)\n" + other,
         )
-    return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.FREE]
+    return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.ALLOWED]
 
 
 def _changes_sizes(key: str) -> bool:

@@ -5,11 +5,11 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter
+from pydantic import AliasChoices, Field, TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -53,13 +53,18 @@ class EmaWeights:
             foreach.copy_(self._own_buffers, self._buffers)
 
 
+_WITHOUT_IMPROVEMENT = AliasChoices(
+    "evaluations_without_improvement", "evaluations_without_improvement"
+)  # Its first name.
+
+
 @dataclass
 class Progress:
     """How far a run has come: whole updates done, and the samples they used (over all ranks).
 
     best_metric: of the selection metric, as it was measured.
     rows: of the history so far, those that are written after their checkpoint left out.
-    evaluations_in_vain: in a row without a better selection metric.
+    evaluations_without_improvement: in a row without a better selection metric.
     ended: a callback has ended the run.
     followed: the selection metrics that a schedule has followed (torch's ReduceLROnPlateau).
     evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
@@ -71,7 +76,7 @@ class Progress:
     skipped_in_a_row: int = 0
     rows: int = 0
     evaluation_pending: bool = False
-    evaluations_in_vain: int = 0
+    evaluations_without_improvement: Annotated[int, Field(validation_alias=_WITHOUT_IMPROVEMENT)] = 0
     ended: bool = False
     followed: list[float] = field(default_factory=list)
 
@@ -129,7 +134,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         _load_optimizer(state, load_file(path))
     with checkpoint.loading("state.json") as path:
         counters = parse_object(path.read_bytes())
-        state.progress = _PROGRESS.validate_python(counters["progress"])
+        state.progress = PROGRESS.validate_python(counters["progress"])
         if state.progress.updates != checkpoint.updates:
             raise ValueError(f"update {state.progress.updates} in {checkpoint.path.name}")
         state.scaler.load_state_dict(counters["scaler"])
@@ -202,7 +207,7 @@ def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _shapes(part, f"{place}.{key}".removeprefix("."))
 
 
-_PROGRESS = TypeAdapter(Progress)
+PROGRESS = TypeAdapter(Progress)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

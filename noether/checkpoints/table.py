@@ -17,12 +17,12 @@ from noether.checkpoints.format import (
     newest_intact,
     ranked,
 )
-from noether.checkpoints.own_settings import own_settings
+from noether.checkpoints.run_settings import run_settings
+from noether.common.atomic_write import UNFENCED, refusals_told
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import duration_text, size_text
 from noether.common.suggest import number_of
-from noether.common.whole_file import UNFENCED, refusals_told
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.records import is_count, number
 
@@ -95,7 +95,7 @@ def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, y
     doomed: list[CheckpointRow] = []
     if prune:
         newest = newest_intact(folder.checkpoints, whole=False)
-        kept = asked or own_settings(folder, newest)[1].trainer.keep_checkpoints
+        kept = asked or run_settings(folder, newest)[1].trainer.keep_checkpoints
         damaged = [row.name for row in rows if row.damage]
         chosen = choose_to_prune(folder.checkpoints, kept, lambda one: one.path.name in damaged)
         doomed = [row for row in rows if row.name in [one.path.name for one in chosen]]

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from noether.checkpoints.format import CheckpointFolder, newest_intact, prune_checkpoints, write_checkpoint
 from noether.checkpoints.state import Progress, TrainingState, random_state, saved_tensors, saved_texts
+from noether.common.atomic_write import UNFENCED, Writer
 from noether.common.errors import NoetherError
 from noether.common.numbers import size_text
-from noether.common.whole_file import UNFENCED, Publisher
 from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import LONGEST_FINISH_S, Group
 from noether.runs.continue_line import continue_line
@@ -135,10 +135,10 @@ class CheckpointWriter:
     """Why the disk has refused the last snapshot; None where it was written, or is on its way."""
 
     def __init__(
-        self, folder: Path, *, keep: int, by: Publisher = UNFENCED, before_rename: Callable[[], None] = lambda: None
+        self, folder: Path, *, keep: int, writer: Writer = UNFENCED, before_rename: Callable[[], None] = lambda: None
     ) -> None:
         """Raises NoetherError where the system has no thread to give."""
-        self.folder, self.keep, self._by, self._before_rename = folder, keep, by, before_rename
+        self.folder, self.keep, self._writer, self._before_rename = folder, keep, writer, before_rename
         self._idle = threading.Event()
         self._idle.set()
         self._news: deque[Written | str] = deque()
@@ -238,15 +238,16 @@ class CheckpointWriter:
     def _write(self, snapshot: Snapshot, *, verify: bool) -> CheckpointFolder:
         tensors = {name: safetensors_parts(named) for name, named in snapshot.tensors.items()}
         files = {**tensors, **{name: [text.encode()] for name, text in snapshot.texts.items()}}
+        meta, before = dict(snapshot.meta), self._before_rename
         checkpoint = write_checkpoint(
-            self.folder, snapshot.updates, files, dict(snapshot.meta), by=self._by, before_rename=self._before_rename
+            self.folder, snapshot.updates, files, meta, writer=self._writer, before_rename=before
         )
         damage = checkpoint.damage() if verify else None
         if damage:
             raise OSError(errno.EIO, f"read back, {damage}")
         # Only now, so that the last good one is never the one that goes.
         with suppress(OSError):  # What cannot be removed now is removed after the next one.
-            prune_checkpoints(self.folder, self.keep, self._by)
+            prune_checkpoints(self.folder, self.keep, self._writer)
         return checkpoint
 
 
@@ -270,7 +271,7 @@ class Saver:
     warn: Callable[[str], None]
     deadline: Deadline | None = None
     _best_before: float | None = field(default=None, init=False)
-    _shadow: StagingBuffer = field(default_factory=StagingBuffer, init=False)
+    _staging: StagingBuffer = field(default_factory=StagingBuffer, init=False)
 
     def __enter__(self) -> "Saver":
         return self
@@ -296,7 +297,7 @@ class Saver:
             if self.selected_by.is_better(metric, progress.best_metric):
                 progress.best_metric = metric
             own = {f"rank{rank}/{key}": v for rank, numbers in enumerate(random_numbers) for key, v in numbers.items()}
-            tensors = self._shadow.copy(saved_tensors(state) | {"random.safetensors": own})
+            tensors = self._staging.copy(saved_tensors(state) | {"random.safetensors": own})
             meta = {**self.about, "metric": metric, "better": self.selected_by.better}
             snapshot = Snapshot(progress.updates, tensors, saved_texts(state), meta)
             if leaving:

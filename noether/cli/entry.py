@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from noether.cli.commands import ALONE, programs
-from noether.common.container import as_typed_here, image_engine
+from noether.common.container import fix_for_container, image_engine
 from noether.common.errors import ExitCode, NoetherError, RequestError, path_refusal, shown, signal_code
 from noether.common.process_defaults import check_working_directory, open_closed_streams, set_process_defaults, use_utf8
 from noether.common.processes import leave_when_told, leaving_as_told
-from noether.common.shown import shown_text
+from noether.common.sanitize import shown_text
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         refusal = error if isinstance(error, NoetherError) else path_refusal(error)
         if refusal is None:
             raise
-        told = as_typed_here(refusal)
+        told = fix_for_container(refusal)
         print(shown_text(f"noether: {shown(str(told), told.code)}"), file=sys.stderr)
         code = refusal.exit_code
     _leave(int(code))

@@ -109,7 +109,7 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
 
 def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tuple[str, str]:
     """Return the flag that was meant, or the line to type if it is no flag; "" for none."""
-    from noether.config.explain import other_words, setting_meant
+    from noether.config.explain import other_words, resolve_alias
     from noether.config.layers import file_meant
     from noether.config.schema import RunConfig
 
@@ -122,7 +122,7 @@ def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tu
     if not takes_settings(verbs()[verb]) and not own_word:
         return nearest(typed, own) or "", ""
     given = value if value != NO_VALUE else "false" if typed.startswith("no_") else "VALUE"
-    found = setting_meant(typed, given, verb=verb)
+    found = resolve_alias(typed, given, verb=verb)
     return ("", str(found)) if found else (nearest(typed, [*own, *RunConfig.model_fields]) or "", "")
 
 

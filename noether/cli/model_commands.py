@@ -38,10 +38,10 @@ def train(
         from noether.training.sweep import sweep_here
 
         return sweep_here(overrides, hp, dry_run=dry_run)
-    from noether.checkpoints.own_settings import load_run_config
-    from noether.launch.start import other_hosts_told
+    from noether.checkpoints.run_settings import load_run_config
+    from noether.launch.start import refusals_broadcast
 
-    with other_hosts_told() as start:
+    with refusals_broadcast() as start:
         config = start.config = load_run_config(overrides, hp)
         check_flags(config, reset, tb and not dry_run)
         if dry_run:
@@ -80,7 +80,7 @@ def run(
 
 def settings(*overrides: str, hp: str | None = None, json: bool = False) -> int:
     """Show every setting of a run before it starts, and where each comes from: a word, a file, or the default."""
-    from noether.checkpoints.own_settings import show_settings
+    from noether.checkpoints.run_settings import show_settings
 
     return show_settings(overrides, hp, as_json=json)
 
@@ -112,7 +112,7 @@ def evaluate(
         split: test (also for result.json and the report), validation or train
         vtk: also write the best, the median and the worst cases as files that ParaView opens
     """
-    from noether.checkpoints.own_settings import WantedModel
+    from noether.checkpoints.run_settings import WantedModel
     from noether.training.evaluate_command import evaluate_here
 
     return evaluate_here(WantedModel(run, checkpoint, weights, trust), split, as_json=json, vtk=vtk)
@@ -135,9 +135,9 @@ def predict(
         volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
-    from noether.checkpoints.own_settings import WantedModel
+    from noether.checkpoints.run_settings import WantedModel
     from noether.physics.predict.shape_request import predict_here, typed_shape
-    from noether.physics.uncertainty.members import named_runs
+    from noether.physics.uncertainty.ensemble_members import named_runs
 
     wanted = [WantedModel(one, checkpoint, weights, trust) for one in named_runs((run, *runs))]
     command = f"noether predict {' '.join(one.run for one in wanted)}"
@@ -158,7 +158,7 @@ def sensitivity(
     Args:
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
     """
-    from noether.checkpoints.own_settings import WantedModel
+    from noether.checkpoints.run_settings import WantedModel
     from noether.physics.predict.shape_request import sensitivity_here, typed_shape
 
     shape = typed_shape(mesh, out, scale, axes, chunk, set, command=f"noether sensitivity {run}")
@@ -172,11 +172,11 @@ def export(
     """Export a run's model: safetensors and JSON, and a torch.export program checked against the model.
 
     Args:
-        out: the folder to make; noether.physics.export.exported.load_exported reads it
+        out: the folder to make; noether.physics.export.exported_model.load_exported reads it
         weights_only: leave out the program, for models that torch.export cannot write
         overwrite: replace an export that is already in the folder
     """
-    from noether.checkpoints.own_settings import WantedModel
+    from noether.checkpoints.run_settings import WantedModel
     from noether.physics.export.command import export_here
 
     wanted = WantedModel(run, checkpoint, weights, trust)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from noether import load_run
-from noether.checkpoints.own_settings import load_run_config
+from noether.checkpoints.run_settings import load_run_config
 from noether.cli.binding import Call, bind
 from noether.cli.commands import COMMANDS, flags_of
 from noether.cli.mistakes import flag_of
@@ -41,7 +41,7 @@ from noether.runs.records import read_record
 from noether.training.sweep import checked_plan, train_apart
 
 if TYPE_CHECKING:  # It imports torch, which a plan and a submission do without.
-    from noether.physics.predict.loaded import LoadedRun
+    from noether.physics.predict.python_api import LoadedRun
 
 Words = str | Sequence[str | os.PathLike[str]]
 """What is typed after the command: one text, which is read as a shell reads it, or a list of words."""

@@ -12,7 +12,7 @@ from noether.cli.commands import COMMANDS
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest
 from noether.config.compose import DEFAULT, settings_with_origins
-from noether.config.explain import SECTIONS, as_override, sections_at, setting_meant, settings
+from noether.config.explain import SECTIONS, as_override, resolve_alias, sections_at, settings
 from noether.config.groups import our_groups
 from noether.config.schema import RunConfig
 from noether.config.section import Interval, kind_of
@@ -47,7 +47,7 @@ def setting_help(name: str) -> str:
         return "\n".join([f"{name}: {_typed(known[name])}", f"  {known[name].description}", *uses])
     having = [section for section in SECTIONS[1:] if name in _kinds(section)]
     near = having[0] if having else nearest(name, (*COMMANDS, *SECTION_NAMES, *known))
-    other = setting_meant(name, "")
+    other = resolve_alias(name, "")
     meant = near or (other.setting if other else "")
     raise RequestError(
         "no-help-for-that",

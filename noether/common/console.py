@@ -12,9 +12,9 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from noether.common.plain_file import open_to_append
 from noether.common.processes import ancestors
-from noether.common.shown import shown_text
+from noether.common.safe_open import open_to_append
+from noether.common.sanitize import shown_text
 
 # What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
 _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")

@@ -69,7 +69,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
     return f"{given}\n{fix}" if fix else given
 
 
-def as_typed_here(error: NoetherError) -> NoetherError:
+def fix_for_container(error: NoetherError) -> NoetherError:
     """Returns a refusal whose fix is what the user of this container of the project's image types; else the same."""
     engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):

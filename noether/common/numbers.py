@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from noether.common.errors import RequestError
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 
 NONE = "–"
 """Stands where there is no number: a ratio to 0, or a model that predicts NaN."""

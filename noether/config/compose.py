@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from noether.common.errors import RequestError
 from noether.common.numbers import is_number
-from noether.common.plain_file import read_plain
+from noether.common.safe_open import read_plain
 from noether.common.suggest import nearest, plain_characters
 from noether.config.explain import (
     as_override,
@@ -23,8 +23,8 @@ from noether.config.explain import (
     fields_of,
     members_of,
     refusal_of,
-    setting_meant,
-    value_meant,
+    resolve_alias,
+    resolve_value,
 )
 from noether.config.groups import configs_folder, lines_for, our_groups
 from noether.config.interpolation import interpolated
@@ -117,13 +117,13 @@ def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
 def _several_values(text: str) -> RequestError:
     key, _, value = text.partition("=")
     name, expected, fix = key.lstrip("+"), "one value", f"-m {shlex.quote(text)}      (a run for each value)"
-    if not fields_of(name) and (meant := setting_meant(name, value)):
+    if not fields_of(name) and (meant := resolve_alias(name, value)):
         fix = str(meant)
     elif takes(name, tuple):
         expected, fix = "a list in brackets", f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
-    elif re.search(",0+\\d", value) and (number := value_meant(name, value)):  # 0,001 and 10,000 are no lists.
+    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 and 10,000 are no lists.
         fix = f"{key}={number}"
     return RequestError("setting-given-twice", f"{name} was given several values", seen=text,
                         expected=f"{expected}; a comma separates the values of a sweep", fix=fix)  # fmt: skip

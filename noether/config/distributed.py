@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from noether.common.errors import RequestError
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 from noether.config.section import Section
 
 TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"

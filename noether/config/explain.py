@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from noether.common.errors import RequestError, SettingError
 from noether.common.numbers import is_number
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 from noether.common.suggest import nearest, number_meant
 from noether.config.groups import lines_for, our_groups
 from noether.config.schema import SECTIONS_WITH_KIND, RunConfig
@@ -121,7 +121,7 @@ def members_of(annotation: Any) -> list[Any]:
     return members_of(get_args(annotation)[origin is dict]) if origin in (Annotated, dict) else [annotation]
 
 
-def value_meant(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
+def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
     """Return the value to type for a setting in place of another program's, or of a number with its unit.
 
     None where none is known. Whether the schema takes it is another question: not every number may be 0.
@@ -153,7 +153,7 @@ def value_meant(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
     return near
 
 
-def setting_meant(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
+def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
     """Return the line for what another program calls `key`, or for the same setting of another section; None: neither.
 
     `verb` is the command, of which a word may say something of its own.
@@ -189,7 +189,7 @@ def _letters(name: str) -> str:
 
 def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Suggestion:
     """Return the override of a setting with the value that is meant, or with its default where none is."""
-    value, default = value_meant(setting, typed, kinds), default_of(fields_of(setting, kinds))
+    value, default = resolve_value(setting, typed, kinds), default_of(fields_of(setting, kinds))
     written = as_override(default) if value is None else as_typed(value)
     return Suggestion(f"leave {key} out" if value is default is None else f"{setting}={written}", remark)
 
@@ -261,7 +261,7 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
         return RequestError("setting-missing", f"{key} is not set", expected=expected, fix=fix)
     shown, seen, expected = _short(value), f"{key}={_short(value)} ({type(value).__name__})", _expected(problem)
     text = as_text(value)
-    meant = value_meant(key, text, kinds)
+    meant = resolve_value(key, text, kinds)
     fix = f"leave {key} out" if default is None else f"{key}={shlex.quote(as_override(default))}"
     if meant not in (None, text):
         fix = shlex.quote(f"{key}={as_typed(meant)}")
@@ -318,10 +318,10 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
         meant = Suggestion(f"{spelled}={as_typed(given)}")
     elif not rest and key in settings(kinds):  # One name with dots, in a file.
         meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
-    meant = meant or setting_meant(spelled if rest else typed, given, kinds)
-    group = setting_meant(key, "VALUE", kinds) if rest and not meant else None  # Which another section has.
+    meant = meant or resolve_alias(spelled if rest else typed, given, kinds)
+    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # Which another section has.
     for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
-        option = value_meant(other, given, kinds) if other in SECTIONS else given
+        option = resolve_value(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):
             meant = Suggestion(f"{other}={as_typed(option)}")
     meant = meant or (Suggestion(lines[0]) if lines else None)
@@ -362,7 +362,7 @@ def _refused_by_section(error: ValueError, key: str, value: Any, kinds: Kinds) -
         given = f"={_short(value)}"
     fix = shlex.quote(f"{full}={error.instead}") if error.instead else error.fix or f"leave {full} out"
     text = as_text(value.get(name) if name and isinstance(value, Mapping) else value)
-    if (meant := value_meant(full, text, kinds)) not in (None, text):
+    if (meant := resolve_value(full, text, kinds)) not in (None, text):
         fix = shlex.quote(f"{full}={as_typed(str(meant))}")
     seen = error.seen or (f"{full}{given}" if given else "")
     return RequestError(error.code, shown, seen=seen, expected=error.expected, fix=fix)

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from noether.common.errors import RequestError
-from noether.common.plain_file import read_given
+from noether.common.safe_open import read_given
 from noether.common.suggest import nearest
-from noether.config.explain import value_meant
+from noether.config.explain import resolve_value
 from noether.config.groups import DEFAULT_CONFIG, configs_folder, lines_for, our_groups
 from noether.config.section import nested
 from noether.config.yaml_reader import PlainYaml, SettingsYaml, parse_yaml
@@ -250,7 +250,7 @@ def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: s
     """
     options, plus = path.options(group), "+" * typed.startswith("+")
     stem = option.removesuffix(".yaml").rpartition("/")[2]
-    meant = value_meant(group, stem)
+    meant = resolve_value(group, stem)
     near = meant if meant in options else nearest(stem, options)
     if options and (near or not typed or len(options) == 1):
         fix = f"{plus}{group}={near or options[0]}"

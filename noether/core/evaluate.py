@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noether.common.atomic_write import UNFENCED, Writer, written_whole
 from noether.common.errors import RequestError
-from noether.common.whole_file import UNFENCED, Publisher, written_whole
 from noether.config.schema import RunConfig
 from noether.core.data.loader import Batch, Dataset, evaluation_batches, to_device
 from noether.core.data.order import share_evaluation
@@ -199,7 +199,7 @@ def write_cases(
     names: Sequence[str],
     about: Mapping[str, Any],
     most_points: int | None = None,
-    by: Publisher = UNFENCED,
+    writer: Writer = UNFENCED,
 ) -> None:
     """Writes what the report draws, as one compressed npz file of plain arrays.
 
@@ -238,7 +238,7 @@ def write_cases(
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
     # To an open file: to a name that does not end in .npz NumPy adds it.
-    with written_whole(path, by) as file:
+    with written_whole(path, writer) as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 
 

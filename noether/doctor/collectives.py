@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from noether.common.whole_file import write_json
+from noether.common.atomic_write import write_json
 from noether.launch.process_group.stores import ControlChannel, choose_interface, exchange_listener, join_store
-from noether.launch.processes.context import RankNote, WorkerContext
+from noether.launch.processes.context import WorkerContext, WorkerMessage
 
 SMALL_BYTES = 4 << 10
 LARGE_BYTES = {"gloo": 16 << 20, "nccl": 128 << 20}
@@ -36,7 +36,7 @@ def walk_steps(context: WorkerContext, asks: int) -> None:
     if context.endpoint.served_by:
         port = exchange_listener(context.endpoint, context.restarts, context.listener_port, limits.init_timeout_s)
         if worker.rank > 0:
-            context.parent.tell(RankNote("listener", port))
+            context.parent.tell(WorkerMessage("listener", port))
     point = context.parent.meet(limits.heartbeat_timeout_s)
     listening = context.listen_socket.detach() if context.listen_socket is not None else None
     store = join_store(point, listening, limits.timeout_s)

@@ -34,7 +34,7 @@ from noether.launch.processes.run import open_link
 from noether.launch.processes.spawner import start_workers
 from noether.launch.processes.watcher import LocalRanks
 from noether.launch.processes.worker import openmp_defaults
-from noether.launch.start import other_hosts_told
+from noether.launch.start import refusals_broadcast
 from noether.training.preflight import check_software
 
 DEFAULT_SECONDS = 50.0
@@ -64,8 +64,8 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     watchdog.start()
     clock.step = "the configuration"
     try:
-        with other_hosts_told(lambda run: _as_doctors(run, clock, JOIN_SHARE)):
-            from noether.checkpoints.own_settings import load_run_config
+        with refusals_broadcast(lambda run: _as_doctors(run, clock, JOIN_SHARE)):
+            from noether.checkpoints.run_settings import load_run_config
 
             config = load_run_config(overrides, hp)
         speaks = _examine(config, report, clock)

@@ -17,7 +17,7 @@ from noether.doctor.report import Diagnosis, DoctorReport, refused, skipped
 from noether.doctor.world_checks import CHAIN, check_agreement, check_chain, check_names, check_presence
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import WorkerContext, WorkerReport
-from noether.launch.processes.failure import is_echo
+from noether.launch.processes.failure import is_consequence
 from noether.launch.processes.hub import Hub, Spoke
 from noether.launch.processes.listener import RunListener
 from noether.launch.processes.watcher import LocalRanks
@@ -131,7 +131,7 @@ class Participant:
             told: dict[str, Any] = {"rank": rank, "device": worker.context.worker.device.kind}
             told |= {"error": f"no answer within {time.monotonic() - self.started:.0f} s", "follows": "timed-out"}
             if report is not None:
-                follows = report.follows or ("lost-peer" if is_echo(report) else "")
+                follows = report.follows or ("lost-peer" if is_consequence(report) else "")
                 told |= {"error": report.message.partition("\n")[0][:300], "follows": follows}
                 if report.kind == "died" and log.is_file():
                     words = log.read_text(errors="replace").strip().splitlines()[-1:]

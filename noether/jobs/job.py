@@ -9,8 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.own_settings import on_own_settings
 from noether.checkpoints.resume import ResumeTarget, find_target
+from noether.checkpoints.run_settings import rebase_on_run
 from noether.common.errors import RequestError
 from noether.common.numbers import counted
 from noether.common.processes import JOB_STOP_SIGNAL
@@ -94,7 +94,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if multirun:
         expanded, configs = load_sweep(overrides, hp, "submit")
     else:
-        words, settings = on_own_settings(overrides, hp, submits=True)
+        words, settings = rebase_on_run(overrides, hp, submits=True)
         expanded, configs = [words], [load_config(words, settings)]
         hp = str(settings.file) if isinstance(settings, SettingsLayer) else settings
     _refuse_nodes_of_no_scheduler(configs[0])

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from noether.common.atomic_write import ASIDE, UNFENCED, flush, remove
 from noether.common.errors import ExitCode, RequestError
-from noether.common.whole_file import ASIDE, UNFENCED, flush, remove
 from noether.config.compose import load_config
 from noether.config.distributed import with_environment
 from noether.launch.detect.endpoint import hold_port

@@ -148,9 +148,9 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
     from noether.config.distributed import with_environment
     from noether.launch.plan import render_placement, run_info
     from noether.launch.processes.run import run_placement
-    from noether.launch.start import other_hosts_told
+    from noether.launch.start import refusals_broadcast
 
-    with other_hosts_told() as start:
+    with refusals_broadcast() as start:
         overrides, script = read_words(words, module)
         config = start.config = load_config(overrides, None)
         placement = start.placement = place_script(config)

@@ -49,7 +49,7 @@ class Start:
 
 
 @contextmanager
-def other_hosts_told(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
+def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
     """Tells them of an error that comes before this process's ranks have started; leaves once they know.
 
     At the latest after distributed.init_timeout_s, or two minutes. Without valid settings, nobody is told where the run

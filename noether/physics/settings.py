@@ -254,7 +254,7 @@ class ForceCoefficientConfig(Section):
         return (self.pressure, *([self.shear] if self.shear else []))
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def divisors(self) -> tuple[str, ...]:
         """The keys of the numbers of a case that it is divided by: reference area, and the speed where it varies."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         return (self.reference_area, *speed)
@@ -262,7 +262,7 @@ class ForceCoefficientConfig(Section):
     def needed_keys(self) -> tuple[str, ...]:
         """Returns the keys that samples must have to compute it."""
         truth = [self.truth] if self.truth else []
-        return (self.points, self.normals, self.areas, *self.numbers, *truth)
+        return (self.points, self.normals, self.areas, *self.divisors, *truth)
 
 
 class FieldsTaskConfig(ComponentSection):

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from noether.common.errors import ExitCode, NoetherError, RequestError
-from noether.common.plain_file import create_plain
 from noether.common.processes import JOB_STOP_SIGNAL
-from noether.common.shown import shown_name
+from noether.common.safe_open import create_plain
+from noether.common.sanitize import shown_name
 from noether.launch.detect.slurm.queue import WAITING, QueuedJob, queued_jobs, run_slurm
 from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder

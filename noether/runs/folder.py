@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from noether.common.atomic_write import DISK_ERRNOS, ELSEWHERE, refusals_told
 from noether.common.errors import RequestError
-from noether.common.plain_file import make_folder, refuse_strangers_link
+from noether.common.safe_open import make_folder, refuse_strangers_link
 from noether.common.suggest import nearest
-from noether.common.whole_file import DISK_ERRNOS, ELSEWHERE, refusals_told
 
 UPDATE = "update-"
 CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from noether.common.atomic_write import Writer, remove
 from noether.common.errors import ExitCode, NoetherError, RequestError
-from noether.common.plain_file import NotPlainFile, make_folder, refuse_strangers_link
 from noether.common.processes import this_process, was_alive
-from noether.common.whole_file import Publisher, remove
+from noether.common.safe_open import NotPlainFile, make_folder, refuse_strangers_link
 from noether.launch.detect.slurm.step import restart_count
 from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder
@@ -86,7 +86,7 @@ _ATTEMPT = TypeAdapter(Attempt)
 
 
 @dataclass(frozen=True)
-class Lease(Publisher):
+class Lease(Writer):
     """One attempt's right to write to a run folder, and the way it does so; `place`: file system and inode of that."""
 
     folder: RunFolder
@@ -121,7 +121,7 @@ class Lease(Publisher):
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Renames `partial` to `path`, as `Publisher.publish`, where this attempt may still write."""
+        """Renames `partial` to `path`, as `Writer.publish`, where this attempt may still write."""
         self.check()
         try:
             super().publish(partial, path)
@@ -130,7 +130,7 @@ class Lease(Publisher):
             raise
 
     def drop(self, path: Path) -> None:
-        """Removes a file or a folder, as `Publisher.drop`, where this attempt may still write."""
+        """Removes a file or a folder, as `Writer.drop`, where this attempt may still write."""
         if not path.exists():
             return
         doomed = self._own_folder(path.parent) / f"{path.name}.removed"
@@ -189,7 +189,7 @@ class Lease(Publisher):
 
 
 @dataclass(frozen=True)
-class _Claim(Publisher):
+class _Claim(Writer):
     """Renames attempt.json out of the own folder of an attempt that takes the run, which must still be there."""
 
     own: Path
@@ -402,6 +402,6 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
     return records
 
 
-def record_stop(folder: RunFolder, reason: str, saved: int, by: Publisher) -> None:
+def record_stop(folder: RunFolder, reason: str, saved: int, writer: Writer) -> None:
     """Writes stopped.json: why, and up to which update everything is saved; 0: nothing is saved yet."""
-    write_record(folder.stopped, {"reason": reason, "update": saved}, by)
+    write_record(folder.stopped, {"reason": reason, "update": saved}, writer)

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.plain_file import is_plain, open_plain
-from noether.common.shown import shown_log, shown_name
+from noether.common.safe_open import is_plain, open_plain
+from noether.common.sanitize import shown_log, shown_name
 from noether.runs.folder import RunFolder
 from noether.runs.overview import RUNNING, WAITING, find_run, queue_of, run_state
 from noether.runs.records import read_record

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.table import Table
 
+from noether.common.atomic_write import refusals_told
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import number_text
-from noether.common.shown import shown_name
-from noether.common.whole_file import refusals_told
+from noether.common.sanitize import shown_name
 from noether.launch.detect.slurm.queue import QueuedJob, SlurmError, queued_jobs
 from noether.runs import records
 from noether.runs.folder import REPLACED, RunFolder, existing_run, is_run

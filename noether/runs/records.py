@@ -16,9 +16,9 @@ from statistics import harmonic_mean
 from typing import Any, TypeGuard
 from zlib import crc32
 
+from noether.common.atomic_write import UNFENCED, AppendingFile, Writer, write_json
 from noether.common.numbers import finite, strict_json
-from noether.common.plain_file import NotPlainFile, open_plain, read_plain
-from noether.common.whole_file import UNFENCED, AppendingFile, Publisher, write_json
+from noether.common.safe_open import NotPlainFile, open_plain, read_plain
 
 Row = dict[str, Any]
 Warn = Callable[[str], None]
@@ -44,10 +44,10 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     return content
 
 
-def write_record(path: Path, content: Mapping[str, Any], by: Publisher = UNFENCED) -> None:
+def write_record(path: Path, content: Mapping[str, Any], writer: Writer = UNFENCED) -> None:
     """Writes a record whole, with its SHA-256. Raises OSError where the disk refuses."""
     plain = json.loads(strict_json(content))
-    write_json(path, {**plain, _DIGEST: sha256(_canonical(plain)).hexdigest()}, by)
+    write_json(path, {**plain, _DIGEST: sha256(_canonical(plain)).hexdigest()}, writer)
 
 
 def parse_record(path: Path) -> dict[str, Any]:

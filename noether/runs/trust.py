@@ -16,10 +16,10 @@ import secrets
 import stat
 from pathlib import Path
 
+from noether.common.atomic_write import write_json
 from noether.common.dotted_path import GrantedCode
 from noether.common.errors import RequestError
-from noether.common.plain_file import read_plain
-from noether.common.whole_file import write_json
+from noether.common.safe_open import read_plain
 from noether.config.schema import RunConfig
 from noether.runs.folder import RunFolder
 

@@ -18,7 +18,7 @@ from noether.checkpoints.resume import is_accepted
 from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint, model_tensors
 from noether.common.errors import EndedByAnother, RequestError
 from noether.common.numbers import counted, first_of
-from noether.common.plain_file import StampedFile
+from noether.common.safe_open import StampedFile
 from noether.common.suggest import nearest
 from noether.config.schema import RunConfig
 from noether.config.trainer import LENGTHS
@@ -126,7 +126,7 @@ def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
 class Run:
     """A run that is built and could start, on one rank.
 
-    begun_with: which weights of another run it took. stream: what a stream of samples does not promise. Both in words.
+    initial_weights_notes: the weights taken from another run. stream: what a stream of samples does not promise.
     """
 
     config: RunConfig
@@ -138,7 +138,7 @@ class Run:
     length: RunLength
     schedule: Schedule
     precision: Precision
-    begun_with: tuple[str, ...]
+    initial_weights_notes: tuple[str, ...]
     stream: str
 
     def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
@@ -154,7 +154,7 @@ class Run:
     def is_over(self) -> bool:
         """Whether every update is made and evaluated, or trainer.stop_after or a callback has ended the run."""
         progress, patience = self.state.progress, self.config.trainer.stop_after
-        in_vain = patience is not None and progress.evaluations_in_vain >= patience
+        in_vain = patience is not None and progress.evaluations_without_improvement >= patience
         made = progress.updates == self.length.total_updates
         return not progress.evaluation_pending and (made or in_vain or progress.ended)
 
@@ -188,13 +188,14 @@ class Run:
     def summary(self, about: Mapping[str, Any]) -> str:
         """Returns data, model and length, `about` the run as `describe` returns it, in three lines."""
         data, model, length = about["data"], about["model"], about["length"]
+        stream = [f"stream {self.stream}"] if self.stream else []
         total, each = length["total_updates"], length["updates_per_epoch"]
         epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
         return (
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
             f"length {counted(total, 'update')} = {epochs} epoch{'s' * (epochs != '1')} of {counted(each, 'update')}"
-            + "".join(f"\n{line}" for line in (*[f"stream {self.stream}"] * bool(self.stream), *self.begun_with))
+            + "".join(f"\n{note}" for note in (*stream, *self.initial_weights_notes))
         )
 
 
@@ -227,7 +228,7 @@ def build_run(
     asked = None if resuming else config.initial_weights
     known = verified if verified and verified.is_unchanged() else None
     weights = None if asked is None else group.once_per_host(lambda: known or named_weights(asked))
-    begun_with = begin_with(problem.model, weights, trainer.freeze)
+    notes = begin_with(problem.model, weights, trainer.freeze)
     if trainer.recompute:
         recompute_blocks(problem.model)
     check_own_update(type(problem.task), trainer, batch.accumulation_steps)
@@ -245,10 +246,10 @@ def build_run(
     schedule.set_momentum(optimizer, 0)
     # Dropout and the like differ between ranks; the initial weights above did not.
     seed_everything(config.seed, group.rank, 0)
-    return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(begun_with), stream)
+    return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(notes), stream)
 
 
-def go_on_from(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
+def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
     """Puts the checkpoint that a run goes on from into its state. Every rank calls it.
 
     RequestError: it is damaged or not on this `host`, of other data, or past the length that is asked.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from noether.checkpoints.own_settings import ChosenModel, WantedModel, choose_model, run_here
+from noether.checkpoints.run_settings import ChosenModel, WantedModel, choose_model, run_here
 from noether.common.suggest import one_of
 from noether.core.data.build import prepare_data
 

@@ -13,11 +13,11 @@ from torch.utils.data import Subset
 
 from noether.checkpoints.format import CheckpointFolder, selected_checkpoint
 from noether.checkpoints.state import load_task_state, load_weights, model_tensors
+from noether.common.atomic_write import UNFENCED, DiskRefusal, Writer, refusals_told
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode, NoetherError, RequestError
 from noether.common.numbers import first_of, strict_json
-from noether.common.whole_file import UNFENCED, DiskRefusal, Publisher, refusals_told
 from noether.core.data.checks import sample_label
 from noether.core.data.layout import about_data, sample_name
 from noether.core.data.loader import Batch, Dataset
@@ -46,14 +46,14 @@ class RunEvaluation:
 
     about: what result.json says of the weights, by `about_weights`.
     vtk: also write the fields of the shown cases as files that ParaView opens.
-    by: writes what the report draws, where it may.
+    writer: writes what the report draws, where it may.
     """
 
     evaluator: Evaluator
     folder: RunFolder
     about: Mapping[str, Any]
     vtk: bool = False
-    by: Publisher = UNFENCED
+    writer: Writer = UNFENCED
 
     def result(self, model: nn.Module, split: str) -> dict[str, Any]:
         """Returns the content of result.json, of a split and a model's weights; {} above rank 0. All ranks call it."""
@@ -65,7 +65,7 @@ class RunEvaluation:
             found = task.metrics(predictions, batch)  # first, as they check what the model returned
             physical = task.to_physical(predictions)
             errors.append(point_errors(task, physical, batch))
-            return found | task.details(physical, batch)
+            return found | task.final_metrics(physical, batch)
 
         sample_metrics = self.evaluator.sample_metrics(model, dataset, indices, metrics=with_details)
         gathered = group.gather(errors)
@@ -126,7 +126,8 @@ class RunEvaluation:
         names = [sample_name(dataset, index) for index in indices]
         path = self.folder.evaluation / f"{split}.npz"
         with refusals_told(self.folder.path, elsewhere=self.folder.as_copy("evaluate")):
-            write_cases(path, task, sample_metrics, errors=errors, shown=shown, names=names, about=about, by=self.by)
+            write_cases(path, task, sample_metrics, errors=errors, shown=shown, names=names, about=about,
+                        writer=self.writer)  # fmt: skip
         if not self.vtk:
             return {}
         faces_of = getattr(dataset, "faces", None)
@@ -231,10 +232,10 @@ class Validation:
         made = {"weights": state.selected_weights, "updates": state.progress.updates}
         told = {**made, "split": "validation", "space": about_data(dataset).get("space", {})}
         names = [sample_name(dataset, index) for index in indices]
-        self.run.note(
+        self.run.write_if_first(
             lambda: write_cases(
                 folder.latest_case, task, sample_metrics, errors={}, shown=[shown], names=names, about=told,
-                most_points=MOST_POINTS, by=self.run.lease,
+                most_points=MOST_POINTS, writer=self.run.lease,
             )
         )  # fmt: skip
         self._next_case = time.monotonic() + CASE_PAUSE_S
@@ -292,15 +293,15 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
     # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
     about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
-    return RunEvaluation(run.evaluator(stop.check), folder, about, by=run.lease).result(model, "test")
+    return RunEvaluation(run.evaluator(stop.check), folder, about, writer=run.lease).result(model, "test")
 
 
-def report_run(folder: RunFolder, console: Console, by: Publisher = UNFENCED) -> None:
+def report_run(folder: RunFolder, console: Console, writer: Writer = UNFENCED) -> None:
     """Writes the report and says where it is; a run whose weights and metrics are saved does not fail for its page."""
     from noether.runs.report.page import write_report
 
     try:
-        console.say(f"\nreport {write_report(folder, by)}")
+        console.say(f"\nreport {write_report(folder, writer)}")
     except OSError as error:
         console.warn(
             f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"

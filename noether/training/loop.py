@@ -158,9 +158,9 @@ class Loop:
 
     def _count_in_vain(self, improved: bool) -> None:
         progress, trainer = self.built.state.progress, self.built.config.trainer
-        progress.evaluations_in_vain = 0 if improved else progress.evaluations_in_vain + 1
+        progress.evaluations_without_improvement = 0 if improved else progress.evaluations_without_improvement + 1
         if progress.updates < self.built.length.total_updates and self.built.is_over() and not progress.ended:
-            what = f"{progress.evaluations_in_vain} evaluations without a better {trainer.select_by}"
+            what = f"{progress.evaluations_without_improvement} evaluations without a better {trainer.select_by}"
             self._log("note", text=f"the run ends after update {progress.updates}: {what}", asked_for=True)
 
     def _is_due(self, interval: Interval | None, update: int) -> bool:

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any
 
 from noether.checkpoints.writer import CheckpointWriter, Saver
+from noether.common.atomic_write import refusals_told
 from noether.common.console import Console
-from noether.common.whole_file import refusals_told
 from noether.launch.process_group.deadline import Deadline
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease
@@ -43,7 +43,7 @@ class OpenRun(Run):
             "sources": source_digests(self.config.own_code()),
         }
 
-    def note(self, write: Callable[[], None]) -> None:
+    def write_if_first(self, write: Callable[[], None]) -> None:
         """Writes, on rank 0, a record that the run can do without: where the disk refuses, a warning says so."""
         try:
             if self.group.is_first:
@@ -84,7 +84,7 @@ def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> S
     if run.group.is_first:
         keep = run.config.trainer.keep_checkpoints
         # A checkpoint gets its name after the rows that led to it are on the disk.
-        writer = CheckpointWriter(run.folder.checkpoints, keep=keep, by=run.lease, before_rename=trackers.sync)
+        writer = CheckpointWriter(run.folder.checkpoints, keep=keep, writer=run.lease, before_rename=trackers.sync)
     return Saver(run.group, writer, run.about, run.selected_by, run.console.warn, deadline)
 
 

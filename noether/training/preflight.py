@@ -12,7 +12,7 @@ from noether.checkpoints.resume import ResumeTarget
 from noether.common.container import image_engine
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
-from noether.common.plain_file import StampedFile
+from noether.common.safe_open import StampedFile
 from noether.config.optimizer import CustomOptimizerConfig, CustomScheduleConfig
 from noether.config.schema import RunConfig
 from noether.config.sections_by_kind import CustomDatasetConfig, CustomModelConfig, CustomTaskConfig

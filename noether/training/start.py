@@ -9,11 +9,11 @@ from pathlib import Path
 
 from noether.checkpoints.format import newest_update, remove_leftovers
 from noether.checkpoints.resume import ResumeTarget, find_target
+from noether.common.atomic_write import refusals_told, write_whole
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, signal_code
-from noether.common.plain_file import StampedFile
 from noether.common.processes import STOP_SIGNALS, ignore_the_end_of_others, leave_with_what_was_made
-from noether.common.whole_file import refusals_told, write_whole
+from noether.common.safe_open import StampedFile
 from noether.config.compose import dump_config
 from noether.config.distributed import with_environment
 from noether.config.schema import RunConfig

@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from rich.table import Table
 
-from noether.checkpoints.own_settings import load_run_config
 from noether.checkpoints.resume import find_target
+from noether.checkpoints.run_settings import load_run_config
 from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError, signal_code
 from noether.common.numbers import counted

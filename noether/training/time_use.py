@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from noether.common.plain_file import make_folder
+from noether.common.safe_open import make_folder
 from noether.launch.process_group.group import Group
 
 

@@ -11,11 +11,11 @@ import torch
 
 from noether.checkpoints.format import list_checkpoints, newest_update
 from noether.checkpoints.state import state_bytes
+from noether.common.atomic_write import DISK_ERRNOS, refusals_told, write_whole
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import ExitCode
 from noether.common.numbers import duration_text
-from noether.common.whole_file import DISK_ERRNOS, refusals_told, write_whole
 from noether.config.compose import dump_config
 from noether.launch.process_group.deadline import ASSUMED_BYTES_PER_S, Deadline
 from noether.launch.process_group.group import Group, joined_group
@@ -26,7 +26,7 @@ from noether.runs.folder import TOLD
 from noether.runs.lease import record_asked, record_meeting, record_outcome, record_stop
 from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.trust import mark_own
-from noether.training.build import Run, build_run, check_selection, differences_of_resume, go_on_from
+from noether.training.build import Run, build_run, check_selection, differences_of_resume, restore
 from noether.training.callbacks import Callback, callback_classes
 from noether.training.evaluation import Validation, report_run, write_final_result
 from noether.training.loop import Loop, update_batches
@@ -53,7 +53,7 @@ def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
     for kind in callback_classes(config.trainer.callbacks):
         kind()
     if target.checkpoint is not None:
-        go_on_from(run, target.checkpoint, host, console.warn)
+        restore(run, target.checkpoint, host, console.warn)
     done = run.state.progress.updates
     with updates_that_fit(run.batch.micro):
         seconds, loss = _try_updates(run)
@@ -138,7 +138,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
         # Before it is read, which code that has changed may not be able to.
         for difference in differences_of_resume(target.checkpoint.meta(), run.about, run.state.model):
             console.warn(difference)
-        go_on_from(run, target.checkpoint, context.host, console.warn)
+        restore(run, target.checkpoint, context.host, console.warn)
         console.say(f"resumed {folder.run_id} after update {run.state.progress.updates}")
     # Rank 0 says so: other hosts may not see its files.
     is_complete = group.from_first(group.is_first and _is_complete(run))
@@ -153,7 +153,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
     if request.deadline is not None:
         request.deadline.save_s = state_bytes(run.state) / ASSUMED_BYTES_PER_S
         stop.deadline = request.deadline
-    run.note(lambda: record_meeting(folder, lease.own.number))
+    run.write_if_first(lambda: record_meeting(folder, lease.own.number))
     reason = 0 if is_complete else _update_and_evaluate(run, stop, request.deadline, callbacks)
     if is_complete and group.is_first:
         console.say(f"the run is already complete: {folder.path}")
@@ -167,7 +167,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 def _tell_of_stop(run: OpenRun, name: str) -> None:
     """Says at once that the run will stop, and notes it: an update may take longer than the process is left to live."""
     update = run.state.progress.updates + 1
-    run.note(lambda: record_asked(run.folder, run.lease.own.number, name, update))
+    run.write_if_first(lambda: record_asked(run.folder, run.lease.own.number, name, update))
     run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
 
 
@@ -194,13 +194,13 @@ def _is_complete(run: OpenRun) -> bool:
 
 def _leave(reason: int, run: OpenRun) -> int:
     """Records how this start ended, and says how to continue it where it was stopped; returns the exit code."""
-    group, updates = run.group, run.state.progress.updates
+    group, folder, updates = run.group, run.folder, run.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
-    run.note(lambda: record_outcome(run.folder, run.lease.own.number, newest_update(run.folder.checkpoints), outcome))
+    run.write_if_first(lambda: record_outcome(folder, run.lease.own.number, newest_update(folder.checkpoints), outcome))
     if not reason:
         return ExitCode.DONE
     # Before any rank leaves: a scheduler that sees one leave may kill the others, and their exit code with them.
-    run.note(lambda: record_stop(run.folder, outcome, newest_update(run.folder.checkpoints), run.lease))
+    run.write_if_first(lambda: record_stop(run.folder, outcome, newest_update(run.folder.checkpoints), run.lease))
     group.barrier()
     if group.is_first:
         run.console.say(

@@ -102,7 +102,7 @@ class Updater:
         self.forward = torch.compile(forward) if config.compile else forward
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not (own or state.scaler.is_enabled())
-        self.look = DeferredFiniteCheck() if late else None
+        self.finite_check = DeferredFiniteCheck() if late else None
         # Running statistics (BatchNorm) change in the forward pass: an update that is not made must leave them too.
         self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point() and not late]
         # Two summands commute: with two ranks no layout rounds differently.
@@ -249,7 +249,7 @@ class Updater:
 
     def settle(self) -> None:
         """Raises NonFiniteError where the last update was not of finite numbers; called before anything is kept."""
-        if self.look is not None and (bad := self.look.settle()) is not None:
+        if self.finite_check is not None and (bad := self.finite_check.settle()) is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
         # A step can overflow though its gradient was finite; no gradient comes after the last one to show it.
         if weights := [name for name, value in self.state.model.named_parameters() if not all_finite(value)]:
@@ -268,8 +268,8 @@ class Updater:
         `again`: an earlier step of this update was skipped already.
         """
         progress = self.state.progress
-        if self.look is not None:
-            if (bad := self.look.at(norm, batches)) is not None:
+        if self.finite_check is not None:
+            if (bad := self.finite_check.at(norm, batches)) is not None:
                 raise NonFiniteError(self._describe(progress.updates, bad))
             return None
         if isfinite(norm.item()):
@@ -324,7 +324,7 @@ class Updater:
         if found:
             return found
         weights = [name for name, value in model.named_parameters() if not all_finite(value)]
-        if weights and self.look is not None:  # They have taken the gradient already: which was first, nobody can say.
+        if weights and self.finite_check is not None:  # The gradient is in them already, so either may be the cause.
             samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
             return [f"the weights, or one of samples {samples}: the update was made before this was seen"]
         if weights:

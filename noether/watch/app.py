@@ -22,7 +22,7 @@ from noether.common.numbers import strict_json
 from noether.runs.metrics import Metrics, weights_name
 from noether.runs.records import finite_values
 from noether.runs.report.palette import BANDS, COLOURS
-from noether.watch.inside import beside, differing
+from noether.watch.inside import differing, side_by_side
 from noether.watch.watched_run import WatchedRun, WatchedRuns, shown_metric
 
 METHODS = ("GET", "HEAD")
@@ -140,7 +140,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
 
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
-        final, latest = beside([run.final_metrics() for run in found]), _latest(found)
+        final, latest = side_by_side([run.final_metrics() for run in found]), _latest(found)
         return _json(
             {
                 "runs": [{"key": run.key, "name": run.name} for run in found],
@@ -223,7 +223,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
     ]
     alike = len(set(told)) == 1
     of = told[:1] if alike else [f"{run.name}: {one}" for run, one in zip(runs, told, strict=True) if one]
-    return {"of": of, "values": beside([finite_values(one.metrics) if one else {} for one in evaluations])}
+    return {"of": of, "values": side_by_side([finite_values(one.metrics) if one else {} for one in evaluations])}
 
 
 def _described(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:

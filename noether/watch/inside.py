@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from noether.common.errors import RequestError
-from noether.common.plain_file import NotPlainFile, is_plain, open_plain
-from noether.common.shown import shown_log
+from noether.common.safe_open import NotPlainFile, is_plain, open_plain
+from noether.common.sanitize import shown_log
 from noether.config.layers import read_settings
 from noether.config.section import flat
 from noether.config.yaml_reader import RunYaml
@@ -127,10 +127,10 @@ def _text(value: Any, deepest: int = 3) -> str:
 
 def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
     """Returns the settings in which runs differ, with each run's value; None where a run does not have it."""
-    return {name: values for name, values in beside(settings).items() if name not in OWN and len(set(values)) > 1}
+    return {name: values for name, values in side_by_side(settings).items() if name not in OWN and len(set(values)) > 1}
 
 
-def beside(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
+def side_by_side(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
     """Returns settings or metrics by name, with each run's value; None where a run does not have it."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from noether.common.errors import ExitCode, RequestError
-from noether.common.shown import shown_name
+from noether.common.sanitize import shown_name
 from noether.common.suggest import number_of
 from noether.watch.watched_run import WatchedRuns, find_runs
 

@@ -15,8 +15,8 @@ import numpy as np
 from noether.checkpoints.table import describe_checkpoints
 from noether.common.errors import RequestError
 from noether.common.numbers import size_text
-from noether.common.shown import shown_name
-from noether.launch.processes.failure import is_echo
+from noether.common.sanitize import shown_name
+from noether.launch.processes.failure import is_consequence
 from noether.launch.processes.link import report_from
 from noether.launch.processes.worker import error_file
 from noether.runs import overview, records
@@ -386,7 +386,7 @@ class WatchedRun:
             report = report_from(self._record(error_file(self.folder.logs, rank)))
         except (KeyError, TypeError, ValueError):  # It has written none.
             return "ended"
-        return "ended" if is_echo(report) else overview.FAILED
+        return "ended" if is_consequence(report) else overview.FAILED
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         """The newest checkpoints; looked at again once the folder's entries have changed."""

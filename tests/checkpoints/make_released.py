@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from noether import __version__
-from noether.physics.export.exported import ExportedModel, load_exported
+from noether.physics.export.exported_model import ExportedModel, load_exported
 
 HERE = Path(__file__).parent / "released"
 TINY = Path(__file__).parents[1] / "tiny.yaml"

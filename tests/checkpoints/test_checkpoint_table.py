@@ -8,7 +8,7 @@ import pytest
 
 from noether.checkpoints.format import choose_to_prune, list_checkpoints, selected_checkpoint, write_checkpoint
 from noether.checkpoints.table import checkpoints_here, describe_checkpoints
-from noether.common.whole_file import Publisher
+from noether.common.atomic_write import Writer
 from noether.config.compose import dump_config, load_config
 from noether.runs.folder import RunFolder
 from tests.refusal import refusal
@@ -90,7 +90,7 @@ def test_where_none_can_be_removed_the_disk_is_named(folder, monkeypatch) -> Non
     def refuse(self, path) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(Publisher, "drop", refuse)
+    monkeypatch.setattr(Writer, "drop", refuse)
     with refusal("disk-refused"):
         checkpoints_here(str(folder.path), verify=False, prune=True, keep="1", yes=True, as_json=False)
 

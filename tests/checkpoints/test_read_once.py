@@ -59,6 +59,6 @@ def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_h
     path.write_bytes(content)
     assert there.damage() is None, "as it was written, if by another"
     # On another host the same copy is read again.
-    monkeypatch.setattr("noether.common.plain_file.boot_id", lambda: "another host")
+    monkeypatch.setattr("noether.common.safe_open.boot_id", lambda: "another host")
     path.write_bytes(content[::-1])
     assert there.damage() is not None

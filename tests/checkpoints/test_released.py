@@ -10,7 +10,8 @@ import torch
 from checkpoints.make_released import HERE, inputs
 from conftest import REPOSITORY
 
-from noether.physics.export.exported import load_exported
+from noether.checkpoints.state import PROGRESS
+from noether.physics.export.exported_model import load_exported
 from noether.runs.records import read_record
 
 VERSIONS = sorted(path.name for path in HERE.iterdir() if path.is_dir())
@@ -32,6 +33,10 @@ def test_an_export_predicts_what_it_did(version: str, program: bool) -> None:
     assert found.keys() == predicted.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, torch.tensor(predicted[name]), rtol=1e-4, atol=1e-4)
+
+
+def test_a_counter_is_read_by_its_first_name_too() -> None:
+    assert PROGRESS.validate_python({"evaluations_in_vain": 3}).evaluations_without_improvement == 3
 
 
 @pytest.mark.slow

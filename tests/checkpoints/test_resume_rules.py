@@ -36,10 +36,10 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
     changes = compare_configs(BEFORE, load_config(overrides, TINY))
     assert [change.key for change in changes if change.rule is ResumeRule.REFUSED] == refused
     if said is not None:
-        assert [change.key for change in changes if change.rule is ResumeRule.SAID] == said
+        assert [change.key for change in changes if change.rule is ResumeRule.ANNOUNCED] == said
     if not refused:
         lines = accepted_changes(changes, (), "runs/a")
-        assert len(lines) == sum(change.rule is ResumeRule.SAID for change in changes)
+        assert len(lines) == sum(change.rule is ResumeRule.ANNOUNCED for change in changes)
         return
     with pytest.raises(RequestError) as caught:
         accepted_changes(changes, (), "runs/a")

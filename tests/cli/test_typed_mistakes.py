@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from processes import lay
 
-from noether.checkpoints.own_settings import load_run_config
+from noether.checkpoints.run_settings import load_run_config
 from noether.cli.binding import bind
 from noether.cli.entry import dispatch
 from noether.common.errors import RequestError

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from noether.common.console import Console
-from noether.common.shown import shown_log, shown_name, shown_text
+from noether.common.sanitize import shown_log, shown_name, shown_text
 from noether.runs.folder import RunFolder
 from noether.runs.overview import run_state, status_table
 

@@ -202,8 +202,8 @@ def test_a_refused_process_that_is_not_the_first_says_its_own_problems_alone(noe
 def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
     """As a configuration does that lies on a dead file system."""
     script = (
-        "import time; from noether.checkpoints import own_settings; from noether.doctor.examine import doctor_here; "
-        "own_settings.load_run_config = lambda *words: time.sleep(600); doctor_here((), None, 5, False)"
+        "import time; from noether.checkpoints import run_settings; from noether.doctor.examine import doctor_here; "
+        "run_settings.load_run_config = lambda *words: time.sleep(600); doctor_here((), None, 5, False)"
     )
     started = time.monotonic()
     own = {**environ, "PYTHONPATH": str(REPOSITORY)}

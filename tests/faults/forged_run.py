@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from noether.checkpoints.format import META, _meta_digest
-from noether.checkpoints.own_settings import WantedModel, choose_model
+from noether.checkpoints.run_settings import WantedModel, choose_model
 from noether.checkpoints.table import describe_checkpoints
 from noether.config.compose import validate
-from noether.physics.export.exported import load_exported
-from noether.physics.predict.trained import load_trained
+from noether.physics.export.exported_model import load_exported
+from noether.physics.predict.inference import load_trained
 from noether.runs.folder import RunFolder
 from noether.runs.logs import log_files
 from noether.runs.overview import run_state

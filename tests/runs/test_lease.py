@@ -12,7 +12,7 @@ from conftest import TINY
 from processes import wait_for
 
 from noether.checkpoints.format import list_checkpoints, write_checkpoint
-from noether.common.whole_file import write_whole
+from noether.common.atomic_write import write_whole
 from noether.runs import lease as lease_module
 from noether.runs import records
 from noether.runs.folder import RunFolder
@@ -124,7 +124,7 @@ def writes(lease, folder: RunFolder):
     return {
         "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
         "history": lambda: MetricsFile(folder.metrics, 0, lease),
-        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, {}, META | {"of": "the older"}, by=lease),
+        "checkpoint": lambda: write_checkpoint(folder.checkpoints, 4, {}, META | {"of": "the older"}, writer=lease),
         "drop": lambda: lease.drop(checkpoint),
         "publish": lambda: lease.publish(lease.partial(folder.report), folder.report),
     }

@@ -10,8 +10,8 @@ import yaml
 from conftest import TINY
 
 from noether.checkpoints.format import write_checkpoint
-from noether.checkpoints.own_settings import WantedModel, choose_model, load_run_config, on_own_settings
 from noether.checkpoints.resume import find_target
+from noether.checkpoints.run_settings import WantedModel, choose_model, load_run_config, rebase_on_run
 from noether.checkpoints.table import checkpoints_here
 from noether.config.compose import dump_config, load_config
 from noether.runs.continue_line import continue_line
@@ -95,7 +95,7 @@ def test_the_newest_run_is_the_one_that_saved_last(later: str, tmp_path: Path) -
 @pytest.mark.parametrize("words", [("resume=auto", "run_id=cars"), ("resume=null",), ()], ids=["auto", "null", "unset"])
 def test_other_starts_have_the_settings_that_are_typed(words: tuple[str, ...], tmp_path: Path) -> None:
     make_run(tmp_path, "cars")
-    assert on_own_settings(words, None) == (list(words), None)
+    assert rebase_on_run(words, None) == (list(words), None)
 
 
 def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ def test_code_in_the_settings_of_another_users_run_is_refused_unless_it_is_typed
 
 def test_what_was_approved_is_what_counts_whatever_the_file_becomes(tmp_path: Path) -> None:
     run = make_run(tmp_path, "cars")
-    words, own = on_own_settings([f"resume={run.path}"], None)
+    words, own = rebase_on_run([f"resume={run.path}"], None)
     run.config.write_text("model: {kind: subprocess.run}\n")
     assert (load_config(words, own).seed, load_config(words, own).model.kind) == (7, "transformer")

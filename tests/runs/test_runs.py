@@ -11,8 +11,8 @@ import pytest
 from conftest import TINY
 from processes import wait_for
 
+from noether.common.atomic_write import write_json
 from noether.common.processes import JOB_STOP_SIGNAL, boot_id
-from noether.common.whole_file import write_json
 from noether.launch.detect.slurm.queue import QueuedJob, clean_environment
 from noether.runs.cancel import cancel_run
 from noether.runs.folder import RunFolder

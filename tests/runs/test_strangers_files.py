@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
+from noether.common.atomic_write import UNFENCED, AppendingFile, DiskRefusal, write_json, write_whole
 from noether.common.console import Console
 from noether.common.errors import RequestError
-from noether.common.plain_file import NotPlainFile, create_plain, make_folder, open_to_append
-from noether.common.whole_file import UNFENCED, AppendingFile, DiskRefusal, write_json, write_whole
+from noether.common.safe_open import NotPlainFile, create_plain, make_folder, open_to_append
 from noether.config.compose import read_dumped
 from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.identity import RunIdentity

@@ -142,7 +142,7 @@ PLACES = {
     "common/dotted_path.py": "names in settings, once granted",
     "physics/cars/shapenet_car.py": "tensors, with weights_only=True",
     "launch/process_group/stores.py": "objects of ranks, signed with the secret of the run",
-    "physics/export/exported.py": "a graph, with trust=True",
+    "physics/export/exported_model.py": "a graph, with trust=True",
     "launch/script.py": "the script that `noether run` is given",
     "launch/processes/preload.py": "modules of ours, by constants",
     "launch/processes/worker.py": "targets of ours, and what the launcher hands to its own worker",
@@ -173,7 +173,7 @@ def test_no_command_runs_anything_of_a_stranger(noether, home: Path, tmp_path: P
 
 
 def test_a_run_from_python_is_asked_for_too(home: Path, tmp_path: Path) -> None:
-    from noether.physics.predict.loaded import LoadedRun
+    from noether.physics.predict.python_api import LoadedRun
 
     shutil.copytree(RUN, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))

@@ -13,7 +13,7 @@ import pytest
 from conftest import TINY
 
 from noether.checkpoints.format import write_checkpoint
-from noether.checkpoints.own_settings import load_run_config
+from noether.checkpoints.run_settings import load_run_config
 from noether.common.errors import RequestError
 from noether.config.compose import dump_config, load_config
 from noether.config.sweep import override_value

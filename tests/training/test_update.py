@@ -187,7 +187,7 @@ def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and
 
     def after(batch) -> Updater:
         updater = make(CONFIG, 1)
-        updater.look = DeferredFiniteCheck()
+        updater.finite_check = DeferredFiniteCheck()
         updater.update([batch], 0.1)
         return updater
 

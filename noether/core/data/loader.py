@@ -19,7 +19,7 @@ from noether.common.processes import STOP_SIGNALS
 from noether.core.data.build import OwnStream
 from noether.core.data.order import GlobalOrder, RankOrder, SampleKey
 from noether.core.data.points import PointSampler, Sample, pad_samples
-from noether.launch.process_group.torch_internals import FOR_EVER, LOOK_S, Patience, awaited, send_error
+from noether.launch.process_group.torch_internals import BATCH_POLL_S, FOR_EVER, Patience, awaited, send_error
 from noether.launch.processes.death_signal import die_with_parent
 
 # Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import
@@ -111,7 +111,7 @@ def _loader(
         batch_size=None,
         num_workers=num_workers,
         pin_memory=pin_memory,
-        timeout=LOOK_S if num_workers else 0,
+        timeout=BATCH_POLL_S if num_workers else 0,
         worker_init_fn=_start_loader_worker,
         multiprocessing_context=_FORK if num_workers else None,
         # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed

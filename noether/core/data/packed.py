@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from noether.common.atomic_write import flush, write_whole
 from noether.common.errors import RequestError, one_line
-from noether.common.whole_file import flush, write_whole
 from noether.core.data.shared_work import partial_name
 
 # safetensors names a type by its kind and its bits; the data are little-endian on every machine.

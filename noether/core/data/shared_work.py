@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from noether.common.atomic_write import remove
 from noether.common.errors import RequestError
 from noether.common.processes import process_id
-from noether.common.whole_file import remove
 from noether.launch.processes.death_signal import die_with_parent
 
 STALE_SECONDS = 3600.0

@@ -141,12 +141,8 @@ class Task:
         """
         return {}
 
-    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what a final evaluation adds to `metrics`, from physical predictions. Default: nothing."""
-        return {}
-
-    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what `metrics` says of physical predictions, a baseline's too. Default: nothing."""
+    def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Return metrics of physical predictions, a baseline's too, for a final evaluation. Default: nothing."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:

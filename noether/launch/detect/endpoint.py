@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from noether.common.atomic_write import write_json
 from noether.common.errors import RequestError
 from noether.common.numbers import whole
-from noether.common.plain_file import read_plain
-from noether.common.shown import shortened
-from noether.common.whole_file import write_json
+from noether.common.safe_open import read_plain
+from noether.common.sanitize import shortened
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, as_pairs
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noether.common.numbers import whole
-from noether.common.plain_file import read_plain
+from noether.common.safe_open import read_plain
 
 
 @dataclass(frozen=True)

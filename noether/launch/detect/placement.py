@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from noether.common.cpus import CpuShare, UsableCpus
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 DeviceKind = Literal["cuda", "mps", "cpu"]

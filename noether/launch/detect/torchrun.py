@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from noether.common.errors import RequestError
 from noether.common.numbers import counted, whole, whole_number
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 from noether.launch.detect.binding import UNCOUNTED, Binding, LaunchedTask, bind_devices
 from noether.launch.detect.endpoint import asked_address, is_loopback, port_of, refuse_loopback
 from noether.launch.detect.local import agree_on_nodes, node_names

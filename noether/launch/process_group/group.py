@@ -22,7 +22,7 @@ from noether.launch.process_group.stores import (
     without_dns,
 )
 from noether.launch.process_group.torch_internals import limit_collectives
-from noether.launch.processes.context import MeetingPoint, RankNote, WorkerContext
+from noether.launch.processes.context import MeetingPoint, WorkerContext, WorkerMessage
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
     if context.endpoint.served_by:
         port = exchange_listener(context.endpoint, context.restarts, context.listener_port, limit_s)
         if context.worker.rank > 0:
-            context.parent.tell(RankNote("listener", port))
+            context.parent.tell(WorkerMessage("listener", port))
     point = context.parent.meet(limit_s + PARENT_ANSWERS_S)
     store = join_store(point, listen.detach() if listen is not None else None, limit_s)
     choose_interface(point.address)

@@ -153,7 +153,7 @@ def limit_collectives(seconds: float) -> None:
         set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 
-LOOK_S = 1
+BATCH_POLL_S = 1
 """The time-out of a DataLoader whose batches are `awaited`."""
 
 

@@ -30,15 +30,15 @@ from noether.launch.processes.link import (
     say,
 )
 
-LOOK_S = 5.0
+CONNECT_LIMIT_S = 5.0
 """The longest that one attempt to connect may take, before the published port is read again."""
-FOREIGN_S = 15.0
+FOREIGN_LIMIT_S = 15.0
 """How long another program may answer on the port before this parent concludes that rank 0 could not bind it."""
 PUBLISHING_S = 10.0
 """How long rank 0 may take to publish another port, after another run has answered on the expected one."""
-QUIET_S = 10.0
+NOTICE_S = 10.0
 """A parent process that waits longer than this says what it waits for."""
-TELLING_QUIET_S = 2.0
+REFUSAL_NOTICE_S = 2.0
 """Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
 HANGING_S = 2.0
 """How much longer than the time for all to meet a look-up of a name may take."""
@@ -89,7 +89,7 @@ class Connector(AddressLookup):
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
             published = PublishedPort(folder, self._run_info.identity)
-        quiet_s = QUIET_S if self.own_refusal is None else TELLING_QUIET_S
+        quiet_s = NOTICE_S if self.own_refusal is None else REFUSAL_NOTICE_S
         quiet_until, pause = time.monotonic() + quiet_s, PAUSE_S
         while True:
             elsewhere = published.read() if published is not None else None
@@ -114,7 +114,7 @@ class Connector(AddressLookup):
         try:
             self.address = find_address(host)
             self._unresolved = False
-            connection = JsonLines(socket.create_connection((self.address, port), timeout=LOOK_S))
+            connection = JsonLines(socket.create_connection((self.address, port), timeout=CONNECT_LIMIT_S))
         except socket.gaierror as error:
             self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
@@ -129,7 +129,7 @@ class Connector(AddressLookup):
         except Garbled as error:
             self._why = f"what listens there is not this program ({error})"
             self._foreign_since = self._foreign_since or time.monotonic()
-            if not may_be_elsewhere and time.monotonic() - self._foreign_since >= FOREIGN_S:
+            if not may_be_elsewhere and time.monotonic() - self._foreign_since >= FOREIGN_LIMIT_S:
                 raise self._foreign(host, port) from None
         except Unanswered as error:
             self._why = f"what listens there does not answer as this program does ({error})"
@@ -142,7 +142,7 @@ class Connector(AddressLookup):
     def _is_accepted(self, connection: JsonLines, *, may_be_elsewhere: bool) -> bool:
         run_info, own = self._run_info, self._run_info.identity
         caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
-        answer = greet(connection, caller, run_info.start_key, LOOK_S)
+        answer = greet(connection, caller, run_info.start_key, CONNECT_LIMIT_S)
         met, nonces = answer.identity, answer.nonces
         if met != own and not (answer.proves_start and own.job):  # Perhaps another run, and rank 0 is at another port.
             now = time.monotonic()
@@ -155,7 +155,7 @@ class Connector(AddressLookup):
                 line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
                 # No other secret of this run, which ends now; rank 0's parent process answers what differs.
                 connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
-                refusal = refusal_from(connection.receive(LOOK_S), run_info.start_key, *nonces)
+                refusal = refusal_from(connection.receive(CONNECT_LIMIT_S), run_info.start_key, *nonces)
             if refusal is not None:
                 self.failure = refusal
                 raise refusal.refusal
@@ -169,7 +169,7 @@ class Connector(AddressLookup):
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )  # fmt: skip
         connection.send({"proof": proof(run_info.key, "client", *reversed(nonces))})
-        welcome = connection.receive(LOOK_S)
+        welcome = connection.receive(CONNECT_LIMIT_S)
         if "double" in welcome:
             raise rank_twice(welcome["double"], self._host, own)
         return "welcome" in welcome
@@ -230,11 +230,11 @@ def say_telling(refusal: WorkerReport, limit_s: float) -> None:
     say(f"{why}; other hosts are told as they come, for up to {limit_s:.0f} s")
 
 
-def who_listens(address: str, port: int, caller: Caller, start_key: str, limit_s: float = LOOK_S) -> Answer | None:
+def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: float = CONNECT_LIMIT_S) -> Answer | None:
     """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     with contextlib.closing(connection), contextlib.suppress(Unanswered):
-        return greet(connection, caller, start_key, limit_s)
+        return greet(connection, caller, key, limit_s)
     return None
 
 

@@ -63,7 +63,7 @@ class MeetingPoint:
 
 
 @dataclass(frozen=True)
-class RankNote:
+class WorkerMessage:
     """What a worker tells its parent process before its report.
 
     `kind` is "arrived" (ready to meet the others), "listener" (it has read, in a launcher's store, the port where the
@@ -127,14 +127,14 @@ class ParentLink:
         counters[BOUNDARY] += 1
         if reason and not self._asked_to_stop:
             self._asked_to_stop = True
-            self.tell(RankNote("stop", reason))
+            self.tell(WorkerMessage("stop", reason))
         if not counters[HELD] and not self._asked_to_stop:
             return 0
         while not counters[STOP_AT]:
             time.sleep(WAIT_STEP_S)
         return int(counters[STOP_REASON]) if counters[BOUNDARY] >= counters[STOP_AT] else 0
 
-    def tell(self, message: RankNote) -> None:
+    def tell(self, message: WorkerMessage) -> None:
         """Tells the parent process something, where there is one."""
         if self._messages is not None:
             self._messages.send(message)
@@ -146,7 +146,7 @@ class ParentLink:
         """
         if self._messages is None:
             raise RuntimeError("a rank of several needs a parent process to meet the others")
-        self._messages.send(RankNote("arrived"))
+        self._messages.send(WorkerMessage("arrived"))
         with self.waiting("meeting of all ranks"):
             if not self._messages.poll(limit_s):
                 raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")

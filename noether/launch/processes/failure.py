@@ -9,7 +9,7 @@ from pathlib import Path
 
 from noether.common.errors import ExitCode, shown, signal_code
 from noether.common.numbers import first_of
-from noether.common.plain_file import open_plain
+from noether.common.safe_open import open_plain
 from noether.config.distributed import DistributedConfig
 from noether.launch.processes.context import RunInfo, WorkerContext, WorkerReport, listed, named_ranks
 from noether.launch.processes.out_of_memory import no_memory_left
@@ -38,7 +38,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         silent = report.kind == "died" and report.exit_code != ABORTED
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
-    causes = [report for report in failures if not is_echo(report)]
+    causes = [report for report in failures if not is_consequence(report)]
     # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
     causes += [one for one in failures if one.kind == "died" and not (one.position.collective or one.follows)]
     if causes:
@@ -56,7 +56,7 @@ def is_timeout(report: WorkerReport) -> bool:
     return report.follows == "timed-out"
 
 
-def is_echo(report: WorkerReport) -> bool:
+def is_consequence(report: WorkerReport) -> bool:
     """Whether a rank ended because another had. torch aborts a rank that has lost a peer."""
     return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
@@ -151,7 +151,7 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
 
 def as_phrase(report: WorkerReport) -> str:
     """Return what a rank did, to follow "rank 3:", in one line."""
-    if report.position.collective and is_echo(report):
+    if report.position.collective and is_consequence(report):
         waited = "waited in vain" if is_timeout(report) else "lost a peer"
         return f"{waited} in {report.position}"
     verb = "reported " if report.kind in ("failed", "refused") else ""

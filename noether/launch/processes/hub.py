@@ -12,7 +12,7 @@ from noether.common.errors import JoinError
 from noether.common.numbers import counted
 from noether.launch.detect.endpoint import PublishedPort
 from noether.launch.detect.placement import Endpoint
-from noether.launch.processes.connector import HANGING_S, QUIET_S, AddressLookup, Connector, own_address, say_waiting
+from noether.launch.processes.connector import HANGING_S, NOTICE_S, AddressLookup, Connector, own_address, say_waiting
 from noether.launch.processes.context import MeetingPoint, RunInfo, WorkerReport, listed
 from noether.launch.processes.link import Caller, Link, Peer, report_from
 from noether.launch.processes.listener import RunPorts
@@ -96,7 +96,7 @@ class Hub(Link):
                 expected="all of them",
                 fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
             )  # fmt: skip
-        elif missing and waited_s >= QUIET_S and not self._has_said_who_is_missing:
+        elif missing and waited_s >= NOTICE_S and not self._has_said_who_is_missing:
             self._has_said_who_is_missing = True
             who, whom = f"rank {min(self.own_ranks)} on {self.host}", f"rank {listed(missing)} of {self.world_size}"
             say_waiting(who, whom, self.endpoint, limit_s)
@@ -129,7 +129,7 @@ class Hub(Link):
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
-    def tell_late(self, failure: WorkerReport) -> None:
+    def refuse_latecomers(self, failure: WorkerReport) -> None:
         """Tells the parent processes that have not come yet why there is no run to join."""
         if self._listener is not None and not self.is_settled:
             self._listener.refuse_all(failure, len(self.own_ranks))

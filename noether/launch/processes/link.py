@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import wait
 from typing import Any, get_args
 
-from noether.common.shown import shown_name, shown_text
+from noether.common.sanitize import shown_name, shown_text
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint
 from noether.launch.processes.context import (

@@ -16,7 +16,7 @@ from noether.common.numbers import first_of
 from noether.launch.detect.endpoint import HeldPort, PublishedPort, find_address, hold_port
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, Placement
-from noether.launch.processes.connector import TELLING_QUIET_S, rank_twice, say_telling, who_listens
+from noether.launch.processes.connector import REFUSAL_NOTICE_S, rank_twice, say_telling, who_listens
 from noether.launch.processes.context import RunInfo, WorkerReport
 from noether.launch.processes.link import (
     LONGEST_IDENTITY,
@@ -157,7 +157,7 @@ class RunListener:
         each as the `own`, or after `RunInfo.telling_s`.
         """
         limit_s, self._own_refusal = self._run_info.telling_s, report
-        began, quiet_s = time.monotonic(), TELLING_QUIET_S
+        began, quiet_s = time.monotonic(), REFUSAL_NOTICE_S
         while (waited_s := time.monotonic() - began) < limit_s:
             if len(self.came) >= math.ceil(self._fewest_ranks / own) - 1 and not self.unproven:
                 break

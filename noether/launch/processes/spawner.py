@@ -18,9 +18,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from noether.common.atomic_write import refusals_told
 from noether.common.errors import RequestError
 from noether.common.processes import ProcessId, descendants, process_table
-from noether.common.whole_file import refusals_told
 from noether.launch.detect.limits import raise_limits
 from noether.launch.detect.placement import Placement
 from noether.launch.processes.context import RunInfo, WorkerContext, new_counters

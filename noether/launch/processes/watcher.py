@@ -13,17 +13,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from noether.common.atomic_write import write_whole
 from noether.common.errors import ExitCode, signal_code
 from noether.common.processes import ENDS_OF_OTHERS, SECOND_INTERRUPT_S, is_stopped, stops_handled
-from noether.common.whole_file import write_whole
 from noether.launch.processes.context import (
     BOUNDARY,
     HELD,
     STOP_AT,
     STOP_REASON,
     MeetingPoint,
-    RankNote,
     ReportKind,
+    WorkerMessage,
     WorkerReport,
     listed,
     read_position,
@@ -36,7 +36,7 @@ from noether.launch.processes.failure import (
     describe_briefly,
     describe_failure,
     first_failure,
-    is_echo,
+    is_consequence,
     is_failure,
     is_timeout,
     name_missing,
@@ -103,7 +103,7 @@ class LocalRanks:
         with suppress(EOFError, OSError):
             while worker.rank not in self.reports and worker.reports.poll():
                 message = worker.reports.recv()
-                if not isinstance(message, RankNote):
+                if not isinstance(message, WorkerMessage):
                     self.reports[worker.rank] = message
                 elif message.kind == "arrived":
                     self.arrived.add(worker.rank)
@@ -256,13 +256,13 @@ def watch_workers(
             say(f"rank {rank} (pid {ranks.workers[rank].pid}) does not end: stuck in I/O?")
     if isinstance(link, Hub) and failure is not None and not ranks.forwarded:
         with suppress(KeyboardInterrupt):
-            link.tell_late(failure)
+            link.refuse_latecomers(failure)
     link.close()
     if watch.interrupted:
         return signal_code(signal.SIGINT)
     own = first_failure(ranks.reports.values())
     code = run_exit_code(ranks.reports.values())
-    if failure is not None and (own is None or is_echo(own) or isinstance(link, Hub)):
+    if failure is not None and (own is None or is_consequence(own) or isinstance(link, Hub)):
         code = failure.exit_code
     watch.say_end(code)
     return code
@@ -381,7 +381,7 @@ class _Watch:
         deadline: float | None = None
         # The hub outlives its own ranks: it is asked who failed first until the others are done.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
-            self._hear(deadline)
+            self._wait_and_dispatch(deadline)
             if self._link.is_settled and not self._link.peers:
                 self._ranks.let_first_go()
             if self._link.failure is not None:
@@ -407,7 +407,7 @@ class _Watch:
     def _has_failed(self) -> bool:
         return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
 
-    def _hear(self, deadline: float | None) -> None:
+    def _wait_and_dispatch(self, deadline: float | None) -> None:
         """Wait for whatever comes first, a signal, a word, an end, a message, and take it."""
         most = self._link.beat_s
         timeout = most if deadline is None else min(most, max(0.0, deadline - time.monotonic()))
@@ -453,7 +453,7 @@ class _Watch:
             return None
         link, deadline = self._link, time.monotonic() + DECISION_S
         while isinstance(link, Spoke) and link.peers and link.failure is None and time.monotonic() < deadline:
-            self._hear(deadline)
+            self._wait_and_dispatch(deadline)
         if link.failure is not None:
             return link.failure
         own = self._ranks.ask_where_they_are(self._run_logs)
@@ -474,7 +474,7 @@ class _Watch:
     def _hear_the_others(self, hub: Hub) -> list[WorkerReport]:
         deadline = time.monotonic() + ANSWER_S
         while hub.silent() and time.monotonic() < deadline:
-            self._hear(deadline)
+            self._wait_and_dispatch(deadline)
         silent = "says nothing: its host is down, or out of reach"
         told = [entry for answer in hub.answers.values() for entry in answer]
         return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in hub.silent() for rank in peer.ranks)]

@@ -22,7 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from noether.common.container import as_typed_here
+from noether.common.atomic_write import write_json
+from noether.common.container import fix_for_container
 from noether.common.errors import (
     EndedByAnother,
     ExitCode,
@@ -32,9 +33,8 @@ from noether.common.errors import (
     RequestError,
     signal_code,
 )
-from noether.common.plain_file import open_to_append
 from noether.common.processes import STOP_SIGNALS
-from noether.common.whole_file import write_json
+from noether.common.safe_open import open_to_append
 from noether.launch.detect.limits import most_processes, refused_processes, too_few_processes
 from noether.launch.processes.context import (
     REPORTED_WORDS,
@@ -227,7 +227,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
         # In the words of this host's container, which the process that shows them may not be in.
-        typed = as_typed_here(error)
+        typed = fix_for_container(error)
         said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
         report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
         report = replace(report, code=error.code, seen=said.seen, expected=said.expected, fix=said.fix)

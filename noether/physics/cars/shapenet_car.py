@@ -258,7 +258,7 @@ class CarJob:
     out: Path
 
     @cached_property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Changes whenever the car must be made again: names, sizes and times of change of its files."""
         digest = hashlib.sha256(f"shapenet_car {FORMAT_VERSION}\n".encode())
         for path in sorted(self.folder.iterdir()):
@@ -290,7 +290,7 @@ class CarJob:
             area = {key: float(arrays[key][0]) for key in ("reference_area",) if key in arrays}
             forces = {key: arrays[key].tolist() for key in ("pressure_force", "pressure_moment") if key in arrays}
             numbers = {"parameters": area, "outputs": {}, "forces": forces}
-            return write_case_file(folder, {"case": self.case, "mark": self.mark, **numbers, "sets": sets})
+            return write_case_file(folder, {"case": self.case, "mark": self.fingerprint, **numbers, "sets": sets})
 
     @property
     def _is_raw(self) -> bool:

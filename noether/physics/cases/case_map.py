@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from noether.common.errors import RequestError
 from noether.common.numbers import LENGTHS
-from noether.common.plain_file import read_given
+from noether.common.safe_open import read_given
 from noether.common.suggest import nearest
 from noether.config.explain import refused_keys
 from noether.config.section import Section

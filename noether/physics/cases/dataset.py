@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.common.atomic_write import write_whole
 from noether.common.errors import RequestError, one_line
 from noether.common.numbers import strict_json
-from noether.common.whole_file import write_whole
 from noether.core.data.packed import open_packed
 from noether.physics.cases.case_map import CaseMap, parse_map
 from noether.physics.cases.store import FORMAT_VERSION, case_folder, refuse_missing, set_file

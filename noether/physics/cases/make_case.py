@@ -136,7 +136,7 @@ class CaseJob:
     out: Path
 
     @cached_property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Changes whenever the case must be made again: what the map says of it, its numbers, or a file of its does.
 
         Of files: names, sizes and times of change. Units and scalings stand in `dataset.json` alone.
@@ -199,7 +199,7 @@ class CaseJob:
                     columns |= _distances(columns[f"{name}_points"], name, surfaces[own.distance_to])
                 sets[name], _ = write_set(folder, self.case, name, columns, len(raw.points), own.most_points)
                 sets[name]["parts"] = raw.parts
-            made = {"case": self.case, "mark": self.mark, "parameters": parameters, "outputs": outputs,
+            made = {"case": self.case, "mark": self.fingerprint, "parameters": parameters, "outputs": outputs,
                     "forces": forces, "sets": sets, "left": _left_of_files(left),
                     "elsewhere": sorted({self._elsewhere(name) for name in self.files} - {""})}  # fmt: skip
             return write_case_file(folder, made)

@@ -228,7 +228,7 @@ def _left_out(cases: Mapping[str, Any]) -> list[str]:
 
 def _current(job: Job) -> dict[str, Any] | None:
     made = read_case_file(case_folder(job.out, job.case))
-    return made if made is not None and made.get("mark") == job.mark else None
+    return made if made is not None and made.get("mark") == job.fingerprint else None
 
 
 def prepare_cases(

@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from noether.common.plain_file import read_plain
+from noether.common.safe_open import read_plain
 from noether.config.recipe import Recipe
 
 LARGEST_BATCH, OTHER_BATCH = 16, 8  # of mlp, and of the other models

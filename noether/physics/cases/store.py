@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from noether.common.atomic_write import write_json
 from noether.common.errors import RequestError
 from noether.common.numbers import first_of
-from noether.common.whole_file import write_json
 from noether.core.data.packed import Spec, digest_of, packed_writer, recorded_digest
 from noether.core.data.shared_work import Progress, cache_root, locked, partial_name
 

@@ -500,7 +500,7 @@ def _odd(survey: Survey) -> Iterator[str]:
             own_unit = [case for case in too_long if too_long[case] == times]
             yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where}: in another unit? "
                    "prepare --skip-broken leaves such cases out")  # fmt: skip
-        if odd := [case for case in unlike(sizes) if case not in too_long]:
+        if odd := [case for case in unit_outliers(sizes) if case not in too_long]:
             yield f"{_some(odd)}: of another size than the others in {where}"
         for (at, name), own in arrays_of([cases]).items():
             having = {case for case, _ in own}
@@ -509,7 +509,8 @@ def _odd(survey: Survey) -> Iterator[str]:
             usual = mode(array.components for _, array in own)
             if others := [case for case, array in own if array.components != usual]:
                 yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
-            if odd := unlike({case: max(abs(array.low), abs(array.high)) for case, array in own if not array.labels}):
+            peaks = {case: max(abs(array.low), abs(array.high)) for case, array in own if not array.labels}
+            if odd := unit_outliers(peaks):
                 yield f"{_some(odd)}: {name} is unlike that of the others in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
                 yield f"{_some(bad)}: {name} is not finite in {where}"
@@ -537,7 +538,7 @@ def spans_decades(rows: np.ndarray) -> bool:
     return bool(np.partition(far, first)[first:].sum() > PEAKS * far.sum())
 
 
-def unlike(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
+def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
     """The few cases of which a size is far from the usual, as a difference and as a ratio; none of too few cases.
 
     Far is UNLIKE times the usual distance from the median, or of FLOOR of it where that is less.
@@ -554,7 +555,7 @@ def unlike(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
 
 def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
     """The cases that in another unit of length would be as long as the others, and how many times too long they are."""
-    odd, found = unlike(lengths, FEWEST_LENGTHS), {}
+    odd, found = unit_outliers(lengths, FEWEST_LENGTHS), {}
     usual = [length for case, length in lengths.items() if case not in odd]
     for case in odd:
         fits = [unit for unit in UNITS if min(usual) / MARGIN <= lengths[case] / unit <= max(usual) * MARGIN]

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from noether import __version__
 from noether.checkpoints.state import model_tensors
+from noether.common.atomic_write import UNFENCED
 from noether.common.console import Console
 from noether.common.errors import ExitCode, NoetherError, RequestError
-from noether.common.whole_file import UNFENCED
 from noether.core.data.layout import CASE
 from noether.core.data.packed import digest_of, write_digest
 from noether.core.data.points import KNOWN
@@ -24,9 +24,17 @@ from noether.core.tasks.angles import as_pair
 from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.export.command import ExportRequest
-from noether.physics.export.exported import ABOUT, FORMAT, PROGRAM, WEIGHTS, ExportedModel, PhysicalModel, load_exported
+from noether.physics.export.exported_model import (
+    ABOUT,
+    FORMAT,
+    PROGRAM,
+    WEIGHTS,
+    ExportedModel,
+    PhysicalModel,
+    load_exported,
+)
+from noether.physics.predict.inference import TrainedModel, load_trained
 from noether.physics.predict.shape_input import Shape
-from noether.physics.predict.trained import TrainedModel, load_trained
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)

@@ -181,7 +181,7 @@ def score_baselines(
         batch = {name: values[None] for name, values in sample.items()}
         for baseline, predict in baselines.items():
             predicted = {name: values[None] for name, values in predict(sample, index).items()}
-            rows[baseline].append(task.of_physical(predicted, batch) | task.details(predicted, batch))
+            rows[baseline].append(task.final_metrics(predicted, batch))
     columns = {
         baseline: {name: np.array([float(row[name]) for row in own]) for name in own[0]}
         for baseline, own in rows.items()

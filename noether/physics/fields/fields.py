@@ -132,9 +132,9 @@ class FieldsTask(Task):
         return tuple(self.parameters)
 
     @property
-    def numbers(self) -> dict[str, None]:
+    def divisors(self) -> dict[str, None]:
         """The keys of the numbers of a case that its coefficients are divided by, each once."""
-        return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.numbers)
+        return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.divisors)
 
     @property
     def domain(self) -> tuple[float, float]:
@@ -182,7 +182,7 @@ class FieldsTask(Task):
         logs = log_scales({key: self._rows(sample, key) for key in decades} for sample in (samples if decades else ()))
         moments: dict[str, Moments] = {}
         for sample in samples:
-            self.seen.add(sample, self.parameters, self.numbers)
+            self.seen.add(sample, self.parameters, self.divisors)
             self._forces.add(sample, self.scalars)
             for key in (*self.outputs, *self.inputs, *self.parameters):
                 values = self._rows(sample, key)
@@ -295,9 +295,9 @@ class FieldsTask(Task):
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
-        return loss | self.of_physical(self.to_physical(predictions), batch)
+        return loss | self._physical_metrics(self.to_physical(predictions), batch)
 
-    def of_physical(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+    def _physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Returns what `metrics` says of physical predictions."""
         measured: Measured = {}
         for name, field in self.fields.items():
@@ -325,8 +325,8 @@ class FieldsTask(Task):
             }
         return measured
 
-    def details(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what a final evaluation adds to `metrics` of each field.
+    def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+        """Return every metric of physical predictions but the loss; of each field, more than `metrics` does:
 
         squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
         COMPONENT/… of vector fields, relative_l2 NaN where it is noise beside the others;
@@ -353,7 +353,7 @@ class FieldsTask(Task):
                     sums = squared_sums(predicted, own, parts == number)
                     found |= {f"on {part}/{measure}": value for measure, value in sums.items()}
             measured[name] = found
-        return named(measured)
+        return self._physical_metrics(physical, batch) | named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
         """Returns the keys that a scalar needs and samples lack."""

@@ -18,6 +18,7 @@ from noether.launch.processes.context import WorkerContext
 from noether.physics.cases.mesh_files import read_array
 from noether.physics.fields.field_errors import field_errors
 from noether.physics.fields.scalars import reference_facts
+from noether.physics.predict.inference import PointSets, TrainedModel, load_trained
 from noether.physics.predict.shape_input import (
     FileAxes,
     Shape,
@@ -28,7 +29,6 @@ from noether.physics.predict.shape_input import (
     read_shape,
 )
 from noether.physics.predict.shape_request import PredictRequest
-from noether.physics.predict.trained import PointSets, TrainedModel, load_trained
 from noether.physics.predict.vtk_output import field_arrays, write_fields, write_on_shape
 from noether.physics.uncertainty import ensemble
 from noether.runs.report.elements import axes_words

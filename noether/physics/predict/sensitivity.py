@@ -19,10 +19,10 @@ from noether.core.evaluate import predict
 from noether.launch.process_group.group import joined_group
 from noether.launch.processes.context import WorkerContext
 from noether.physics.cases.surface_mesh import triangles
+from noether.physics.predict.inference import Parameters, TrainedModel, load_trained
 from noether.physics.predict.predict import open_shape
 from noether.physics.predict.shape_input import Shape, as_trained, shown_by
 from noether.physics.predict.shape_request import SensitivityRequest
-from noether.physics.predict.trained import Parameters, TrainedModel, load_trained
 from noether.physics.predict.vtk_output import write_on_shape
 from noether.runs.metrics import Metric
 
@@ -165,7 +165,7 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
     if asked in known:
         return asked, *known[asked]
     near, lacks = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known)), absent.get(of, [])
-    to_set = next((key for key in lacks[:1] if key in task.numbers), None)  # A field stands first, and cannot be set.
+    to_set = next((key for key in lacks[:1] if key in task.divisors), None)  # A field stands first, and cannot be set.
     raise RequestError(
         "no-such-output",
         f"the model has no output {of!r} on this shape" if of else "--of is needed: the output that is asked about",

@@ -7,13 +7,13 @@ from math import isfinite
 from pathlib import Path
 from shlex import quote
 
-from noether.checkpoints.own_settings import ChosenModel, WantedModel, choose_model, run_here
+from noether.checkpoints.run_settings import ChosenModel, WantedModel, choose_model, run_here
 from noether.common.errors import RequestError
 from noether.common.suggest import nearest, number_of, one_of
 from noether.core.data.build import prepare_data
 from noether.physics.cases.case_map import metres_of
 from noether.physics.predict.vtk_output import check_suffix
-from noether.physics.uncertainty.members import check_members, read_calibration
+from noether.physics.uncertainty.ensemble_members import check_members, read_calibration
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noether.common.atomic_write import UNFENCED
 from noether.common.errors import RequestError
-from noether.common.plain_file import create_plain
-from noether.common.whole_file import UNFENCED
+from noether.common.safe_open import create_plain
 from noether.core.evaluate import ShownCase, to_array
 from noether.core.tasks.angles import in_units
 from noether.core.tasks.base import Task, by_channel

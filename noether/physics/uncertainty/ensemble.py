@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from noether.checkpoints.own_settings import ChosenModel
+from noether.checkpoints.run_settings import ChosenModel
 from noether.common.console import Console
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
@@ -26,9 +26,9 @@ from noether.core.problem import check_held_out, held_out
 from noether.core.tasks.angles import as_arc
 from noether.core.tasks.base import by_channel
 from noether.physics.models.points import PointModel
+from noether.physics.predict.inference import Parameters, PointSets, TrainedModel
 from noether.physics.predict.shape_input import FileAxes, Shape
-from noether.physics.predict.trained import Parameters, PointSets, TrainedModel
-from noether.physics.uncertainty.members import differing, read_calibration, record_path
+from noether.physics.uncertainty.ensemble_members import differing, read_calibration, record_path
 from noether.runs.records import CALIBRATION_VERSION, write_record
 
 LEVELS = np.arange(1, 100)

@@ -11,9 +11,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from noether import __version__
+from noether.common.atomic_write import UNFENCED, Writer, refusals_told, write_whole
 from noether.common.errors import ExitCode
-from noether.common.shown import shown_name
-from noether.common.whole_file import UNFENCED, Publisher, refusals_told, write_whole
+from noether.common.sanitize import shown_name
 from noether.runs.folder import RunFolder, existing_run
 from noether.runs.report import results, training
 from noether.runs.report.cases import cases_section
@@ -39,14 +39,14 @@ OF_EVERY_RUN: Sections = {
 }
 
 
-def write_report(folder: RunFolder, by: Publisher = UNFENCED) -> Path:
+def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
     """Writes report.html into a run folder and returns its path.
 
-    The page says what is missing. An older report is replaced at once and whole, by `by`, where it may.
+    The page says what is missing. An older report is replaced at once and whole, by `writer`, where it may.
 
     OSError: the page cannot be written.
     """
-    write_whole(folder.report, render_report(read_run(folder)), by)
+    write_whole(folder.report, render_report(read_run(folder)), writer)
     return folder.report
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from noether.common.numbers import finite
-from noether.common.plain_file import open_plain, read_plain
+from noether.common.safe_open import open_plain, read_plain
 from noether.config.yaml_reader import RunYaml
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts

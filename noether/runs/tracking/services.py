@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from noether.common.atomic_write import UNFENCED, Writer
 from noether.common.dotted_path import load_object
 from noether.common.errors import RequestError
-from noether.common.whole_file import UNFENCED, Publisher
 from noether.runs.lease import FencedError
 from noether.runs.metrics import Metrics
 from noether.runs.records import Row, read_record, write_record
@@ -67,9 +67,9 @@ class ServiceTracker(Tracker):
     """Passes rows to one service through a thread of its own. `sync` promises nothing of what a service has."""
 
     def __init__(
-        self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], by: Publisher = UNFENCED
+        self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], writer: Writer = UNFENCED
     ) -> None:
-        self._name, self._service, self._facts, self._warn, self._by = name, service, facts, warn, by
+        self._name, self._service, self._facts, self._warn, self._writer = name, service, facts, warn, writer
         self._rows: queue.Queue[tuple[dict[str, float], int] | str] = queue.Queue(HELD_ROWS)
         self._failed = self._dropped = False
         self._offered = self._taken = 0
@@ -81,7 +81,7 @@ class ServiceTracker(Tracker):
             folder, session = self._facts.folder, self._service.open(self._facts)
             if session != self._facts.session:
                 with _ONE_AT_A_TIME:
-                    write_record(folder / "trackers.json", {**sessions(folder), self._name: session}, self._by)
+                    write_record(folder / "trackers.json", {**sessions(folder), self._name: session}, self._writer)
             while not isinstance(entry := self._rows.get(), str):
                 self._service.log(*entry)
                 self._taken += 1
@@ -143,10 +143,10 @@ class Services:
             self.warn(text)
 
 
-def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], by: Publisher) -> Services:
+def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], writer: Writer) -> Services:
     """Returns a tracker for each name; one that cannot be had is reported, now and at the end.
 
-    `facts`: of the run, without a session. `by` writes the ids of the run in the services, where it may.
+    `facts`: of the run, without a session. `writer` writes the ids of the run in the services, where it may.
     """
     trackers, left_out = [], []
     for name in names:
@@ -160,7 +160,7 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
             warn(left_out[-1])
             continue
         own = replace(facts, session=sessions(facts.folder).get(name))
-        trackers.append(ServiceTracker(name, service, own, warn, by))
+        trackers.append(ServiceTracker(name, service, own, warn, writer))
     return Services(trackers, left_out, warn)
 
 

@@ -10,8 +10,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from noether.common.plain_file import make_folder
-from noether.common.whole_file import UNFENCED, AppendingFile, Publisher
+from noether.common.atomic_write import UNFENCED, AppendingFile, Writer
+from noether.common.safe_open import make_folder
 from noether.runs.metrics import Metrics
 from noether.runs.records import Row
 from noether.runs.tracking.tracker import Tracker, logged
@@ -28,7 +28,7 @@ class TensorBoardFile(Tracker):
 
     file: AppendingFile
 
-    def __init__(self, folder: Path, start_update: int, described: Metrics, by: Publisher = UNFENCED) -> None:
+    def __init__(self, folder: Path, start_update: int, described: Metrics, writer: Writer = UNFENCED) -> None:
         self._described, self._told = described, set[str]()
         make_folder(folder)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
@@ -36,7 +36,7 @@ class TensorBoardFile(Tracker):
         seconds = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in earlier)
         newest = max((int(found[1]) for found in seconds if found), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
-        self.file = AppendingFile(folder / name, by)
+        self.file = AppendingFile(folder / name, writer)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if earlier:
             start = SessionLog(status=SessionLog.START)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from noether.common.atomic_write import UNFENCED, AppendingFile, Writer, write_whole
 from noether.common.errors import NoetherError
-from noether.common.whole_file import UNFENCED, AppendingFile, Publisher, write_whole
 from noether.runs.records import Row, metrics_of_row, read_metrics, row_line, rows_text
 
 
@@ -135,7 +135,7 @@ class MetricsFile(Tracker):
         self,
         path: Path,
         start_update: int,
-        by: Publisher = UNFENCED,
+        writer: Writer = UNFENCED,
         warn: Callable[[str], None] = lambda text: None,
         *,
         rows: int = 0,
@@ -149,8 +149,8 @@ class MetricsFile(Tracker):
         missing = rows - sum(row["kind"] not in UNCOUNTED for row in kept)
         if missing > 0:
             warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run goes on without")
-        write_whole(path, rows_text(kept), by)
-        self.file = AppendingFile(path, by, warn)
+        write_whole(path, rows_text(kept), writer)
+        self.file = AppendingFile(path, writer, warn)
 
     def log(self, row: Row) -> None:
         """Writes one row with the time of day.

@@ -13,7 +13,7 @@ from noether.config.section import FieldConfig
 from noether.core.tasks.angles import as_angle, as_nearest, as_pair, in_units
 from noether.physics.cases.dataset import open_cases
 from noether.physics.cases.vocabulary import period_of
-from noether.physics.export.exported import load_exported
+from noether.physics.export.exported_model import load_exported
 from noether.physics.predict.shape_input import FileAxes
 from noether.physics.uncertainty.ensemble import Prediction
 

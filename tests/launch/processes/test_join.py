@@ -12,7 +12,7 @@ from processes import AS_ROOT, find_program, run_to_end, torchrun
 from refusal import refusal
 
 import noether
-from noether.common import whole_file
+from noether.common import atomic_write
 
 EXAMPLE = re.findall(r"```python\n(.*?)```", Path("docs/join.md").read_text(), re.DOTALL)[0]
 SIGNAL = "if done == 123 and ranks.rank == ranks.world - 1: signal.raise_signal(15)"
@@ -106,7 +106,7 @@ def test_no_thread_is_left_a_tensor_to_free_at_the_interpreters_end(environ, tmp
 @pytest.mark.parametrize("swaps", [True, False])
 def test_what_a_kill_in_the_middle_of_saving_leaves_is_cleared(swaps, tmp_path, monkeypatch) -> None:
     if not swaps:
-        monkeypatch.setattr(whole_file, "_swapped", lambda *names: False)
+        monkeypatch.setattr(atomic_write, "_swapped", lambda *names: False)
     for left in (".model.partial/half", ".model.0123.replaced/old"):
         (tmp_path / left).mkdir(parents=True)
     with noether.join() as ranks:

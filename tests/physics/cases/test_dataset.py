@@ -65,7 +65,7 @@ def test_a_component_has_the_name_of_the_files_axis(tmp_path: Path) -> None:
     batch = {key: values[None] for key, values in train[0].items()}
     off = {name: by_channel(batch[name], batched=True).clone() for name in task.fields}
     off["volume_velocity"][..., 2] += 5  # along the wind of the model: -y of the files
-    found = {key: float(value) for key, value in task.details(off, batch).items()}
+    found = {key: float(value) for key, value in task.final_metrics(off, batch).items()}
     assert [found[f"volume_velocity/{axis}/mae"] for axis in "xyz"] == pytest.approx([0, 5, 0], abs=1e-5)
     assert list(task.parts_of("volume_velocity")) == ["x", "y", "z"]
     shape = SimpleNamespace(points=train[0]["surface_points"].numpy() + np.array([0, 0, 0.3]), faces=None)

@@ -117,7 +117,7 @@ def test_a_component_that_is_noise_beside_the_others_is_constant_and_has_no_rela
     found = task.to_physical({"surface_pressure": torch.ones(len(samples), 11, 3)})
     assert task.statistics["surface_pressure"].std[2] == 0
     assert float(found["surface_pressure"][..., 2].abs().max()) < 1e-12
-    details = task.details({**found, "volume_velocity": batch["volume_velocity"]}, batch)
+    details = task.final_metrics({**found, "volume_velocity": batch["volume_velocity"]}, batch)
     assert details["surface_pressure/z/relative_l2"].isnan().all()
     assert details["surface_pressure/x/relative_l2"].isfinite().all()
 

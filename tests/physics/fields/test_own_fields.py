@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from noether.physics.export.exported import load_exported
+from noether.physics.export.exported_model import load_exported
 from noether.runs.report.run import read_evaluation
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from noether import load_run
 from noether.checkpoints.named import named_weights
 from noether.common.errors import RequestError
 from noether.physics.export.export import _argument
-from noether.physics.export.exported import ExportedModel, load_exported
+from noether.physics.export.exported_model import ExportedModel, load_exported
 from noether.physics.settings import ParameterConfig
 from tests.refusal import refusal
 

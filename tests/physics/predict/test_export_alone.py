@@ -14,7 +14,7 @@ import pytest
 import torch
 from sharing import in_every_push
 
-from noether.physics.export.exported import load_exported
+from noether.physics.export.exported_model import load_exported
 from tests.refusal import refusal
 
 SMALL_RUNS = Path(__file__).with_name("small_runs")

@@ -11,8 +11,8 @@ from processes import lay
 
 from noether import load_run
 from noether.physics.fields.fields import FieldsTask
+from noether.physics.predict.inference import TrainedModel
 from noether.physics.predict.shape_request import interval_level
-from noether.physics.predict.trained import TrainedModel
 from noether.physics.uncertainty.ensemble import (
     LEVELS,
     Ensemble,
@@ -25,7 +25,7 @@ from noether.physics.uncertainty.ensemble import (
     interval_table,
     kept_scores,
 )
-from noether.physics.uncertainty.members import named_runs
+from noether.physics.uncertainty.ensemble_members import named_runs
 from tests.notebooks import run_notebook
 from tests.refusal import refusal
 

@@ -25,6 +25,7 @@ from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.mesh_source import FACES, ShapePart, read_part
 from noether.physics.cases.surface_mesh import Holes, area_vectors, find_holes, triangles
 from noether.physics.fields.fields import FieldsTask
+from noether.physics.predict.inference import TrainedModel
 from noether.physics.predict.shape_input import (
     FileAxes,
     Shape,
@@ -35,7 +36,6 @@ from noether.physics.predict.shape_input import (
     read_shape,
     shown_by,
 )
-from noether.physics.predict.trained import TrainedModel
 from noether.physics.predict.vtk_output import write_fields, write_on_shape
 from tests.refusal import refusal
 

@@ -15,6 +15,7 @@ from noether.core.models.build import build_model
 from noether.core.precision import Precision
 from noether.physics.cases.surface_mesh import frontal_area
 from noether.physics.fields.fields import FieldsTask
+from noether.physics.predict.inference import TrainedModel
 from noether.physics.predict.sensitivity import (
     Sensitivity,
     moved_areas_and_normals,
@@ -23,7 +24,6 @@ from noether.physics.predict.sensitivity import (
     stretches,
 )
 from noether.physics.predict.shape_input import Shape
-from noether.physics.predict.trained import TrainedModel
 from tests.refusal import refusal
 
 REPOSITORY = Path(__file__).parents[3]

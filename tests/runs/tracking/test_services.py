@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import TINY
 
+from noether.common.atomic_write import UNFENCED
 from noether.common.dotted_path import code_granted
-from noether.common.whole_file import UNFENCED
 from noether.runs.folder import RunFolder
 from noether.runs.lease import Lease, take_lease
 from noether.runs.metrics import Metric, Metrics

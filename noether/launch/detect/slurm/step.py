@@ -8,7 +8,7 @@ from math import prod
 
 from noether.common.errors import RequestError
 from noether.common.numbers import whole, whole_number
-from noether.common.shown import shortened
+from noether.common.sanitize import shortened
 from noether.launch.detect.binding import LaunchedTask
 from noether.launch.detect.placement import as_pairs
 from noether.launch.detect.process_facts import ProcessFacts, StepSeen, interactive_shell, step_seen

@@ -40,7 +40,7 @@ from noether.runs.folder import RunFolder, existing_run, is_run, named_run, newe
 from noether.runs.trust import approved_code
 
 
-def own_settings(
+def run_settings(
     folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
 ) -> tuple[SettingsLayer, RunConfig]:
     """Returns the settings of a run, as they are written and checked: config.yaml, which every start writes.
@@ -75,12 +75,12 @@ def say_of_settings(text: str) -> None:
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
     """Composes the configuration of a run, on the settings of the run that `resume` names. RequestError as both."""
-    return load_config(*on_own_settings(overrides, hp))
+    return load_config(*rebase_on_run(overrides, hp))
 
 
 def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) -> int:
     """Print every setting of a run with where it comes from; return the exit code."""
-    found = settings_with_origins(*on_own_settings(overrides, hp))
+    found = settings_with_origins(*rebase_on_run(overrides, hp))
     if as_json:
         print(json.dumps({one.name: {"value": one.value, "origin": one.origin} for one in found}, indent=2))
         return ExitCode.DONE
@@ -91,12 +91,12 @@ def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) ->
     return ExitCode.DONE
 
 
-def on_own_settings(
+def rebase_on_run(
     overrides: Sequence[str], hp: str | None, *, submits: bool = False
 ) -> tuple[list[str], SettingsLayer | str | None]:
     """Returns the words and the settings to compose, for words that may name a run to resume.
 
-    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `own_settings`;
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `run_settings`;
     the words are changes to them. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
     RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
     """
@@ -117,7 +117,7 @@ def on_own_settings(
     again = f"--hp {shlex.quote(str(folder.config))} {resume_word(folder.path)}"
     try:
         # A job's script names config.yaml.
-        layer, own = own_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
+        layer, own = run_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
     except RequestError as error:
         raise RequestError(
             "own-settings-unreadable", f"the settings of {folder.path} cannot be read", seen=error.summary,
@@ -202,10 +202,10 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     run, name = named_run(wanted.run)
     folder = existing_run(run)
     chosen = named_checkpoint(folder, wanted.checkpoint or name, "--checkpoint {}" + BEST)
-    layer, config = own_settings(folder, chosen)
+    layer, config = run_settings(folder, chosen)
     code = approved_code(folder, config, layer.file or folder.config, wanted.trust, trains=False)
     for change in compare_configs(chosen.meta()["config"], config):
-        if change.rule is not ResumeRule.FREE:
+        if change.rule is not ResumeRule.ALLOWED:
             say_of_settings(f"{folder.config} is not what the checkpoint was trained with: {change}")
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
     trainer = config.trainer.model_copy(update={"max_batch_size": None})

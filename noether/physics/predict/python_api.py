@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from noether.checkpoints.own_settings import WantedModel, choose_model
+from noether.checkpoints.run_settings import WantedModel, choose_model
 from noether.common.console import Console
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
 from noether.core.data.build import prepare_data
+from noether.physics.predict.inference import TrainedModel, load_model, load_trained
 from noether.physics.predict.predict import open_shape
 from noether.physics.predict.sensitivity import sensitivity
 from noether.physics.predict.shape_input import Axes
 from noether.physics.predict.shape_request import interval_level
-from noether.physics.predict.trained import TrainedModel, load_model, load_trained
 from noether.physics.uncertainty.ensemble import Ensemble, calibrated, predict_together
-from noether.physics.uncertainty.members import check_members, named_runs, read_calibration
+from noether.physics.uncertainty.ensemble_members import check_members, named_runs, read_calibration
 from noether.runs.overview import run_state
 from noether.runs.records import read_metrics, read_record
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from noether.checkpoints.own_settings import ChosenModel, say_of_settings
+from noether.checkpoints.run_settings import ChosenModel, say_of_settings
 from noether.common.errors import RequestError
 from noether.runs.folder import RunFolder, checkpoint_paths, is_run
 from noether.runs.records import parse_calibration, parse_record

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 
 from noether.common.errors import RequestError
 from noether.common.numbers import strict_json
-from noether.common.plain_file import create_plain, open_to_append, refuse_strangers_link
+from noether.common.safe_open import create_plain, open_to_append, refuse_strangers_link
 
 ASIDE = ".replaced"
-"""Ends the name of a folder that was put aside for a new one; `Publisher.publish` says when."""
+"""Ends the name of a folder that was put aside for a new one; `Writer.publish` says when."""
 
 
-class Publisher:
+class Writer:
     """Publishes finished files and folders by renaming them, and removes them. This class lets anybody write.
 
     The lease of a run is one that first checks whether its start may still write (`noether.runs.lease`).
@@ -68,7 +68,7 @@ class Publisher:
             remove(doomed)
 
 
-UNFENCED = Publisher()
+UNFENCED = Writer()
 
 
 def _swapped(one: Path, other: Path) -> bool:
@@ -90,46 +90,46 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def write_json(path: Path, content: Any, by: Publisher = UNFENCED) -> None:
+def write_json(path: Path, content: Any, writer: Writer = UNFENCED) -> None:
     """Writes JSON as `written_whole` does."""
-    write_whole(path, strict_json(content, indent=2) + "\n", by)
+    write_whole(path, strict_json(content, indent=2) + "\n", writer)
 
 
-def write_whole(path: Path, text: str, by: Publisher = UNFENCED) -> None:
+def write_whole(path: Path, text: str, writer: Writer = UNFENCED) -> None:
     """Writes a text as `written_whole` does."""
-    with written_whole(path, by) as file:
+    with written_whole(path, writer) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def written_whole(path: Path, by: Publisher = UNFENCED) -> Iterator[BinaryIO]:
+def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
     """Opens a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
 
     Makes the file's folder.
 
     Raises:
         OSError: where the disk refuses; the old file is as it was, and nothing is left beside it.
-        NoetherError: where `by` may not write any more; likewise.
+        NoetherError: where `writer` may not write any more; likewise.
     """
-    partial = by.partial(path)
+    partial = writer.partial(path)
     try:
         with create_plain(partial) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        by.publish(partial, path)
+        writer.publish(partial, path)
     except Exception as error:
         with suppress(OSError):
             partial.unlink()  # On a full disk its bytes are what others wait for.
         if isinstance(error, OSError):
-            say_if_forbidden(by)
+            say_if_forbidden(writer)
         raise
 
 
-def say_if_forbidden(by: Publisher) -> None:
+def say_if_forbidden(writer: Writer) -> None:
     """Raises what forbids a publisher to write, where that explains an error: its own folder may be gone with it."""
     with suppress(OSError):
-        by.check()
+        writer.check()
 
 
 def flush(path: Path) -> None:
@@ -186,11 +186,11 @@ class AppendingFile:
     """Appends records at once; what the disk refuses is held back in memory and written before the next record.
 
     No record is cut or doubled. Where the file was replaced under its name, the records go on in the new one; one that
-    was removed is written again from what this process has open. `by` is asked first, and `warn` is told.
+    was removed is written again from what this process has open. `writer` is asked first, and `warn` is told.
     """
 
-    def __init__(self, path: Path, by: Publisher = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.path, self._by, self._warn = path, by, warn
+    def __init__(self, path: Path, writer: Writer = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
+        self.path, self._writer, self._warn = path, writer, warn
         self._descriptor = open_to_append(path, os.O_RDWR)
         self._held_back = bytearray()
         self._refused = False
@@ -205,7 +205,7 @@ class AppendingFile:
 
         Raises:
             OSError: where the disk did not take all of it; it is kept, and written with the next one.
-            NoetherError: where `by` may not write any more.
+            NoetherError: where `writer` may not write any more.
         """
         with self._lock:
             if len(self._held_back) + len(record) <= MOST_HELD_BACK:
@@ -240,7 +240,7 @@ class AppendingFile:
     def _write(self) -> None:
         self._follow_name()
         if self._refused:  # The rest of an older time: a newer start may have begun since it was refused.
-            self._by.check()
+            self._writer.check()
         self._refused = bool(self._held_back)
         while self._held_back:
             del self._held_back[: os.write(self._descriptor, self._held_back)]
@@ -255,9 +255,9 @@ class AppendingFile:
             named = None
         if named is not None and os.path.samestat(own, named):
             return
-        self._by.check()
+        self._writer.check()
         if named is None:
-            with written_whole(self.path, self._by) as file:
+            with written_whole(self.path, self._writer) as file:
                 file.write(os.pread(self._descriptor, own.st_size, 0))
             self._warn(f"{self.path} was removed under the run, and is written again")
         else:

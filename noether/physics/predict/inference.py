@@ -9,7 +9,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
-from noether.checkpoints.own_settings import ChosenModel
+from noether.checkpoints.run_settings import ChosenModel
 from noether.checkpoints.state import load_task_state, load_weights
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
@@ -175,7 +175,7 @@ class TrainedModel:
         RequestError: one that the model reads is missing, or it does not read one.
         """
         known = self.task.parameters
-        taken = {**known, **self.task.numbers}
+        taken = {**known, **self.task.divisors}
         if unknown := [name for name in given if name not in taken]:
             near = nearest(unknown[0], taken)
             raise RequestError(
@@ -279,7 +279,7 @@ class TrainedModel:
     def reference_areas(self, shape: Shape, given: Collection[str]) -> dict[str, str]:
         """Returns the reference areas that follow from a shape, by the data set's rule: none of points alone."""
         rules = {} if shape.faces is None else self.task.reference_areas
-        return {key: rule for key, rule in rules.items() if key in self.task.numbers and key not in given}
+        return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
         """Says which scalars of a mesh are not integrated, and what would be needed."""
@@ -288,7 +288,7 @@ class TrainedModel:
         absent = self.lacking(fields, self.case_numbers(shape, given))
         return [
             f"{name.replace('_', ' ')} is not integrated, for which {', '.join(keys)} must be known"
-            + (f": --set {keys[0]}=NUMBER" if keys[0] in self.task.numbers else "")
+            + (f": --set {keys[0]}=NUMBER" if keys[0] in self.task.divisors else "")
             for name, keys in absent.items()
             if keys
         ]
@@ -308,7 +308,7 @@ class TrainedModel:
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
         """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
         have = {*fields, *numbers}
-        needed = {name: (*own.fields, *own.numbers) for name, own in self.task.scalars.items()}
+        needed = {name: (*own.fields, *own.divisors) for name, own in self.task.scalars.items()}
         return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
 
     def integrate(self, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """An exported model, loaded from its folder alone: positions in m in, fields in physical units out.
 
-from noether.physics.export.exported import load_exported
+from noether.physics.export.exported_model import load_exported
 model = load_exported("car-export")
 fields = model({"geometry_points": ..., "surface_points": ..., "volume_points": ...})
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from noether.common.dotted_path import code_granted
 from noether.common.errors import RequestError
-from noether.common.plain_file import open_plain, read_plain
+from noether.common.safe_open import open_plain, read_plain
 from noether.core.data.order import fixed_rows
 from noether.core.data.packed import check_digest
 from noether.core.tasks.angles import as_angle

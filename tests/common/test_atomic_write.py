@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from noether.common.atomic_write import AppendingFile, write_json, write_whole
 from noether.common.numbers import strict_json
-from noether.common.whole_file import AppendingFile, write_json, write_whole
 
 
 @pytest.mark.parametrize(("other", "word"), [(None, "removed"), (b"edited\n", "replaced")], ids=str)
