@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import AliasChoices, Field, TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -53,11 +53,6 @@ class EmaWeights:
             foreach.copy_(self._own_buffers, self._buffers)
 
 
-_WITHOUT_IMPROVEMENT = AliasChoices(
-    "evaluations_without_improvement", "evaluations_without_improvement"
-)  # Its first name.
-
-
 @dataclass
 class Progress:
     """How far a run has come: whole updates done, and the samples they used (over all ranks).
@@ -76,7 +71,7 @@ class Progress:
     skipped_in_a_row: int = 0
     rows: int = 0
     evaluation_pending: bool = False
-    evaluations_without_improvement: Annotated[int, Field(validation_alias=_WITHOUT_IMPROVEMENT)] = 0
+    evaluations_without_improvement: int = 0
     ended: bool = False
     followed: list[float] = field(default_factory=list)
 
@@ -207,7 +202,11 @@ def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _shapes(part, f"{place}.{key}".removeprefix("."))
 
 
-PROGRESS = TypeAdapter(Progress)
+FIRST_NAMES = {"evaluations_in_vain": "evaluations_without_improvement"}
+"""Counters by the name that checkpoints first had them under, and by that of now."""
+PROGRESS = TypeAdapter(
+    Annotated[Progress, BeforeValidator(lambda read: {FIRST_NAMES.get(key, key): value for key, value in read.items()})]
+)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
