@@ -35,7 +35,7 @@ OUT = RESULTS / "bench"
 
 
 def run(name: str, out: Path) -> bool:
-    """Runs one benchmark; returns whether it ended well."""
+    """Run one benchmark; return whether it ended well."""
     limit, (script, *words) = SHORT[name]
     target = out / f"{name}.json"
     target.unlink(missing_ok=True)

@@ -32,19 +32,19 @@ CHOSEN = {
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Returns what each benchmark wrote, by its name."""
+    """Return what each benchmark wrote, by its name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def chosen(results: dict[str, Any], chart: str) -> list[dict[str, Any]]:
-    """Returns the rows of a chart."""
+    """Return the rows of a chart."""
     benchmark, words = CHOSEN[chart]
     return [row for row in results.get(benchmark, {"rows": []})["rows"] if words in row["what"] or (
         benchmark == "launch" and "/ Lightning" in row["what"])]  # fmt: skip
 
 
 def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: bool) -> None:
-    """Draws one bar a row with the range of its rounds; for ratios a line at 1, and a mark at each goal."""
+    """Draw one bar a row with the range of its rounds; for ratios a line at 1, and a mark at each goal."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -73,7 +73,7 @@ def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: boo
 
 
 def table(results: dict[str, Any]) -> str:
-    """Returns every row that has a goal, in Markdown."""
+    """Return every row that has a goal, in Markdown."""
     lines = ["| what | median (rounds' range) | goal |", "|---|---|---|"]
     for content in results.values():
         for row in content["rows"]:
@@ -87,7 +87,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def conditions(results: dict[str, Any]) -> str:
-    """Returns on which machine each benchmark ran, and when."""
+    """Return on which machine each benchmark ran, and when."""
     said: dict[str, list[str]] = {}
     for name, content in results.items():
         about = content["machine"]
@@ -97,7 +97,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
-    """Draws all charts that have rows, and renews the page's part."""
+    """Draw all charts that have rows, and renew the page's part."""
     results, shown = load(folder), []
     if not results:
         sys.exit(f"no results of benchmarks in {folder}; the page stays as it is")

@@ -68,7 +68,7 @@ class Arms:
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
 
     def loop(self, checkpoint: Callable[[], object]) -> tuple[float, float]:
-        """Returns the seconds of the whole loop and of its longest update, the one with the checkpoint left out."""
+        """Return the seconds of the whole loop and of its longest update, the one with the checkpoint left out."""
         longest, started = 0.0, time.perf_counter()
         for update in range(self.updates):
             began = time.perf_counter()
@@ -81,12 +81,12 @@ class Arms:
         return time.perf_counter() - started, longest
 
     def torch_save(self) -> None:
-        """Saves as most programs do: in the loop."""
+        """Save as most programs do: in the loop."""
         content = {"model": self.state.model.state_dict(), "optimizer": self.state.optimizer.state_dict()}
         torch.save(content, self.folder / "torch.pt")
 
     def noether(self) -> None:
-        """Saves as this one does: behind the loop."""
+        """Save as this one does: behind the loop."""
         self.state.progress.updates += 1
         self.saver.save(self.state, None, leaving=False)
 

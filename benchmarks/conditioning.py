@@ -63,7 +63,7 @@ def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def main() -> None:
-    """Trains, prints and writes the figures."""
+    """Train, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=at_least_one, default=600)
     parser.add_argument("--seeds", type=at_least_one, default=3)

@@ -30,7 +30,7 @@ SIDE, BLUR = 0.1, 0.0015  # m
 
 
 def write_cases(folder: Path, count: int) -> None:
-    """Writes the cases, each a mesh of 16 × 16 × 16 points that are moved at random, and its numbers."""
+    """Write the cases, each a mesh of 16 × 16 × 16 points that are moved at random, and its numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -46,7 +46,7 @@ def write_cases(folder: Path, count: int) -> None:
 
 
 def errors(scaling: str, prepared: Path, options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    """Trains; returns the mean over test cases of the relative L2 error, and of the median relative one of points."""
+    """Train; return the mean over test cases of the relative L2 error, and of the median relative one of points."""
     words = ["dataset=cases", f"dataset_root={prepared}", f"seed={seed}", "accelerator=cpu"]
     words += [f"trainer.max_updates={options.updates}"] + (
         [f"task.fields.{FIELD}.scaling={scaling}"] if scaling == "standardised" else []

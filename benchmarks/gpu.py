@@ -55,7 +55,7 @@ WARM_UP = 5
 
 
 def words_of(model: str, precision: str, compiled: bool, ranks: int, tiny: bool) -> list[str]:
-    """Returns the settings of one measurement."""
+    """Return the settings of one measurement."""
     kind = model.removesuffix("_all_points")
     words = ["dataset.train_shapes=16", "dataset.test_shapes=2", f"trainer.precision={precision}"]
     words += [f"trainer.compile={str(compiled).lower()}", f"trainer.effective_batch_size={ranks}"]
@@ -77,7 +77,7 @@ def wait(device: torch.device) -> None:
 
 
 def copy_rate(device: torch.device, tiny: bool) -> float:
-    """Returns bytes a second, read and written, of copying a large array on the device."""
+    """Return bytes a second, read and written, of copying a large array on the device."""
     source = torch.ones(2**20 if tiny else COPIED_NUMBERS, device=device)
     target, best = torch.empty_like(source), 0.0
     for _ in range(5):
@@ -90,7 +90,7 @@ def copy_rate(device: torch.device, tiny: bool) -> float:
 
 
 def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """Measures one model in one precision, compiled or not, on every rank of the group."""
+    """Measure one model in one precision, compiled or not, on every rank of the group."""
     device, words = group.device, words_of(**case, ranks=group.world_size, tiny=asked["tiny"])
     config = load_config([f"output_path={tempfile.gettempdir()}", *words])
     data = prepare_data(config) if group.is_first else None
@@ -149,7 +149,7 @@ def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
 
 
 def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """Runs all cases in so many ranks of this machine."""
+    """Run all cases in so many ranks of this machine."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
     inventory = DeviceInventory(kind, devices, "benchmark", UsableCpus(tuple(range(ranks)), max(2, ranks)))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
@@ -162,7 +162,7 @@ def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, A
 
 
 def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the rows of one number of ranks."""
+    """Return the rows of one number of ranks."""
     rows = [row(f"{ranks} rank(s): copies, GB/s", [found["copy_bytes_per_second"] / 1e9])]
     for case in found["cases"]:
         if "failed" in case:
@@ -178,7 +178,7 @@ def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page_of(every: Mapping[int, dict[str, Any]]) -> str:
-    """Returns the results as a page: where they were measured, a table for each number of ranks, the public figures."""
+    """Return the results as a page: where they were measured, a table for each number of ranks, the public figures."""
     here, low_high = machine(), " to ".join(map(str, PUBLIC_UPDATES_A_SECOND))
     devices = ", ".join(here["gpus"]) or f"no GPU: {here['processor']}, {here['cores']} cores"
     lines = [f"# The published models on {devices}", "", f"torch {here['torch']}, {here['date']}. {PROTOCOL}", ""]

@@ -108,7 +108,7 @@ class FirstWords(io.StringIO):
     said = 0.0
 
     def write(self, text: str) -> int:
-        """Takes what is said."""
+        """Take what is said."""
         self.said = self.said or time.time()
         return super().write(text)
 

@@ -104,7 +104,7 @@ def launched_by_torchrun(marks: Path) -> None:
 
 
 def run(command: list[str], what: str, **more: str) -> float:
-    """Returns when a command ended; SystemExit where it failed twice."""
+    """Return when a command ended; SystemExit where it failed twice."""
     environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}", "OMP_NUM_THREADS": "1", **more}
     for attempt in (1, 2):
         try:
@@ -154,7 +154,7 @@ def run_with_cores_for(workers: int) -> None:
 
 
 def measure_start(arm: str, workers: int) -> dict[str, float]:
-    """Returns the seconds to the all-reduce and to the end, and the processor time."""
+    """Return the seconds to the all-reduce and to the end, and the processor time."""
     from noether.launch.processes.death_signal import adopt_orphans
 
     here = str(Path(__file__).resolve())
@@ -179,7 +179,7 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
 
 
 def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields the rows of `noether run` against torchrun."""
+    """Yield the rows of `noether run` against torchrun."""
     for workers, goal in STARTS.items():
         arms = ("torchrun", "noether run")
         pairs = [{arm: measure_start(arm, workers) for arm in arms} for _ in range(rounds + 1)][1:]
@@ -263,7 +263,7 @@ def update_plainly(settings: str) -> None:
 
 
 def processor_time(arm: str) -> float:
-    """Returns the seconds, user and system, that one update on one rank takes of all processes together."""
+    """Return the seconds, user and system, that one update on one rank takes of all processes together."""
     with tempfile.TemporaryDirectory() as folder:
         from noether.config.compose import dump_config, load_config
 

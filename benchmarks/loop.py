@@ -85,7 +85,7 @@ class Network(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 
     def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Predicts y."""
+        """Predict y."""
         return {"y": self.layers(batch["x"])}
 
 
@@ -93,7 +93,7 @@ class Regression(Task):
     """Squared error."""
 
     def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
-        """Returns it."""
+        """Return it."""
         return (predictions["y"] - batch["y"]).square().mean()
 
 
@@ -382,7 +382,7 @@ def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
 
 
 def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measures the first name against each of the others."""
+    """Measure the first name against each of the others."""
     arms = {name: Arm("loop.py", name, str(ranks)) for name in names}
     try:
         for arm in arms.values():

@@ -57,7 +57,7 @@ def one_rank() -> Group:
 
 
 def settings(model: str, size: str, points: int) -> list[str]:
-    """Returns the words of a run at one size."""
+    """Return the words of a run at one size."""
     if size == "small":
         return [f"model={model}_small", *DATA]
     sizes = [f"dataset.{kind}_points={points}" for kind in ("surface", "volume", "geometry")]
@@ -66,7 +66,7 @@ def settings(model: str, size: str, points: int) -> list[str]:
 
 
 def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
-    """Returns a built run, its configuration, and batches to go round."""
+    """Return a built run, its configuration, and batches to go round."""
     from noether.core.data.loader import to_device, training_batches
     from noether.core.data.order import GlobalOrder, RankOrder
 
@@ -81,19 +81,19 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
 
 
 def sizes_of(config: Any) -> dict[str, Any]:
-    """Returns the sizes of a model."""
+    """Return the sizes of a model."""
     return {key: value for key, value in config.model.model_dump().items() if key not in ("kind", "layout")}
 
 
 def copy_of(peer: str, run: Run, config: Any) -> nn.Module:
-    """Returns a peer's implementation, `plain` or `physicsnemo`, with the weights of the run's model."""
+    """Return a peer's implementation, `plain` or `physicsnemo`, with the weights of the run's model."""
     if peer == "physicsnemo":
         return PhysicsNeMoTransolver(run.state.model, **sizes_of(config))
     return plain_copy(run.state.model, config.model.kind, sizes_of(config))
 
 
 def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
-    """Returns the largest difference of the predictions in float64, relative to the largest prediction."""
+    """Return the largest difference of the predictions in float64, relative to the largest prediction."""
     given = {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
     given = run.problem.task.prepare(given)
     added = getattr(theirs, "added_to_slices", transolver.EPSILON)
@@ -144,7 +144,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
 
 
 def compare(model: str, size: str, points: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measures one model at one size."""
+    """Measure one model at one size."""
     run, config, batches = prepared(model, size, points)
     with FlopCounterMode(display=False) as counter:
         run.problem.task.loss(run.state.model(given := run.problem.task.prepare(batches[0])), given).backward()

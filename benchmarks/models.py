@@ -76,7 +76,7 @@ class Contender:
         self.stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
 
     def train(self, updates: int) -> None:
-        """Makes so many updates, each timed from its batch on the device to the end of its step."""
+        """Make so many updates, each timed from its batch on the device to the end of its step."""
         run = self.run
         for _ in range(updates):
             batches = [
@@ -90,7 +90,7 @@ class Contender:
             self.seconds.append(time.perf_counter() - started)
 
     def evaluate(self) -> None:
-        """Adds a point to the curve: the mean relative L2 of each field over the test split."""
+        """Add a point to the curve: the mean relative L2 of each field over the test split."""
         run = self.run
         model = next(iter(run.state.evaluation_models().values()))
         test = run.problem.splits.test

@@ -22,7 +22,7 @@ ROUNDS = 3
 
 
 def seconds_per_update(more: dict[str, str]) -> float:
-    """Trains 60 updates and returns the pace of the last 40."""
+    """Train 60 updates and return the pace of the last 40."""
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     with tempfile.TemporaryDirectory() as folder:
         command = [

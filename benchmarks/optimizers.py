@@ -34,7 +34,7 @@ class Study:
             self.common += ["dataset=cases", f"dataset_root={options.cases}"]
 
     def train(self, name: str, model: str, optimizer: str, seed: int, updates: int, *more: str) -> Path:
-        """Makes a run unless it is there already; returns its folder."""
+        """Make a run unless it is there already; return its folder."""
         run = self.folder / name
         if not (run / "result.json").exists():
             own = [f"model={model}", f"optimizer={optimizer}", f"seed={seed}", f"trainer.max_updates={updates}"]
@@ -45,12 +45,12 @@ class Study:
         return run
 
     def errors(self, run: Path) -> dict[str, float]:
-        """Returns the relative L2 of each whole field on the test split."""
+        """Return the relative L2 of each whole field on the test split."""
         found = json.loads((run / "result.json").read_text())["metrics"]
         return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
 
     def seconds(self, run: Path) -> float:
-        """Returns the seconds of an update: data, forward, backward and optimiser."""
+        """Return the seconds of an update: data, forward, backward and optimiser."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         # A run that was cut off and started again has a row for each start.
         own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])
@@ -59,7 +59,7 @@ class Study:
 
 
 def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Trains the pairs of one model; returns the time of an update and the errors, as ratios to AdamW's."""
+    """Train the pairs of one model; return the time of an update and the errors, as ratios to AdamW's."""
     seconds: dict[str, list[float]] = {"adamw": [], "muon": []}
     for number in range(options.rounds):
         for kind, name in (("adamw", options.adamw), ("muon", options.muon)):

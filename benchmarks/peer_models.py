@@ -15,7 +15,7 @@ PEERS = {"transolver": "physicsnemo"}
 
 
 def installed_peer(model: str) -> str | None:
-    """Returns the module with a peer of a model, if it is installed here."""
+    """Return the module with a peer of a model, if it is installed here."""
     module = PEERS.get(model)
     return module if module and importlib.util.find_spec(module) else None
 
@@ -55,14 +55,14 @@ class PhysicsNeMoTransolver(nn.Module):
         self.network.load_state_dict(_renamed(weights, depth))
 
     def forward(self, batch: dict[str, Any]) -> Any:
-        """Returns the fields at the points of a prepared batch."""
+        """Return the fields at the points of a prepared batch."""
         points, known, sizes = points_and_known(batch)
         inputs = (torch.cat((points, known), dim=-1) - self.input_mean) / self.input_deviation
         return fields_of(self.network(inputs[..., 3:], embedding=inputs[..., :3]), sizes)
 
 
 def _renamed(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """Returns our weights under PhysicsNeMo's names: it has no placeholder, and one matrix for query, key and value."""
+    """Return our weights under PhysicsNeMo's names: it has no placeholder, and one matrix for query, key and value."""
     last = f"blocks.{depth - 1}.ln_mlp2"
     found = {
         f"{last}.{place}.{kind}": weights.pop(f"{name}.{kind}")

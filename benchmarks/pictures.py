@@ -58,7 +58,7 @@ SHOTS = (
 
 
 def trained(folder: Path) -> None:
-    """Trains the runs that are not there."""
+    """Train the runs that are not there."""
     if not (folder / "upt.sweep.json").exists():
         command = [sys.executable, "-m", "noether", "train", "-m", *SWEEP, f"output_path={folder}", "resume=auto"]
         subprocess.run(command, check=True)
@@ -66,7 +66,7 @@ def trained(folder: Path) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serves the live page; yields its address."""
+    """Serve the live page; yield its address."""
     command = [sys.executable, "-m", "noether", "watch", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -80,7 +80,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = False) -> Page:
-    """Returns a page in a window of its own."""
+    """Return a page in a window of its own."""
     theme = "dark" if dark else "light"
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
     page.set_default_timeout(LIMIT_MS)
@@ -89,7 +89,7 @@ def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = F
 
 
 def photograph(page: Page, path: Path, part: tuple[str, str] | None = None) -> None:
-    """Writes a page, or what lies between the tops of two of its parts, in few enough colours to be small."""
+    """Write a page, or what lies between the tops of two of its parts, in few enough colours to be small."""
     page.evaluate("scrollTo(0, 0)")  # What stays at the top of the window is at the top of the picture.
     shot = Image.open(io.BytesIO(page.screenshot(full_page=part is not None, type="png"))).convert("RGB")
     if part:
@@ -122,7 +122,7 @@ def watch_pictures(chromium: Browser, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Makes the pictures that are asked for."""
+    """Make the pictures that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--keep", type=Path, default=Path("build/pictures"))

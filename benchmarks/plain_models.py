@@ -326,7 +326,7 @@ PLAIN = {"upt": UPT, "ab_upt": ABUPT, "transformer": Transformer, "transolver": 
 
 
 def plain_copy(own: nn.Module, kind: str, sizes: dict[str, Any]) -> nn.Module:
-    """Returns the straightforward implementation of a model, with its weights."""
+    """Return the straightforward implementation of a model, with its weights."""
     plain: nn.Module = PLAIN[kind](**sizes)
     plain.load_state_dict({name: value for name, value in own.state_dict().items() if name != DIGITS})
     return plain

@@ -19,7 +19,7 @@ from store import MAP, write_source
 
 
 def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
-    """Prepares the folder; returns the seconds on the clock and of a core."""
+    """Prepare the folder; return the seconds on the clock and of a core."""
     words = [sys.executable, "-m", "noether", "data", "prepare", str(source), str(out)]
     words += ["--map", str(source / "cases.yaml"), "--workers", "1"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

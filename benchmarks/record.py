@@ -25,7 +25,7 @@ ABOUT = {"world_size": 1, "effective_batch_size": 1, "micro_batch_size": 1, "upd
 
 
 def machine() -> dict[str, Any]:
-    """Returns what a figure depends on: processor, cores, load, and versions."""
+    """Return what a figure depends on: processor, cores, load, and versions."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def row(what: str, values: Sequence[float], goal: float | None = None, *, at_least: bool = True) -> dict[str, Any]:
-    """Returns one row: the median of the rounds and their range."""
+    """Return one row: the median of the rounds and their range."""
     own: dict[str, Any] = {"what": what, "median": statistics.median(values), "low": min(values), "high": max(values)}
     own["rounds"] = len(values)
     if goal is not None:
@@ -56,14 +56,14 @@ def row(what: str, values: Sequence[float], goal: float | None = None, *, at_lea
 
 
 def reached(own: dict[str, Any]) -> bool | None:
-    """Whether a row's median reaches its goal; None where nothing is promised."""
+    """Return whether a row's median reaches its goal; None where nothing is promised."""
     if "goal" not in own:
         return None
     return bool(own["median"] >= own["goal"] if own["at_least"] else own["median"] <= own["goal"])
 
 
 def text_of(own: dict[str, Any]) -> str:
-    """Returns a row as a line."""
+    """Return a row as a line."""
     said = f"{own['what']:<68} {own['median']:8.3f}  ({own['low']:.3f} to {own['high']:.3f})"
     if (good := reached(own)) is not None:
         said += f"  goal {'≥' if own['at_least'] else '≤'} {own['goal']:g}{'' if good else '  MISSED'}"
@@ -71,7 +71,7 @@ def text_of(own: dict[str, Any]) -> str:
 
 
 def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Prints the rows, and writes them where `--json` says."""
+    """Print the rows, and write them where `--json` says."""
     for own in rows:
         print(text_of(own), flush=True)
     if out is not None:
@@ -83,7 +83,7 @@ def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **m
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with what every benchmark takes: `--rounds`, `--json FILE`."""
+    """Return a parser with what every benchmark takes: `--rounds`, `--json FILE`."""
     own = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--rounds", type=at_least_one)
     own.add_argument("--json", type=Path)
@@ -91,14 +91,14 @@ def parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def at_least_one(text: str) -> int:
-    """Returns the number that an option was given; argparse says what is wrong with another."""
+    """Return the number that an option was given; argparse says what is wrong with another."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def told(main: Callable[[], None], *refused: type[Exception]) -> None:
-    """Runs a benchmark. What is refused, a program that is missing and one that fails end it with a line, no traceback.
+    """Run a benchmark. What is refused, a program that is missing and one that fails end it with a line, no traceback.
 
     refused: what further refusals are raised as.
     """
@@ -151,7 +151,7 @@ class Arm:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Returns the next answer; CalledProcessError, with what the process said last, where it has ended."""
+        """Return the next answer; CalledProcessError, with what the process said last, where it has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -168,13 +168,13 @@ class Arm:
         return self.answer()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self.process.terminate()
         self.process.wait()
 
 
 def peak_mib() -> float:
-    """Returns the most memory that this process has held, in MiB. getrusage would begin with its parent's."""
+    """Return the most memory that this process has held, in MiB. getrusage would begin with its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -44,7 +44,7 @@ sets:
 
 
 def write_source(path: Path, points: int) -> None:
-    """Writes a case of random points, in a process of its own, whose memory does not count."""
+    """Write a case of random points, in a process of its own, whose memory does not count."""
     import pyvista
 
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def write_source(path: Path, points: int) -> None:
 
 
 def prepare(root: Path, out: Path) -> tuple[float, float]:
-    """Prepares the case; returns seconds and the largest memory of the process in GB."""
+    """Prepare the case; return seconds and the largest memory of the process in GB."""
     about = parse_map(MAP, "map")
     ((case, files),) = find_cases(root, about).items()
     began = time.perf_counter()
@@ -66,7 +66,7 @@ def prepare(root: Path, out: Path) -> tuple[float, float]:
 
 
 def forget(folder: Path) -> None:
-    """Tells the kernel to drop the files' pages."""
+    """Tell the kernel to drop the files' pages."""
     for path in folder.rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)
@@ -76,7 +76,7 @@ def forget(folder: Path) -> None:
 
 
 def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str, float]:
-    """Prints and returns the median times of a read in ms, cold and warm."""
+    """Print and return the median times of a read in ms, cold and warm."""
     cold, warm, busy = [], [], []
     end = time.monotonic() + MOST_SECONDS
     for draw in range(10):

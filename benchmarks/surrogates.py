@@ -48,14 +48,14 @@ def config_of(model: str, options: argparse.Namespace, seed: int, updates: int) 
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
-    """Returns the seconds of a core that something takes."""
+    """Return the seconds of a core that something takes."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def learned(model: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
-    """Trains one model for the seconds; returns its errors and how many updates these were."""
+    """Train one model for the seconds; return its errors and how many updates these were."""
     group = this_device()
     timed = Contender(config_of(model, options, seed, 2 * TIMED_UPDATES), group)
     timed.train(TIMED_UPDATES)
@@ -68,7 +68,7 @@ def learned(model: str, options: argparse.Namespace, seed: int) -> tuple[Errors,
 
 
 def test_errors(task: Task, test: "list[Sample]", predict: Callable[[Sample, int], Mapping[str, Tensor]]) -> Errors:
-    """Returns the mean relative L2 of each field over the test samples."""
+    """Return the mean relative L2 of each field over the test samples."""
     found: dict[str, list[float]] = {name: [] for name in task.fields}
     for index, sample in enumerate(test):
         predicted = predict(sample, index)
@@ -93,7 +93,7 @@ class Ridge:
             self.fitted[name] = torch.linalg.solve(a.T @ a + DAMPING * len(a) * torch.eye(a.shape[1]), a.T @ b)
 
     def predict(self, sample: Sample) -> dict[str, Tensor]:
-        """Returns every field of a sample, (N, C) in physical units."""
+        """Return every field of a sample, (N, C) in physical units."""
         scaled = {name: (self._terms(sample, self.task.fields[name].points).double() @ own).float()[None]
                   for name, own in self.fitted.items()}  # fmt: skip
         return {name: values[0] for name, values in self.task.to_physical(scaled).items()}
@@ -108,7 +108,7 @@ class Ridge:
 
 
 def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
-    """Fits one baseline; returns its errors, and its updates where it has any."""
+    """Fit one baseline; return its errors, and its updates where it has any."""
     problem = Contender(config_of("mlp", options, seed, 1), this_device()).run.problem
     task, splits = problem.task, problem.splits
     test = [splits.test[index] for index in range(len(splits.test))]

@@ -24,7 +24,7 @@ PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product
 
 
 def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Returns float32 values with `bits` bits of mantissa, rounded to nearest even."""
+    """Return float32 values with `bits` bits of mantissa, rounded to nearest even."""
     if values.dtype != torch.float32:
         return values
     whole = values.contiguous().view(torch.int32)
@@ -52,7 +52,7 @@ class RoundedFactors(TorchDispatchMode):
 
 
 def main() -> None:
-    """Prints a line for each field."""
+    """Print a line for each field."""
     run, mesh = load_run(sys.argv[1]), sys.argv[2]
     exact = run.predict(mesh)
     for name, bits in (("TF32", 10), ("bf16", 7)):

@@ -41,7 +41,7 @@ POOL_SEED = 1000
 
 
 def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndarray]:
-    """Returns directions (N, 3) of the half y ≥ 0, and triangles."""
+    """Return directions (N, 3) of the half y ≥ 0, and triangles."""
     theta, phi = np.meshgrid(np.linspace(0.01, np.pi - 0.01, polar), np.linspace(0, np.pi, azimuth), indexing="ij")
     points = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     index = np.arange(polar * azimuth).reshape(polar, azimuth)
@@ -50,7 +50,7 @@ def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndar
 
 
 def exact_gradient(car: EllipsoidCar) -> np.ndarray:
-    """Returns the gradient (3,) of lift, on the car's own reference area, by half width, height and half length."""
+    """Return the gradient (3,) of lift, on the car's own reference area, by half width, height and half length."""
     gradient = np.empty(3)
     for axis in range(3):
         lifts = []
@@ -63,14 +63,14 @@ def exact_gradient(car: EllipsoidCar) -> np.ndarray:
 
 
 def cars_of(run: LoadedRun) -> EllipsoidDatasetConfig:
-    """Returns the settings of the built-in cars that a run was trained on."""
+    """Return the settings of the built-in cars that a run was trained on."""
     if not isinstance(run.config.dataset, EllipsoidDatasetConfig):
         raise SystemExit(f"the exact flow is known for dataset=ellipsoid, not for {run.config.dataset.kind}")
     return run.config.dataset
 
 
 def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Returns the cosine between a model's gradient by the semi-axes and the exact one."""
+    """Return the cosine between a model's gradient by the semi-axes and the exact one."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = sensitivity(run.trained, shape, "lift_coefficient", {}, 16384)
@@ -81,7 +81,7 @@ def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
 
 
 def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> EllipsoidCar:
-    """Returns a car of which the quantity `index` (of four, in turn) lies outside its range by a share of its width."""
+    """Return a car of which the quantity `index` (of four, in turn) lies outside its range by a share of its width."""
     name, (low, high) = list(RANGES.items())[index % len(RANGES)]
     rng = np.random.default_rng([index, round(100 * by[1])])
     # A length below its range by that much would be none.
@@ -90,7 +90,7 @@ def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> Ellipsoid
 
 
 def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Returns how far a car is from the shapes that a run was trained on."""
+    """Return how far a car is from the shapes that a run was trained on."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = shape_distance(run.calibrated, shape, {}, {})
@@ -100,17 +100,17 @@ def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
 
 
 def auroc(inside: list[float], beyond: list[float]) -> float:
-    """Returns the probability that a shape outside has the larger distance."""
+    """Return the probability that a shape outside has the larger distance."""
     return float(np.mean(np.array(beyond)[:, None] > np.array(inside)[None, :]))
 
 
 def share_beyond(found: list[float], farthest: float) -> float:
-    """Returns the share of distances that are larger than that of every validation shape."""
+    """Return the share of distances that are larger than that of every validation shape."""
     return float(np.mean(np.array(found) > farthest))
 
 
 def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
-    """Returns, for each output, what intervals of 90 % cover of 100 cars, by 60 others, over the deals of a pool."""
+    """Return, for each output, what intervals of 90 % cover of 100 cars, by 60 others, over the deals of a pool."""
     pool = cars_of(run).model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
     folder = prepare_data(run.config.model_copy(update={"dataset": pool, "dataset_root": None}))
     assert folder is not None

@@ -17,13 +17,13 @@ PICTURE = "![The report of make train](images/report.png)"
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:
-    """Adds the icon."""
+    """Add the icon."""
     files.append(File.generated(config, "assets/icon.svg", content=ICON.read_bytes()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links the picture on the first page to the whole report."""
+    """Link the picture on the first page to the whole report."""
     if page.file.src_uri != "index.md" or not os.environ.get(VARIABLE):
         return markdown
     if PICTURE not in markdown:
@@ -35,7 +35,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_post_build(*, config: Any, **_: Any) -> None:
-    """Copies the report into the site."""
+    """Copy the report into the site."""
     report = os.environ.get(VARIABLE)
     if report:
         shutil.copy(report, Path(config["site_dir"]) / "report.html")

@@ -29,7 +29,7 @@ def __dir__() -> list[str]:
 
 
 def load_run(run: "str | Path", *more: "str | Path", **options: Any) -> "LoadedRun":
-    """Loads a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
+    """Load a run from its folder: `noether.load_run("runs/cars").predict("car.stl", wind_speed=32)`.
 
     Options and errors are those of `noether.physics.predict.python_api.LoadedRun`.
     """

@@ -30,7 +30,7 @@ TIME_LIMIT = 180
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the session its number and its folder for temporary files before it starts workers, which inherit them.
+    """Give the session its number and its folder for temporary files before it starts workers, which inherit them.
 
     A process that is killed leaves its files there, such as multiprocessing's sockets; they go with the session.
     """
@@ -52,7 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks a test before -m chooses among them: what is nightly is slow as well."""
+    """Mark a test before -m chooses among them: what is nightly is slow as well."""
     if item.get_closest_marker("nightly"):
         item.add_marker(pytest.mark.slow)
     if needs_machines(item.nodeid):
@@ -61,13 +61,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests into the order in which they are handed out."""
+    """Put the tests into the order in which they are handed out."""
     reorder(items)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collects tests without the garbage collector, which takes a third of the time and finds nothing.
+    """Collect tests without the garbage collector, which takes a third of the time and finds nothing.
 
     Whatever example hypothesis makes, none fails for its time: a machine that runs tests is busy.
     """
@@ -83,7 +83,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the images that a worker has begun, also where the session was interrupted, and removes what is left."""
+    """End the images that a worker has begun, also where the session was interrupted, and remove what is left."""
     from images.making import Making
 
     if session_number() == os.getpid():
@@ -135,7 +135,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Finished]]:
-    """Runs `noether ARGUMENTS` to its end, which must have `code` where it is given; how: warm_start.py."""
+    """Run `noether ARGUMENTS` to its end, which must have `code` where it is given; how: warm_start.py."""
     warm: list[WarmStart] = []
 
     def run(
@@ -159,7 +159,7 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
-    """Trains the tiny configuration with further overrides to its end, in a folder, and returns the run's.
+    """Train the tiny configuration with further overrides to its end, in a folder, and return the run's.
 
     In every such run the parts of rank 0's time sum up to the whole, to 3 % and what their decimals leave.
     """
@@ -206,7 +206,7 @@ def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., R
 
 @pytest.fixture
 def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a command in a session of its own, and ends it, with its whole process group, after the test."""
+    """Start a command in a session of its own, and end it, with its whole process group, after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(
@@ -229,7 +229,7 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def start(
     environ: dict[str, str], start_process: Callable[..., subprocess.Popen[str]]
 ) -> Callable[..., subprocess.Popen[str]]:
-    """Starts `noether ARGUMENTS`, which is ended after the test."""
+    """Start `noether ARGUMENTS`, which is ended after the test."""
     return lambda *arguments: start_process([sys.executable, "-m", "noether", *arguments], env=environ)
 
 

@@ -78,13 +78,13 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
 
 
 def pages() -> list[Path]:
-    """Returns README and the pages that people wrote."""
+    """Return README and the pages that people wrote."""
     docs = sorted((REPOSITORY / "docs").glob("*.md"))
     return [REPOSITORY / "README.md", *(page for page in docs if page.name not in GENERATED)]
 
 
 def commands(path: Path, *programs: str) -> list[str]:
-    """Returns the commands of a page's code blocks that start with one of the programs, without their comments."""
+    """Return the commands of a page's code blocks that start with one of the programs, without their comments."""
     found = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in found if language in ("", "sh")]
     lines = [line.partition(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -92,14 +92,14 @@ def commands(path: Path, *programs: str) -> list[str]:
 
 
 def python_blocks(path: Path) -> dict[str, str]:
-    """Returns the Python code of a page by the heading of the second level above it, "" for the first."""
+    """Return the Python code of a page by the heading of the second level above it, "" for the first."""
     sections = re.split(r"(?m)^## (.*)\n", f"## \n{path.read_text()}")[1:]
     blocks = (re.findall(r"(?ms)^```python\n(.*?)^```", text) for text in sections[1::2])
     return {name: "".join(found) for name, found in zip(sections[::2], blocks, strict=True)}
 
 
 def needs(page: str, line: str, *, full: bool = False) -> str:
-    """Returns what a command needs that is not here; "" where it can run."""
+    """Return what a command needs that is not here; "" where it can run."""
     for where, what, needed, is_here in NEEDS:
         if re.search(where, page) and re.search(what, line):
             if needed == LONG:
@@ -109,7 +109,7 @@ def needs(page: str, line: str, *, full: bool = False) -> str:
 
 
 def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False) -> dict[str, str]:
-    """Fills a user's folder, and returns an environment with `noether` on the PATH."""
+    """Fill a user's folder, and return an environment with `noether` on the PATH."""
     (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "package").mkdir()
     for script in ("train.py", "package/train.py"):
@@ -143,7 +143,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
 
 
 def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
-    """Runs a page's commands; returns the transcript's lines, and how many commands failed."""
+    """Run a page's commands; return the transcript's lines, and how many commands failed."""
     name, lines, failed = str(page.relative_to(REPOSITORY)), [], 0
     with tempfile.TemporaryDirectory(prefix="noether-transcript-") as scratch:
         environ = make_workplace(Path(scratch), dict(os.environ), full=full)
@@ -164,12 +164,12 @@ def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
 
 @cache
 def _make(line: str) -> tuple[int, str, float]:
-    """Runs a command of make, which is the checkout's own: once, on however many pages it stands."""
+    """Run a command of make, which is the checkout's own: once, on however many pages it stands."""
     return _run(line, str(REPOSITORY), dict(os.environ), FULL_LIMIT_S)
 
 
 def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tuple[int, str, float]:
-    """Runs a command in bash; returns its exit code (124: not within the limit), what it said, and its seconds."""
+    """Run a command in bash; return its exit code (124: not within the limit), what it said, and its seconds."""
     began = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", line], cwd=folder, env=environ, text=True, errors="replace",
@@ -184,7 +184,7 @@ def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tup
 
 
 def main() -> int:
-    """Writes the transcript; returns 1 where a command failed."""
+    """Write the transcript; return 1 where a command failed."""
     parser = argparse.ArgumentParser(description="Runs every command of README and docs.")
     parser.add_argument("--full", action="store_true", help="as they stand, and what takes longer too")
     parser.add_argument("--out", type=Path, default=Path("transcript.md"))

@@ -48,13 +48,13 @@ class Message:
 
 
 def messages() -> list[Message]:
-    """Returns every message that has a code, by code."""
+    """Return every message that has a code, by code."""
     found = [message for path in sorted(PACKAGE.rglob("*.py")) for message in _in_file(path)]
     return sorted(found, key=lambda message: (message.code, message.summary))
 
 
 def errors_reference() -> str:
-    """Returns docs/errors.md."""
+    """Return docs/errors.md."""
     rows = {f"| `{m.code}` | {_cell(m.summary)} | {_cell(m.expected)} | {_cell(m.fix)} |" for m in messages()}
     return HEAD + "\n".join(sorted(rows)) + "\n"
 
@@ -76,7 +76,7 @@ def _in_file(path: Path) -> Iterator[Message]:
 
 
 def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
-    """Returns what a call raises, or what a pair of a code and a summary says; `texts` are the variables so far."""
+    """Return what a call raises, or what a pair of a code and a summary says; `texts` are the variables so far."""
     expected = fix = ""
     if isinstance(node, ast.Call) and len(node.args) > 1 and _raises(node.func):
         code, text, *more = node.args
@@ -98,7 +98,7 @@ def _raises(function: ast.expr) -> bool:
 
 
 def _template(node: ast.AST) -> str:
-    """Returns a text as the source writes it."""
+    """Return a text as the source writes it."""
     match node:
         case ast.Constant():
             return str(node.value)

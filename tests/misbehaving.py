@@ -42,7 +42,7 @@ class Misbehaving(UPT):
         self.how, self.left, self.mark = how, update + settling if here else 0, mark
 
     def forward(self, batch: Any) -> Any:
-        """Predicts, or misbehaves."""
+        """Predict, or misbehaves."""
         if self.training and self.left:
             self.left -= 1
             if not self.left:
@@ -50,7 +50,7 @@ class Misbehaving(UPT):
         return super().forward(batch)
 
     def misbehave(self) -> None:
-        """Does it."""
+        """Do it."""
         if self.mark:
             Path(self.mark).touch()
         if self.how == "raise":
@@ -68,13 +68,13 @@ class Misbehaving(UPT):
 
 
 def misbehave(how: str, rank: int, mark: Path | None = None) -> list[str]:
-    """Returns the settings of a run in which a rank misbehaves."""
+    """Return the settings of a run in which a rank misbehaves."""
     marked = [f"+model.mark={mark}"] if mark else []
     return [*WORDS, f"+model.how={how}", f"+model.rank={rank}", *marked]
 
 
 def processes_of(text: str) -> dict[int, str]:
-    """Returns the command lines, by pid, of the processes that have `text` in their arguments or environment."""
+    """Return the command lines, by pid, of the processes that have `text` in their arguments or environment."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

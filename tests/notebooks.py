@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run_notebook(name: str) -> dict[str, Any]:
-    """Returns the names that it has made."""
+    """Return the names that it has made."""
     matplotlib.use("agg")
     names: dict[str, Any] = {}
     for cell in json.loads((EXAMPLES / name).read_text())["cells"]:

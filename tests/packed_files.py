@@ -9,7 +9,7 @@ from noether.core.data.packed import Spec, packed_writer
 
 
 def write_packed(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
+    """Write `arrays`, each (samples, ...), to one file; how, and what it raises, is in `packed_writer`."""
     specs = {key: Spec(array.dtype.newbyteorder("<"), array.shape) for key, array in arrays.items()}
     with packed_writer(path, specs, metadata or {}) as write:
         write(0, arrays)

@@ -23,38 +23,38 @@ PACKAGES, CLUSTER, IMAGES, GPU = "NOETHER_PACKAGES", "NOETHER_CLUSTER", "NOETHER
 
 
 def is_required(brought: str) -> bool:
-    """Whether this machine brings what a variable stands for, so that no test of it may be skipped."""
+    """Return whether this machine brings what a variable stands for, so that no test of it may be skipped."""
     return os.environ.get(brought) == "1"
 
 
 def lacking(what: str, brought: str = PACKAGES) -> NoReturn:
-    """Skips a test for what this machine lacks; where the machine is said to bring it, the test fails."""
+    """Skip a test for what this machine lacks; where the machine is said to bring it, the test fails."""
     (pytest.fail if is_required(brought) else pytest.skip)(f"{what} ({brought}=1 requires it)")
 
 
 def needs_namespaces(what: str, *probe: str) -> None:
-    """Skips a test where root cannot run a command in namespaces of its own."""
+    """Skip a test where root cannot run a command in namespaces of its own."""
     can = shutil.which("unshare") and subprocess.run(["unshare", "--uts", *probe], capture_output=True).returncode == 0
     if os.geteuid() or not can:
         lacking(f"only root can {what} here", CLUSTER)
 
 
 def find_program(name: str, package: str) -> str:
-    """Returns the path of a program, which is in this package of Debian."""
+    """Return the path of a program, which is in this package of Debian."""
     return shutil.which(name) or lacking(f"no {name}: apt-get install {package}")
 
 
 def run_to_end(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path = REPOSITORY, limit_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program that reads nothing; returns its exit code and its words."""
+    """Run a program that reads nothing; return its exit code and its words."""
     return subprocess.run(
         command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
     )
 
 
 def torchrun(module: str = "run") -> list[str]:
-    """Returns the words that start two ranks of what follows them on this machine."""
+    """Return the words that start two ranks of what follows them on this machine."""
     return [sys.executable, "-m", f"torch.distributed.{module}", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -63,7 +63,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def mpirun(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs two processes of `noether WORDS` to their end, on as few cores as there are."""
+    """Run two processes of `noether WORDS` to their end, on as few cores as there are."""
     command = [find_program("mpirun", "openmpi-bin"), "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
     return run_to_end([*command, *words], {**environ, **AS_ROOT})
 
@@ -77,7 +77,7 @@ def wait_for(
     process: "subprocess.Popen[Any] | None" = None,
     longest_pause_s: float = 0.02,
 ) -> T:
-    """Asks until the answer is true and returns it. Past the limit, or where the process has ended, it fails."""
+    """Ask until the answer is true and return it. Past the limit, or where the process has ended, it fails."""
     deadline, pause = time.monotonic() + limit_s, 0.02
     while not (answer := ask()):
         assert process is None or process.poll() is None, (f"ended before {what}", process and process.communicate())
@@ -88,7 +88,7 @@ def wait_for(
 
 
 def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> tuple[int, str]:
-    """Types into a program on a terminal of its own; returns its exit code, and what it showed."""
+    """Type into a program on a terminal of its own; return its exit code, and what it showed."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(command[0], command, environ)
@@ -111,7 +111,7 @@ def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: f
 
 
 def read_until(process: "subprocess.Popen[str]", words: str) -> str:
-    """Reads what a process says on stderr, wherever it leads; returns the line that has these words."""
+    """Read what a process says on stderr, wherever it leads; return the line that has these words."""
     stream = process.stderr or process.stdout
     assert stream is not None
     said = []
@@ -123,7 +123,7 @@ def read_until(process: "subprocess.Popen[str]", words: str) -> str:
 
 
 def lay(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes files by their paths in a folder, which need not be there."""
+    """Write files by their paths in a folder, which need not be there."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -137,7 +137,7 @@ def flip(path: Path, byte: int = -10) -> None:
 
 
 def halve(path: Path) -> None:
-    """Leaves the first half of a file."""
+    """Leave the first half of a file."""
     os.truncate(path, path.stat().st_size // 2)
 
 

@@ -10,7 +10,7 @@ from noether.config.section import kind_of, sections_in
 
 
 def settings_reference() -> str:
-    """Returns the reference as Markdown: one table for the top level, and one for each section and kind."""
+    """Return the reference as Markdown: one table for the top level, and one for each section and kind."""
     parts = list(_section("Top level", "", RunConfig))
     for name, field in RunConfig.model_fields.items():
         for section in sections_in(field.annotation):

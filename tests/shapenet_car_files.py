@@ -63,7 +63,7 @@ def volume_mesh(surface: np.ndarray, seed: int, cells: int = 5) -> tuple[np.ndar
 
 
 def write_car(folder: Path, seed: int, *, binary: bool = False) -> None:
-    """Writes one car's three files as the archive has them."""
+    """Write one car's three files as the archive has them."""
     folder.mkdir(parents=True)
     points, quads, pressure = surface_mesh(seed)
     volume, hexahedra, velocity = volume_mesh(points, seed)
@@ -88,7 +88,7 @@ def grid_as_text(points, cells, arrays: dict[str, np.ndarray]) -> str:
 
 
 def write_grid(path: Path, points, cells, arrays: dict[str, np.ndarray], *, binary: bool = True) -> None:
-    """Writes quadrilaterals or hexahedra as an UNSTRUCTURED_GRID of legacy VTK, version 4.2 as the archive's."""
+    """Write quadrilaterals or hexahedra as an UNSTRUCTURED_GRID of legacy VTK, version 4.2 as the archive's."""
     if not binary:
         path.write_text(grid_as_text(points, cells, arrays))
         return
@@ -105,7 +105,7 @@ def write_grid(path: Path, points, cells, arrays: dict[str, np.ndarray], *, bina
 
 
 def write_archive(folder: Path, cars: dict[str, int]) -> Path:
-    """Writes `training_data` with so many cars in each param folder, and one that is excluded; returns its path."""
+    """Write `training_data` with so many cars in each param folder, and one that is excluded; return its path."""
     seed = 0
     for param, count in cars.items():
         for _ in range(count):
@@ -118,6 +118,6 @@ def write_archive(folder: Path, cars: dict[str, int]) -> Path:
 
 
 def prepare_cars(source: Path, out: Path, workers: int = 0, *, skip_broken: bool = False) -> PreparedCases:
-    """Prepares a folder of cars as `noether data prepare shapenet_car` does, in this process."""
+    """Prepare a folder of cars as `noether data prepare shapenet_car` does, in this process."""
     text = map_text("shapenet_car")
     return prepare_cases(source, out, text, "shapenet_car", workers=workers, skip_broken=skip_broken)

@@ -36,7 +36,7 @@ def air(length: float, cells: int = 8) -> pyvista.UnstructuredGrid:
 
 
 def write_case(folder: Path, index: int, *, scale: float = 1.0, turn: np.ndarray | None = None) -> None:
-    """Writes surface.vtp, volume.vtu and numbers.json of one case, in units of 1/scale metres."""
+    """Write surface.vtp, volume.vtu and numbers.json of one case, in units of 1/scale metres."""
     folder.mkdir(parents=True)
     length = 0.8 + 0.1 * index
     for name, mesh in (("surface.vtp", body(length, 3 + index % 3)), ("volume.vtu", air(length, 7 + index % 2))):
@@ -50,7 +50,7 @@ def write_case(folder: Path, index: int, *, scale: float = 1.0, turn: np.ndarray
 
 
 def write_cases(root: Path, count: int = 6, **how) -> Path:
-    """Writes cases named run_0, run_1, ...; returns their folder."""
+    """Write cases named run_0, run_1, ...; return their folder."""
     for index in range(count):
         write_case(root / f"run_{index}", index, **how)
     return root
@@ -112,5 +112,5 @@ def drafted(root: Path, workers: int = 1) -> tuple[str, CaseMap]:
 
 
 def prepare(root: Path, out: Path, text: str = MAP, *, workers: int = 1, skip_broken: bool = False) -> PreparedCases:
-    """Prepares a folder by the text of a map, in one process."""
+    """Prepare a folder by the text of a map, in one process."""
     return prepare_cases(root, out, text, "m", workers=workers, skip_broken=skip_broken)

@@ -20,7 +20,7 @@ WORKFLOWS = {
 
 
 def awaited(jobs: dict[str, Any], name: str) -> set[str]:
-    """Returns every job that one waits for."""
+    """Return every job that one waits for."""
     needs = jobs[name].get("needs", [])
     direct = {needs} if isinstance(needs, str) else set(needs)
     return direct.union(*(awaited(jobs, each) for each in direct))
@@ -76,7 +76,7 @@ MAKE = (
 
 
 def as_runner(job: dict[str, Any]) -> list[str]:
-    """Returns the words that make of root what runs a job: root of a container, or a user without capabilities.
+    """Return the words that make of root what runs a job: root of a container, or a user without capabilities.
 
     That user may read what is root's, where root can grant it: a checkout and a Python are a runner's own.
     """
@@ -92,7 +92,7 @@ def as_runner(job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs a command as a job does, with further programs and variables; nothing is installed."""
+    """Run a command as a job does, with further programs and variables; nothing is installed."""
 
     def run(command: str, programs: dict[str, str], words: Sequence[str] = (), **variables: str) -> Any:
         lay(tmp_path / "bin", {name: f"#!/bin/sh\n{script}\n" for name, script in programs.items()})
@@ -130,7 +130,7 @@ def test_what_needs_a_machine_runs_every_night_and_nothing_is_required_by_ci_alo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_no_job_fails_for_what_its_runner_lacks(name: str, runner) -> None:
-    """Runs its commands as far as each test's fixtures, which decide; what is skipped is printed (`pytest -s`).
+    """Run its commands as far as each test's fixtures, which decide; what is skipped is printed (`pytest -s`).
 
     In a container, those tests that decide by capabilities. A privileged one would start a cluster, and collects alone.
     """

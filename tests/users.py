@@ -21,7 +21,7 @@ def become(user: int, mask: int) -> None:
 
 
 def in_open_mounts(*needed: Path) -> None:
-    """Starts this program again in mounts of its own, in which every user can reach Python and `needed`.
+    """Start this program again in mounts of its own, in which every user can reach Python and `needed`.
 
     Root's own folder, under which they may lie, is closed to others: over it comes a view of it that is open.
     """

@@ -55,14 +55,14 @@ class WarmStart:
 
     @staticmethod
     def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
-        """Returns whether a command may be started in this way."""
+        """Return whether a command may be started in this way."""
         read = (name for name in more if name != "PYTHONPATH" and name.startswith(READ_AT_IMPORT))
         return arguments[0] not in COLD and not any(read)
 
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `noether ARGUMENTS` to its end, as subprocess.run does.
+        """Run `noether ARGUMENTS` to its end, as subprocess.run does.
 
         Raises:
             TimeoutExpired: it took longer, and was killed. Its note is what it had said, with rank 0's stack; the other
@@ -87,12 +87,12 @@ class WarmStart:
             return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
 
     def end(self) -> None:
-        """Ends the server."""
+        """End the server."""
         self._server.communicate(timeout=60)
 
 
 def _abort(pid: int) -> None:
-    """Ends a command and all that it started; Python's fault handler writes the stacks of what it is enabled in."""
+    """End a command and all that it started; Python's fault handler writes the stacks of what it is enabled in."""
     started = [entry.pid for entry in living_descendants(pid)]
     for process in (*reversed(started), pid):
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +109,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def serve(address: str) -> None:
-    """Forks for each request a keeper, and it the process that runs the command; returns in that process alone."""
+    """Fork for each request a keeper, and it the process that runs the command; return in that process alone."""
     gc.disable()
     for name in MODULES:
         importlib.import_module(name)
@@ -135,7 +135,7 @@ def serve(address: str) -> None:
 
 
 def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int]) -> int:
-    """Starts multiprocessing's fork server by a fork; everything else as `spawnv_passfds`, which this stands for.
+    """Start multiprocessing's fork server by a fork; everything else as `spawnv_passfds`, which this stands for.
 
     As in a new program, no signal has a handler, and no file is open but the standard ones and those passed.
     """
@@ -160,7 +160,7 @@ def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int
 
 
 def _keep(line: socket.socket) -> None:
-    """Starts the command and tells its number and its exit code; returns in the process that runs it."""
+    """Start the command and tell its number and its exit code; return in the process that runs it."""
     _, (out, err), _, _ = socket.recv_fds(line, 1, 2)
     lines = line.makefile("rw")
     request = json.loads(lines.readline())

@@ -16,7 +16,7 @@ def image_name(flavour: str) -> str:
 
 
 def has_image(places: Places, name: str) -> bool:
-    """Whether the engine has an image of this name."""
+    """Return whether the engine has an image of this name."""
     client, environ = docker(places)
     return answers(client, "image", "inspect", name, environ=environ)
 

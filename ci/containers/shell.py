@@ -73,7 +73,7 @@ def call(
 
 
 def answers(*command: str | Path, environ: dict[str, str] | None = None, limit_s: float = 20) -> bool:
-    """Whether a command succeeds."""
+    """Return whether a command succeeds."""
     try:
         call(*command, environ=environ, limit_s=limit_s)
     except ImagesError:
@@ -113,7 +113,7 @@ def install_packages(packages: dict[str, str]) -> None:
 
 
 def is_here(what: str) -> bool:
-    """Whether a command is on the PATH, or a file at an absolute path."""
+    """Return whether a command is on the PATH, or a file at an absolute path."""
     return Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
 
 

@@ -21,7 +21,7 @@ STRIPPED = ("vtkmodules/*.so", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_
 
 
 def remove_drawing(packages: Path) -> None:
-    """Removes VTK's modules that draw, and the libraries that no other of its modules needs."""
+    """Remove VTK's modules that draw, and the libraries that no other of its modules needs."""
     folder = packages / "vtkmodules"
     libraries = {path.name: path for path in folder.glob("*.so")}
     kept: set[str] = set()
@@ -40,7 +40,7 @@ def remove_drawing(packages: Path) -> None:
 
 
 def needed_by(library: Path) -> list[str]:
-    """Returns the names of the libraries that one is linked with."""
+    """Return the names of the libraries that one is linked with."""
     shown = subprocess.run(["readelf", "--dynamic", library], check=True, capture_output=True, text=True).stdout
     return re.findall(r"\(NEEDED\).*\[(.+)\]", shown)
 

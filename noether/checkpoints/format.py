@@ -58,11 +58,11 @@ class CheckpointFolder:
         return int(self.path.name.removeprefix(UPDATE))
 
     def meta(self) -> dict[str, Any]:
-        """Returns meta.json. DamagedCheckpoint: it cannot be read, or is not as it was written."""
+        """Return meta.json. DamagedCheckpoint: it cannot be read, or is not as it was written."""
         return dict(self._once(META, self._checked_meta)[1])
 
     def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
-        """Returns one of its files and what `read` makes of it, which is called where the file is not known yet."""
+        """Return one of its files and what `read` makes of it, which is called where the file is not known yet."""
         if name not in self.known or not self.known[name][0].is_unchanged():
             try:
                 before = stamped(self.path / name)  # First: a change while it is read shows later.
@@ -89,7 +89,7 @@ class CheckpointFolder:
         return meta
 
     def damage(self, whole: bool = True) -> str | None:
-        """Returns what is wrong with the checkpoint, or None where every file is as it was written.
+        """Return what is wrong with the checkpoint, or None where every file is as it was written.
 
         whole: False reads meta.json alone, not the gigabytes that it names.
         """
@@ -102,12 +102,12 @@ class CheckpointFolder:
         return None
 
     def check(self, fix: str = "", *, whole: bool = True) -> None:
-        """Raises DamagedCheckpoint, with the line to write instead, where `damage` finds any."""
+        """Raise DamagedCheckpoint, with the line to write instead, where `damage` finds any."""
         if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
     def verified(self, name: str) -> StampedFile:
-        """Returns one of its files, which is as it was written. DamagedCheckpoint: it is not, or is not named."""
+        """Return one of its files, which is as it was written. DamagedCheckpoint: it is not, or is not named."""
         expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not name {name}")
@@ -128,7 +128,7 @@ class CheckpointFolder:
 
     @contextmanager
     def loading(self, name: str) -> Iterator[Path]:
-        """Gives the verified path of a file whose content is about to be put into use.
+        """Give the verified path of a file whose content is about to be put into use.
 
         DamagedCheckpoint: it is not as it was written, or its content is not what a run of this program writes.
         """
@@ -161,12 +161,12 @@ class CheckpointFolder:
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
-    """Returns a run's checkpoints, oldest first, damaged ones among them."""
+    """Return a run's checkpoints, oldest first, damaged ones among them."""
     return [CheckpointFolder(path) for path in checkpoint_paths(folder)]
 
 
 def newest_intact(folder: Path, warn: Warn = lambda text: None, *, whole: bool = True) -> CheckpointFolder | None:
-    """Returns the newest checkpoint that verifies; damaged ones are named to `warn` and passed over.
+    """Return the newest checkpoint that verifies; damaged ones are named to `warn` and passed over.
 
     whole: False reads meta.json alone, for whoever leaves it to another process to verify the files.
     """
@@ -183,7 +183,7 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn, *, whole:
 
 
 def no_intact_checkpoint(folder: Path) -> RequestError:
-    """Returns the refusal of a run of which no checkpoint is intact."""
+    """Return the refusal of a run of which no checkpoint is intact."""
     found = list_checkpoints(folder)
     seen = f"{len(found)} in {folder}, none of them intact: {found[-1].damage()}" if found else f"none in {folder}"
     return RequestError(
@@ -202,7 +202,7 @@ def _loss(row: Mapping[str, Any], better: Any) -> float:
 
 
 def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
-    """Returns the best first, the earlier of two equals; then those without a metric, the newest first.
+    """Return the best first, the earlier of two equals; then those without a metric, the newest first.
 
     Before them come those that cannot be read: each may have been the best.
     """
@@ -219,12 +219,12 @@ def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
 
 
 def newest_update(folder: Path) -> int:
-    """Returns the update of the newest checkpoint in a folder; 0 where there is none."""
+    """Return the update of the newest checkpoint in a folder; 0 where there is none."""
     return max((checkpoint.updates for checkpoint in list_checkpoints(folder)), default=0)
 
 
 def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> CheckpointFolder:
-    """Returns the checkpoint that stands for a run: the best on the validation split, else the newest.
+    """Return the checkpoint that stands for a run: the best on the validation split, else the newest.
 
     Damaged ones are named to `warn` and passed over, and better ones that are gone are named too. `whole` as for
     `newest_intact`. RequestError: the run has no intact checkpoint.
@@ -251,7 +251,7 @@ def write_checkpoint(
     writer: Writer = UNFENCED,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
-    """Writes one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
+    """Write one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
 
     files: the content of each by its name, piece by piece. meta: further content of meta.json.
     before_rename: called when all is on the disk and nothing has its name yet. What it or a piece raises, OSError of a
@@ -283,7 +283,7 @@ def write_checkpoint(
 
 
 def recover_replaced(folder: Path) -> None:
-    """Gives a checkpoint its name back that was put aside for a new one which then never came."""
+    """Give a checkpoint its name back that was put aside for a new one which then never came."""
     for old in [*folder.glob(f".{UPDATE}*{ASIDE}"), *folder.glob(f".attempt-*/.{UPDATE}*{ASIDE}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
@@ -291,7 +291,7 @@ def recover_replaced(folder: Path) -> None:
 
 
 def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
-    """Writes a file from its parts, waits until the disk has it, and returns the SHA-256 of what was written."""
+    """Write a file from its parts, waits until the disk has it, and return the SHA-256 of what was written."""
     digest = sha256()
     with create_plain(path) as file:
         for part in parts:
@@ -308,14 +308,14 @@ def _meta_digest(meta: dict[str, Any]) -> str:
 
 
 def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
-    """Removes what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
+    """Remove what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
         writer.drop(checkpoint.path)
     remove_leftovers(folder)
 
 
 def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFolder], bool]) -> list[CheckpointFolder]:
-    """Returns the checkpoints that may go: all but the newest `keep` that are intact, and the best of these.
+    """Return the checkpoints that may go: all but the newest `keep` that are intact, and the best of these.
 
     Where none is intact, none may go: one may still be repaired.
     """
@@ -326,6 +326,6 @@ def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFol
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what interrupted writes and removals have left; only the folder's one writer may call it."""
+    """Remove what interrupted writes and removals have left; only the folder's one writer may call it."""
     for leftover in folder.glob(f".{UPDATE}*"):
         shutil.rmtree(leftover, ignore_errors=True)

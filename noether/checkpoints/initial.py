@@ -17,7 +17,7 @@ SHOWN = 12
 
 
 def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
-    """Gives a new model the weights of a file, if any, freezes what `trainer.freeze` names, and says so in lines."""
+    """Give a new model the weights of a file, if any, freeze what `trainer.freeze` names, and say so in lines."""
     lines = load_initial(model, weights) if weights else []
     if patterns:
         frozen = freeze(model, patterns)
@@ -27,7 +27,7 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
 
 
 def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
-    """Copies the tensors whose names and shapes match into a model; returns what a person reads of it, counts first.
+    """Copy the tensors whose names and shapes match into a model; return what a person reads of it, counts first.
 
     `file` is from `named_weights`. RequestError: it cannot be read, or has changed since, or not one tensor matches.
     """
@@ -59,7 +59,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
-    """Stops training the parameters whose names match a pattern (* and ? stand for anything), and returns them.
+    """Stop training the parameters whose names match a pattern (* and ? stand for anything), and return them.
 
     RequestError: a pattern matches no parameter.
     """

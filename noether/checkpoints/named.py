@@ -21,7 +21,7 @@ BEST = "      (the best that is intact)"
 
 
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
-    """Returns a run's checkpoint, every file of which is as it was written; whole=False reads meta.json alone.
+    """Return a run's checkpoint, every file of which is as it was written; whole=False reads meta.json alone.
 
     name: best, latest or the checkpoint's own; None: best, and no other in its place.
     fix: the line that names another checkpoint, with {} for its name.
@@ -49,7 +49,7 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
 
 
 def named_weights(where: str) -> StampedFile:
-    """Returns the file of weights that a run, a checkpoint, an export or a file names.
+    """Return the file of weights that a run, a checkpoint, an export or a file names.
 
     What lies in a checkpoint or has its digest beside it is verified; of a run it is the best one and no other.
 

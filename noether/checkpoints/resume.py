@@ -118,7 +118,7 @@ class Change:
 
 
 def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
-    """Returns the settings that differ, in the order of the schema.
+    """Return the settings that differ, in the order of the schema.
 
     What `before`, stored with the checkpoint, lacks, an older version did not know, and counts as the default.
     """
@@ -130,7 +130,7 @@ def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
 
 
 def rule_of(key: str) -> tuple[ResumeRule, str]:
-    """Returns what a changed setting means, and why."""
+    """Return what a changed setting means, and why."""
     while key and key not in RULES:
         key = key.rpartition(".")[0]
     return RULES.get(key, UNLISTED)
@@ -142,7 +142,7 @@ def is_accepted(key: str, accept: Sequence[str]) -> bool:
 
 
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
-    """Returns a line for each change that the user should know of.
+    """Return a line for each change that the user should know of.
 
     `accept`: keys or sections that the user has accepted; "all" is every key. RequestError: names every change that is
     refused, why, and the line that accepts it.
@@ -167,7 +167,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
 
 
 def _changes_sizes(key: str) -> bool:
-    """Whether a setting may change how many weights there are, or what they mean."""
+    """Return whether a setting may change how many weights there are, or what they mean."""
     outputs = key in ("task.classes", "task.kind") or key.startswith("task.fields")
     return outputs or (key.startswith("model.") and key not in SAME_SIZES)
 
@@ -202,7 +202,7 @@ class ResumeTarget:
 
 
 def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
-    """Decides where a run starts, by `resume`, `run_id` and `output_path` as `_find` says.
+    """Decide where a run starts, by `resume`, `run_id` and `output_path` as `_find` says.
 
     warn: told of every damaged checkpoint that was passed over.
     whole: False reads of a checkpoint meta.json alone, for whoever starts a run that will verify it itself.
@@ -219,7 +219,7 @@ def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: boo
 
 
 def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
-    """Finds the folder and the checkpoint.
+    """Find the folder and the checkpoint.
 
     - unset: a new run; an existing run of that name is refused, never overwritten.
     - auto: goes on where run_id has an intact checkpoint, and starts it where it has none.
@@ -265,7 +265,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
 
 
 def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
-    """Goes on with the run that is named, from its newest checkpoint or the one that is."""
+    """Go on with the run that is named, from its newest checkpoint or the one that is."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
     if (path / META).is_file() and not is_run(run):
@@ -298,7 +298,7 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
 
 
 def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
-    """Goes on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
+    """Go on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
     # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired. Asked first: what
@@ -323,7 +323,7 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
 
 
 def _begun_as(folder: RunFolder) -> Path | None:
-    """Returns the run beside a folder that had its name when it last saved, and was renamed since; None: there is none.
+    """Return the run beside a folder that had its name when it last saved, and was renamed since; None: there is none.
 
     One that was put aside for a run that starts over is none.
     """

@@ -43,7 +43,7 @@ from noether.runs.trust import approved_code
 def run_settings(
     folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
 ) -> tuple[SettingsLayer, RunConfig]:
-    """Returns the settings of a run, as they are written and checked: config.yaml, which every start writes.
+    """Return the settings of a run, as they are written and checked: config.yaml, which every start writes.
 
     Where that cannot be read, those in `checkpoint`, under its digest, count (None: RequestError); for
     whoever `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
@@ -69,7 +69,7 @@ def run_settings(
 
 
 def say_of_settings(text: str) -> None:
-    """Warns on stderr, beside what a command prints."""
+    """Warn on stderr, beside what a command prints."""
     Console(None, speaks=True, stream=sys.stderr).warn(text)
 
 
@@ -94,7 +94,7 @@ def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) ->
 def rebase_on_run(
     overrides: Sequence[str], hp: str | None, *, submits: bool = False
 ) -> tuple[list[str], SettingsLayer | str | None]:
-    """Returns the words and the settings to compose, for words that may name a run to resume.
+    """Return the words and the settings to compose, for words that may name a run to resume.
 
     With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `run_settings`;
     the words are changes to them. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
@@ -133,7 +133,7 @@ def rebase_on_run(
 
 
 def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
-    """Returns the word that asks for another folder than that of the run, which stays where it is; "" for none."""
+    """Return the word that asks for another folder than that of the run, which stays where it is; "" for none."""
     name, place = typed.get("run_id"), typed.get("output_path")
     if name is not None and str(name) != folder.run_id:
         return f"run_id={name}"
@@ -142,12 +142,12 @@ def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
 
 
 def _typed(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the value that each setting was given last."""
+    """Return the value that each setting was given last."""
     return {override.key_or_group: setting_value(override) for override in parse_overrides(words)}
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
-    """Returns the folder and the checkpoint that `resume` names, which may not exist; None where it names none."""
+    """Return the folder and the checkpoint that `resume` names, which may not exist; None where it names none."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None, None
@@ -160,7 +160,7 @@ def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder 
 
 
 def _checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder | None:
-    """Returns the checkpoint that is gone on from; None where there is none: that is said where the run starts."""
+    """Return the checkpoint that is gone on from; None where there is none: that is said where the run starts."""
     with suppress(RequestError):
         if name is not None:
             return named_checkpoint(folder, name, "", whole=False)
@@ -195,7 +195,7 @@ class WantedModel:
 
 
 def choose_model(wanted: WantedModel) -> ChosenModel:
-    """Finds a run's model and reads the whole checkpoint once, to see that it is intact.
+    """Find a run's model and read the whole checkpoint once, to see that it is intact.
 
     RequestError: no such run, checkpoint or kind of weights, it is damaged, or the run names code that is not trusted.
     """
@@ -215,7 +215,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def run_here(config: RunConfig, target: str, request: Any) -> int:
-    """Runs one worker on this machine, inside whatever job or launcher: its ranks are for training."""
+    """Run one worker on this machine, inside whatever job or launcher: its ranks are for training."""
     kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
     visible = {name: value for name, value in os.environ.items() if name in kept}
     plan = plan_run(config, environ=visible, facts=NOTHING_KNOWN)

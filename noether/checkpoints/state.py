@@ -40,7 +40,7 @@ class EmaWeights:
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        """Moves the average towards `model`, which has made `updates` updates."""
+        """Move the average towards `model`, which has made `updates` updates."""
         decay = min(self.decay, (1 + updates) / (10 + updates))
         if self._followed is not model:
             # Found once: walking through modules takes as long as an update of a small model.
@@ -93,13 +93,13 @@ class TrainingState:
         return next(iter(self.evaluation_models()))
 
     def evaluation_models(self) -> dict[str, nn.Module]:
-        """Returns the models to evaluate by the name of their weights, the selected first."""
+        """Return the models to evaluate by the name of their weights, the selected first."""
         models = {"raw": self.model}
         return {"ema": self.ema.model, **models} if self.ema else models
 
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
-    """Returns the tensors of a checkpoint by file and name: the state's own, not copies."""
+    """Return the tensors of a checkpoint by file and name: the state's own, not copies."""
     tensors = {WEIGHTS[kind]: model_tensors(model) for kind, model in state.evaluation_models().items()}
     kept = ((name, value) for name, value in _optimizer_state(state) if isinstance(value, Tensor))
     tensors["optimizer.safetensors"] = dict(kept)
@@ -107,7 +107,7 @@ def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
 
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
-    """Returns the counters and the task's statistics, as the text of their files."""
+    """Return the counters and the task's statistics, as the text of their files."""
     # Numbers as such: a tensor would continue them less exactly.
     numbers = {name: value for name, value in _optimizer_state(state) if isinstance(value, (int, float))}
     optimizer = {"numbers": numbers, "groups": _changed_groups(state.optimizer)}
@@ -116,12 +116,12 @@ def saved_texts(state: TrainingState) -> dict[str, str]:
 
 
 def state_bytes(state: TrainingState) -> int:
-    """Returns about how many bytes a checkpoint holds: weights, EMA weights, two moments of the optimiser."""
+    """Return about how many bytes a checkpoint holds: weights, EMA weights, two moments of the optimiser."""
     return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.ema else 3)
 
 
 def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
-    """Puts a checkpoint back into a state built from the same configuration. Every rank reads it."""
+    """Put a checkpoint back into a state built from the same configuration. Every rank reads it."""
     load_weights(state.model, checkpoint, "raw")
     if state.ema is not None:
         load_weights(state.ema.model, checkpoint, "ema")
@@ -149,7 +149,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
 
 
 def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
-    """Loads the `raw` or `ema` weights of a checkpoint into a model.
+    """Load the `raw` or `ema` weights of a checkpoint into a model.
 
     RequestError: it was written by another model, or without EMA weights, or is damaged.
     """
@@ -179,7 +179,7 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 
 
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
-    """Gives a task back what it knew of the training split (statistics)."""
+    """Give a task back what it knew of the training split (statistics)."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
         # A task whose settings were changed, as accepted, may keep other entries. Those of both must be of one kind: as
@@ -196,7 +196,7 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
 
 
 def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the place and the kind of everything in JSON; whole numbers and others are alike."""
+    """Yield the place and the kind of everything in JSON; whole numbers and others are alike."""
     yield place, "number" if type(value) in (int, float) else type(value).__name__
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from _shapes(part, f"{place}.{key}".removeprefix("."))
@@ -210,7 +210,7 @@ PROGRESS = TypeAdapter(
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers of a model by name.
+    """Return the parameters and buffers of a model by name.
 
     A state_dict may hold more: neuraloperator's models put their options there, Transformer Engine's their scaling
     factors (get_extra_state). Checkpoints hold tensors alone; a resumed run names the rest.
@@ -219,13 +219,13 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Loads parameters and buffers, but for what get_extra_state returns. RuntimeError: names or shapes differ."""
+    """Load parameters and buffers, but for what get_extra_state returns. RuntimeError: names or shapes differ."""
     extra = {name: value for name, value in model.state_dict().items() if name.endswith("_extra_state")}
     model.load_state_dict({**extra, **tensors})
 
 
 def _for_file(value: Tensor) -> Tensor:
-    """Returns what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
+    """Return what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
     return torch.view_as_real(value.detach()) if value.dtype == torch.complex128 else value.detach()
 
 
@@ -236,20 +236,20 @@ def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
 
 
 def _optimizer_state(state: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yields what the optimiser keeps of each parameter: "NAME/KEY", value."""
+    """Yield what the optimiser keeps of each parameter: "NAME/KEY", value."""
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             yield f"{name}/{key}", value
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Returns what an optimiser keeps for each group of parameters, but for the rate, which the schedule gives."""
+    """Return what an optimiser keeps for each group of parameters, but for the rate, which the schedule gives."""
     given = ("params", "lr")
     return [{key: kept for key, kept in group.items() if key not in given} for group in optimizer.param_groups]
 
 
 def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Returns what a user's optimiser has changed in its groups since it was built, as Prodigy does."""
+    """Return what a user's optimiser has changed in its groups since it was built, as Prodigy does."""
     if (built := getattr(optimizer, "built_groups", None)) is None:
         return []
     pairs = zip(group_settings(optimizer), built, strict=True)
@@ -280,7 +280,7 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Returns the state of every random number generator of this rank, as tensors by name."""
+    """Return the state of every random number generator of this rank, as tensors by name."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     own = {

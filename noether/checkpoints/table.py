@@ -47,7 +47,7 @@ class CheckpointRow:
 
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
-    """Returns a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
+    """Return a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
     found = list_checkpoints(folder.checkpoints)
     best = ranked(one for one in found if one.damage(whole=verify) is None)[:1]
     return [_describe(checkpoint, checkpoint in best, checkpoint == found[-1], verify) for checkpoint in found]
@@ -70,7 +70,7 @@ def _describe(checkpoint: CheckpointFolder, best: bool, latest: bool, verify: bo
 
 
 def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
-    """Returns the rows as a table."""
+    """Return the rows as a table."""
     table = Table("checkpoint", "update", "epoch", "size", "age", "", "files", box=None, padding=(0, 3, 0, 0))
     for row in rows:
         marks = " ".join(name for name, is_so in (("best", row.best), ("latest", row.latest)) if is_so)
@@ -81,7 +81,7 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
 
 
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
-    """Lists a run's checkpoints, reads them back, or removes old ones.
+    """List a run's checkpoints, read them back, or remove old ones.
 
     Returns FAILED where one that was read is damaged and stays. RequestError: no such run, or words that contradict.
     """

@@ -71,7 +71,7 @@ class StagingBuffer:
         self._kept: dict[tuple[str, str], Tensor] = {}
 
     def copy(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        """Returns copies, in CPU memory that the next call overwrites; complete on return."""
+        """Return copies, in CPU memory that the next call overwrites; complete on return."""
         copies: dict[str, dict[str, Tensor]] = {}
         streams = set()
         for file, named in tensors.items():
@@ -90,7 +90,7 @@ class StagingBuffer:
 
 
 def safetensors_parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yields the file of contiguous tensors in CPU memory piece by piece, their own memory among them: no copies."""
+    """Yield the file of contiguous tensors in CPU memory piece by piece, their own memory among them: no copies."""
     # Widest types first, so that every tensor lies at a multiple of its element's size.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, position = {}, 0
@@ -137,7 +137,7 @@ class CheckpointWriter:
     def __init__(
         self, folder: Path, *, keep: int, writer: Writer = UNFENCED, before_rename: Callable[[], None] = lambda: None
     ) -> None:
-        """Raises NoetherError where the system has no thread to give."""
+        """Raise NoetherError where the system has no thread to give."""
         self.folder, self.keep, self._writer, self._before_rename = folder, keep, writer, before_rename
         self._idle = threading.Event()
         self._idle.set()
@@ -158,16 +158,16 @@ class CheckpointWriter:
             ) from None
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Waits until nothing is on its way; returns whether that is so within `limit_s` (None: however long)."""
+        """Wait until nothing is on its way; return whether that is so within `limit_s` (None: however long)."""
         return self._idle.wait(limit_s)
 
     def on_its_way(self) -> str:
-        """Returns which update's snapshot is being written, and for how long it has been, as a phrase."""
+        """Return which update's snapshot is being written, and for how long it has been, as a phrase."""
         seconds = time.monotonic() - self._started
         return f"that of update {self.updates} has been on its way to the disk for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, last: bool = False) -> None:
-        """Writes a snapshot in the background, where none is on its way; it must stay as it is until none is."""
+        """Write a snapshot in the background, where none is on its way; it must stay as it is until none is."""
         assert self._idle.is_set()
         self._idle.clear()
         self.refused, self.updates, self._size = None, snapshot.updates, snapshot.size
@@ -175,7 +175,7 @@ class CheckpointWriter:
         self._work.put((snapshot, last))
 
     def write_last(self, snapshot: Snapshot) -> NoetherError | None:
-        """Writes the snapshot after which nothing comes, and reads it back; returns why it cannot be, or None."""
+        """Write the snapshot after which nothing comes, and read it back; return why it cannot be, or None."""
         for number in range(LAST_TRIES):
             if number:
                 time.sleep(LAST_PAUSE_S)
@@ -191,7 +191,7 @@ class CheckpointWriter:
         return None if refused is None else self._cannot_write(refused)
 
     def news(self) -> list[Written | str]:
-        """Returns what has happened since the last call; a checkpoint that the disk refused in words.
+        """Return what has happened since the last call; a checkpoint that the disk refused in words.
 
         FencedError: a later start of the run has the folder.
         """
@@ -200,7 +200,7 @@ class CheckpointWriter:
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def close(self) -> None:
-        """Waits a while for a write on its way, and ends the thread."""
+        """Wait a while for a write on its way, and end the thread."""
         idle = self.wait(LONGEST_CLOSE_S)
         self._work.put(None)
         if idle:
@@ -281,7 +281,7 @@ class Saver:
             self.writer.close()
 
     def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
-        """Copies the state as it is between two updates and has it written. Every rank calls it.
+        """Copy the state as it is between two updates and has it written. Every rank calls it.
 
         Where the last checkpoint is still on its way, this one is skipped, with a warning; not the best one so far, nor
         the last of all, which wait for it. `best_metric` is set, on every rank, to the best of the checkpoints that are
@@ -310,7 +310,7 @@ class Saver:
             raise failure
 
     def _has_room(self, writer: CheckpointWriter, progress: Progress, metric: float | None, leaving: bool) -> bool:
-        """Returns whether the checkpoint of this update can be taken, once that is so where it must be.
+        """Return whether the checkpoint of this update can be taken, once that is so where it must be.
 
         The best one is never skipped: the state it holds does not come again, so that how fast a disk is would decide
         with which weights the run ends.
@@ -332,7 +332,7 @@ class Saver:
         return True
 
     def news(self) -> list[Written]:
-        """Returns the checkpoints written since the last call; warns of those that the disk refused.
+        """Return the checkpoints written since the last call; warn of those that the disk refused.
 
         FencedError: on rank 0, where a later start has taken the run over.
         """

@@ -26,16 +26,16 @@ class Writer:
     """
 
     def check(self) -> None:
-        """Returns where this process may write; raises what forbids it."""
+        """Return where this process may write; raise what forbids it."""
 
     def partial(self, path: Path) -> Path:
-        """Returns where `path` is written before it gets its name, which nobody can guess; makes the folder above."""
+        """Return where `path` is written before it gets its name, which nobody can guess; make the folder above."""
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_strangers_link(path.parent)
         return _beside(path)
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Renames `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
+        """Rename `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
 
         Folders swap their names at once. Where the file system cannot (NFS), a kill between two renames leaves the old
         one under another name, which ends with ASIDE.
@@ -58,7 +58,7 @@ class Writer:
         shutil.rmtree(aside, ignore_errors=True)
 
     def drop(self, path: Path) -> None:
-        """Removes a file or a folder. A removal that is cut short leaves nothing under the name.
+        """Remove a file or a folder. A removal that is cut short leaves nothing under the name.
 
         OSError: where the disk refuses; `path` is as it was.
         """
@@ -72,7 +72,7 @@ UNFENCED = Writer()
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Swaps two names; returns whether system and file system can: renameat2(2), AT_FDCWD, RENAME_EXCHANGE."""
+    """Swap two names; return whether system and file system can: renameat2(2), AT_FDCWD, RENAME_EXCHANGE."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
     return swap is not None and swap(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0
 
@@ -82,7 +82,7 @@ def _beside(path: Path, ending: str = "") -> Path:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder as far as the disk lets it."""
+    """Remove a file or a folder as far as the disk lets it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -91,19 +91,19 @@ def remove(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any, writer: Writer = UNFENCED) -> None:
-    """Writes JSON as `written_whole` does."""
+    """Write JSON as `written_whole` does."""
     write_whole(path, strict_json(content, indent=2) + "\n", writer)
 
 
 def write_whole(path: Path, text: str, writer: Writer = UNFENCED) -> None:
-    """Writes a text as `written_whole` does."""
+    """Write a text as `written_whole` does."""
     with written_whole(path, writer) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
-    """Opens a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
+    """Open a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
 
     Makes the file's folder.
 
@@ -127,13 +127,13 @@ def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
 
 
 def say_if_forbidden(writer: Writer) -> None:
-    """Raises what forbids a publisher to write, where that explains an error: its own folder may be gone with it."""
+    """Raise what forbids a publisher to write, where that explains an error: its own folder may be gone with it."""
     with suppress(OSError):
         writer.check()
 
 
 def flush(path: Path) -> None:
-    """Waits until the disk has a file, or the names in a folder: a power cut may else leave a name on an empty file."""
+    """Wait until the disk has a file, or the names in a folder: a power cut may else leave a name on an empty file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -163,7 +163,7 @@ DISK_ERRNOS = frozenset(
 def refusals_told(
     folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turns an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
+    """Turn an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
     try:
         yield
     except OSError as error:
@@ -197,11 +197,11 @@ class AppendingFile:
         self._lock = threading.Lock()
 
     def last_byte(self) -> bytes:
-        """Returns the last byte of the file; none of an empty one."""
+        """Return the last byte of the file; none of an empty one."""
         return os.pread(self._descriptor, 1, max(0, os.fstat(self._descriptor).st_size - 1))
 
     def append(self, record: bytes) -> None:
-        """Appends one record.
+        """Append one record.
 
         Raises:
             OSError: where the disk did not take all of it; it is kept, and written with the next one.
@@ -213,13 +213,13 @@ class AppendingFile:
             self._write()
 
     def sync(self) -> None:
-        """Returns once everything appended is on the disk. Raises as `append` does."""
+        """Return once everything appended is on the disk. Raises as `append` does."""
         with self._lock:
             self._write()
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Writes what is held back, if the disk takes it now, and closes the file."""
+        """Write what is held back, if the disk takes it now, and close the file."""
         with self._lock:
             try:
                 self._write()
@@ -227,7 +227,7 @@ class AppendingFile:
                 self._close()
 
     def discard(self) -> None:
-        """Closes the file without what is held back."""
+        """Close the file without what is held back."""
         with self._lock:
             self._held_back.clear()
             self._close()
@@ -247,7 +247,7 @@ class AppendingFile:
         self._refused = False
 
     def _follow_name(self) -> None:
-        """Goes on in the file that has the name now."""
+        """Go on in the file that has the name now."""
         own = os.fstat(self._descriptor)
         try:
             named = os.lstat(self.path)

@@ -51,24 +51,24 @@ class Console:
         self.is_live = speaks and self.terminal.is_terminal
 
     def say(self, *renderables: RenderableType, sep: str = " ") -> None:
-        """Prints text or tables."""
+        """Print text or tables."""
         with suppress(OSError):  # A log line that the disk refuses is lost; it must not end the run.
             self.terminal.print(*renderables, sep=sep, markup=False)
         self.only_log(*renderables, sep=sep)
 
     def warn(self, text: str) -> None:
-        """Prints a warning."""
+        """Print a warning."""
         self.say(Text(f"warning: {text}", style="yellow"))
 
     def only_log(self, *renderables: RenderableType, sep: str = " ") -> None:
-        """Prints to the log file alone."""
+        """Print to the log file alone."""
         if self._log is not None:
             with suppress(OSError):
                 self._log.print(*renderables, sep=sep, markup=False)
 
 
 def _is_piped_by_mpirun() -> bool:
-    """Returns whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
+    """Return whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
         return False
     # A rank may have been forked by its parent process, whose terminal is mpirun's too.

@@ -15,7 +15,7 @@ which some folder of the user's is mounted to already."""
 
 
 def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Returns "apptainer", "podman" or "docker", or "" outside of a container."""
+    """Return "apptainer", "podman" or "docker", or "" outside of a container."""
     if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or (root / ".singularity.d").exists():
         return "apptainer"
     if (root / "run/.containerenv").exists():
@@ -24,12 +24,12 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Returns the engine of a container of the project's image, or "": commands are written otherwise there alone."""
+    """Return the engine of a container of the project's image, or "": commands are written otherwise there alone."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
-    """Returns the line that starts this container with one more option (docker run --gpus all …); "" outside of one."""
+    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside of one."""
     if not engine:
         return ""
     if engine != "apptainer":
@@ -46,7 +46,7 @@ def program_line(engine: str, words: Sequence[str]) -> str:
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
-    """Returns a fix as it is typed outside of this container, and what the container must be given for it.
+    """Return a fix as it is typed outside of this container, and what the container must be given for it.
 
     `mount` is a path that it may lack, or that its user may not write to; `engine` is from `container_engine`.
     """
@@ -70,7 +70,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
 
 
 def fix_for_container(error: NoetherError) -> NoetherError:
-    """Returns a refusal whose fix is what the user of this container of the project's image types; else the same."""
+    """Return a refusal whose fix is what the user of this container of the project's image types; else the same."""
     engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error

@@ -39,19 +39,19 @@ class CpuShare:
 
 
 def read_cpus() -> UsableCpus:
-    """Returns the CPUs of this process. What cannot be read, on another system, is no limit."""
+    """Return the CPUs of this process. What cannot be read, on another system, is no limit."""
     machine = os.cpu_count() or 1
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(machine)
     return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota())
 
 
 def usable_cpus() -> int:
-    """Returns how many threads of this process can compute at a time."""
+    """Return how many threads of this process can compute at a time."""
     return read_cpus().count
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Returns how many CPUs this process's cgroups give it the time of, the least of them; None: nothing limits it."""
+    """Return how many CPUs this process's cgroups give it the time of, the least of them; None: nothing limits it."""
     quotas = map(_quota_of_group, own_groups("cpu", root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -67,7 +67,7 @@ def _quota_of_group(group: Path) -> float | None:
 
 
 def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yields the folders of this process's group of a controller ("cpu", "pids") and of all groups above it.
+    """Yield the folders of this process's group of a controller ("cpu", "pids") and of all groups above it.
 
     A container sees its own group where cgroups are mounted, whatever path /proc/self/cgroup has; folders that are not
     there are among them.
@@ -88,14 +88,14 @@ def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
 
 def number_in(path: Path, prefix: str = "") -> int | None:
-    """Returns the whole number that a file of the kernel's holds, after a prefix; None where it holds none."""
+    """Return the whole number that a file of the kernel's holds, after a prefix; None where it holds none."""
     with suppress(OSError, ValueError):
         return int(path.read_text().removeprefix(prefix))
     return None
 
 
 def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> CpuShare:
-    """Returns the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
+    """Return the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
 
     All ranks of the node share a quota, and the cores, unless a scheduler gave each task cores of its own.
 
@@ -114,7 +114,7 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
-    """Returns the CPUs of the NUMA node of a PCI device ("0000:dc:00.0"); none where the system names no node."""
+    """Return the CPUs of the NUMA node of a PCI device ("0000:dc:00.0"); none where the system names no node."""
     node = number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
     if node is None or node < 0:  # -1: the machine has one node, or its firmware does not tell.
         return set()
@@ -126,7 +126,7 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 
 
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
-    """Binds every thread of this process to those of the CPUs that it may use, and returns them.
+    """Bind every thread of this process to those of the CPUs that it may use, and return them.
 
     None, and nothing is changed, where they are fewer than `threads`, or already all that it may use.
     """

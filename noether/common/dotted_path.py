@@ -30,7 +30,7 @@ _GRANTED: ContextVar[GrantedCode] = ContextVar("granted", default=GrantedCode())
 
 @contextmanager
 def code_granted(paths: Iterable[str]) -> Iterator[None]:
-    """Lets the block import what these dotted paths name, and nothing else; a thread begins with nothing granted.
+    """Let the block import what these dotted paths name, and nothing else; a thread begins with nothing granted.
 
     Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved.
     """
@@ -42,7 +42,7 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 
 
 def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
-    """Returns what a setting names: an entry of `registry`, or a dotted path, its folder first on the path.
+    """Return what a setting names: an entry of `registry`, or a dotted path, its folder first on the path.
 
     A dotted path must have been granted. `base`, what a class should derive from, is for the error alone.
 
@@ -74,7 +74,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
 
 
 def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
-    """Returns the names of what a module or its submodules define: classes of a `base`, or classes and functions."""
+    """Return the names of what a module or its submodules define: classes of a `base`, or classes and functions."""
     found = []
     for name, value in vars(module).items():
         place = getattr(value, "__module__", None) or ""
@@ -105,7 +105,7 @@ def _look_first(folder: str) -> None:
 
 
 def _check_place(module: ModuleType, folder: str) -> None:
-    """Refuses a module that lies in the granted folder, and was imported from another before."""
+    """Refuse a module that lies in the granted folder, and was imported from another before."""
     file, place = getattr(module, "__file__", None), os.path.join(folder, *module.__name__.split(".")) + ".py"
     if folder and file and os.path.exists(place) and not os.path.samefile(place, file):
         raise RequestError("module-of-another-folder", f"{module.__name__} was imported from another folder",

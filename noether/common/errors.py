@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 
 def signal_code(number: int) -> int:
-    """Returns the exit code of a process that a signal has ended, as shells and Slurm give it."""
+    """Return the exit code of a process that a signal has ended, as shells and Slurm give it."""
     return 128 + number
 
 
@@ -118,7 +118,7 @@ class InterruptedStartError(KeyboardInterrupt):
 
 
 def path_refusal(error: BaseException) -> RequestError | None:
-    """Returns the refusal of a path that was typed, where an OSError is none of the program's own; else None."""
+    """Return the refusal of a path that was typed, where an OSError is none of the program's own; else None."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return RequestError("name-too-long", "a name is too long for the file system",
                             seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
@@ -133,11 +133,11 @@ def path_refusal(error: BaseException) -> RequestError | None:
 
 
 def shown(error: str, code: str) -> str:
-    """Returns what an error says, with its code, by which docs can be searched, at the end of the first line."""
+    """Return what an error says, with its code, by which docs can be searched, at the end of the first line."""
     first, end, rest = error.partition("\n")
     return f"{first} [{code}]{end}{rest}" if code else error
 
 
 def one_line(error: BaseException) -> str:
-    """Returns what an exception says, on one line and cut short; the name of its class where it says nothing."""
+    """Return what an exception says, on one line and cut short; the name of its class where it says nothing."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -36,7 +36,7 @@ def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int 
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is an integer or a float, but not a bool."""
+    """Return whether a value is an integer or a float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -42,7 +42,7 @@ class ProcessEntry(NamedTuple):
 
 
 def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
-    """Reads one process, "pid (any name) state ppid …" in proc(5); None where it is gone, or there is no /proc."""
+    """Read one process, "pid (any name) state ppid …" in proc(5); None where it is gone, or there is no /proc."""
     try:
         # The name may hold spaces and brackets itself.
         before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
@@ -53,7 +53,7 @@ def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
 
 
 def boot_id() -> str:
-    """Returns what tells this boot of this machine from every other; empty where the system does not say."""
+    """Return what tells this boot of this machine from every other; empty where the system does not say."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -76,7 +76,7 @@ def process_id(pid: int) -> ProcessId | None:
 
 
 def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Yields number and name of the parent, its parent, and so on, as far as they are seen."""
+    """Yield number and name of the parent, its parent, and so on, as far as they are seen."""
     pid = os.getppid()
     while pid > 0 and (entry := _entry(pid, proc)):
         yield pid, entry.name
@@ -84,24 +84,24 @@ def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process runs; a zombie does not."""
+    """Return whether this very process runs; a zombie does not."""
     return process_id(process.pid) == process
 
 
 def this_process() -> dict[str, Any]:
-    """Returns host, boot, pid and start of this process, by which others can ask `was_alive`."""
+    """Return host, boot, pid and start of this process, by which others can ask `was_alive`."""
     own = process_id(os.getpid())
     about = {"host": socket.gethostname(), "boot": boot_id()}
     return about | {"pid": os.getpid(), "started": own.started if own else 0}
 
 
 def was_alive(host: str, boot: str, pid: int, started: int) -> bool | None:
-    """Whether a process that said so of itself runs; None where that cannot be seen from this host."""
+    """Return whether a process that said so of itself runs; None where that cannot be seen from this host."""
     return boot == boot_id() and is_alive(ProcessId(pid, started)) if host == socket.gethostname() else None
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
+    """Return whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
     return (entry := _entry(pid)) is not None and entry.state in "Tt"
 
 
@@ -130,7 +130,7 @@ ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
-    """Handles the stop signals until left; gives the handlers before. SIGHUP stays ignored where nohup ignores it."""
+    """Handle the stop signals until left; yield the previous handlers. SIGHUP stays ignored where nohup ignores it."""
     own = [one for one in STOP_SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     before: dict[int, Any] = {number: signal.signal(number, handler) for number in own}
     try:
@@ -156,7 +156,7 @@ class EndedBySignal(SystemExit):
 
 
 def leave_when_told() -> None:
-    """Ends this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
+    """End this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
 
     SIGTERM is ignored on the way out: srun sends it to all tasks once one has ended, and returns the highest code.
     """
@@ -175,7 +175,7 @@ def leaving_as_told() -> Iterator[None]:
 
 
 def leave_with_what_was_made() -> None:
-    """Makes SIGTERM and SIGHUP end this process by SystemExit, so that it removes what it made."""
+    """Make SIGTERM and SIGHUP end this process by SystemExit, so that it removes what it made."""
     for number in ENDS_OF_OTHERS:
         if signal.getsignal(number) != signal.SIG_IGN:  # As SIGHUP is under nohup.
             signal.signal(number, _leave)

@@ -24,7 +24,7 @@ class NotPlainFile(OSError):
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a path is a plain file, and no link to one."""
+    """Return whether a path is a plain file, and no link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):  # No path holds "\0".
@@ -32,12 +32,12 @@ def is_plain(path: Path) -> bool:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Opens a plain file for reading. OSError: there is none; NotPlainFile: something else has its name."""
+    """Open a plain file for reading. OSError: there is none; NotPlainFile: something else has its name."""
     return open(_open(path, os.O_RDONLY), "rb")
 
 
 def read_plain(path: Path, most: int = LARGEST) -> bytes:
-    """Returns the content of a plain file. OSError: there is none; NotPlainFile: not plain, or above `most` bytes."""
+    """Return the content of a plain file. OSError: there is none; NotPlainFile: not plain, or above `most` bytes."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -46,7 +46,7 @@ def read_plain(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_given(path: Path, most: int = LARGEST) -> bytes:
-    """Returns the content of a file that a user names: through links, and of a pipe, `<(…)`, to its end.
+    """Return the content of a file that a user names: through links, and of a pipe, `<(…)`, to its end.
 
     OSError: there is none; NotPlainFile: a folder or a device, or above `most` bytes.
     """
@@ -61,7 +61,7 @@ def read_given(path: Path, most: int = LARGEST) -> bytes:
 
 
 def create_plain(path: Path) -> BufferedWriter:
-    """Opens a new file for writing; whatever has the name is removed first. OSError: the disk refuses."""
+    """Open a new file for writing; whatever has the name is removed first. OSError: the disk refuses."""
     refuse_strangers_link(path.parent)
     with suppress(FileNotFoundError):
         path.unlink()
@@ -69,20 +69,20 @@ def create_plain(path: Path) -> BufferedWriter:
 
 
 def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
-    """Returns a descriptor that appends to a plain file; makes it where there is none. Raises as `open_plain`."""
+    """Return a descriptor that appends to a plain file; make it where there is none. Raises as `open_plain`."""
     refuse_strangers_link(path.parent)
     return _open(path, flags | os.O_CREAT | os.O_APPEND)
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder where there is none, in one that is there. Raises as `refuse_strangers_link`, before it does."""
+    """Make a folder where there is none, in one that is there. Raises as `refuse_strangers_link`, before it does."""
     refuse_strangers_link(path.parent)
     path.mkdir(exist_ok=True)
     refuse_strangers_link(path)
 
 
 def refuse_strangers_link(folder: Path) -> None:
-    """Raises NotPlainFile where another user put a link in a folder's place; one's own is followed, as to a disk."""
+    """Raise NotPlainFile where another user put a link in a folder's place; one's own is followed, as to a disk."""
     with suppress(FileNotFoundError):
         about = folder.lstat()
         if stat.S_ISLNK(about.st_mode) and about.st_uid != os.geteuid():
@@ -115,7 +115,7 @@ class StampedFile:
     stamp: tuple[str | int, ...]
 
     def is_unchanged(self) -> bool:
-        """Whether the file is still the one that was stamped; not where it cannot be looked at."""
+        """Return whether the file is still the one that was stamped; not where it cannot be looked at."""
         try:
             return stamped(self.path) == self
         except OSError:
@@ -123,7 +123,7 @@ class StampedFile:
 
 
 def stamped(path: Path) -> StampedFile:
-    """Returns a file with its stamp as it is now. OSError: there is none."""
+    """Return a file with its stamp as it is now. OSError: there is none."""
     about = path.stat()
     times = about.st_mtime_ns, about.st_ctime_ns
     return StampedFile(path, (boot_id(), about.st_dev, about.st_ino, about.st_size, *times))

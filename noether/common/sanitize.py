@@ -8,22 +8,22 @@ _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def shown_name(name: str) -> str:
-    """Returns a name on one line: control characters, line ends, marks of direction and lone surrogates as \\x1b."""
+    """Return a name on one line: control characters, line ends, marks of direction and lone surrogates as \\x1b."""
     return _IN_NAMES.sub(_escaped, name)
 
 
 def shown_text(text: str) -> str:
-    """Returns a text of several lines, in which they are written so too, but for line ends and tabs."""
+    """Return a text of several lines, in which they are written so too, but for line ends and tabs."""
     return _IN_TEXTS.sub(_escaped, text)
 
 
 def shown_log(text: str) -> str:
-    """Returns the text of a log: without its colours and other escape sequences, then as `shown_text`."""
+    """Return the text of a log: without its colours and other escape sequences, then as `shown_text`."""
     return shown_text(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """Returns a value on one line, and how long it is where it is cut."""
+    """Return a value on one line, and how long it is where it is cut."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 20]}… ({len(text)} characters)"
 

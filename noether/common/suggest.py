@@ -29,7 +29,7 @@ OTHER_NAMES = {word: ours for ours, words in _WORDS.items() for word in words.sp
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that was probably meant, or None where none is alike.
+    """Return the known name that was probably meant, or None where none is alike.
 
     The same letters in another case, another program's word for it, the one known name that begins so, the most similar
     spelling, or the longest that this one begins with, in this order.
@@ -50,20 +50,20 @@ _PLAIN = str.maketrans(dict.fromkeys("‐‑‒–—―−", "-") | dict.fromke
 
 
 def plain_characters(text: str) -> str:
-    """Returns a word as it was before a PDF or an editor set it in type: its hyphens, quotes, spaces and ligatures."""
+    """Return a word as it was before a PDF or an editor set it in type: its hyphens, quotes, spaces and ligatures."""
     plain = unicodedata.normalize("NFKC", text.translate(_PLAIN)).strip()
     return f"-{plain}" if plain != text and re.match(r"-\w{2,}", plain) else plain  # Two hyphens became one dash.
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `name, did you mean X?`, or `name; known: …` where nothing is alike."""
+    """Return `name, did you mean X?`, or `name; known: …` where nothing is alike."""
     known = sorted(known)
     match = nearest(name, known)
     return f"{name!r}, did you mean {match!r}?" if match else f"{name!r}; known: {', '.join(known)}"
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Returns the value of a flag. RequestError: it is not among those that are known."""
+    """Return the value of a flag. RequestError: it is not among those that are known."""
     if value in known:
         return value
     raise RequestError("no-such-choice", f"no such {name}: {value}", seen=f"--{name} {value}",
@@ -82,7 +82,7 @@ _WITH_UNIT = re.compile(r"([-+]?\d[\d_', ]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*([a-z]*|%
 
 
 def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | None:
-    """Returns the number to type for one with a unit, as a setting in `unit` takes it; None where it is none.
+    """Return the number to type for one with a unit, as a setting in `unit` takes it; None where it is none.
 
     64G is 64 (gb), 1:00:00 and 0-1 are 60 (min), as Slurm reads a time; 1k is 1000, 10 % is 0.1, 3 epochs are 3.
     """
@@ -100,7 +100,7 @@ def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | Non
 
 
 def number_of(name: str, text: str, kind: type[Number], low: float, high: float, fix: str) -> Number:
-    """Returns the number that a flag was given, from `low` to `high`. RequestError: it is none, or another."""
+    """Return the number that a flag was given, from `low` to `high`. RequestError: it is none, or another."""
     for read in (text, number_meant(text, "s" if name == "timeout" else "", whole=kind is int)):
         with suppress(ValueError):
             if low <= (value := kind(read or "")) <= high:

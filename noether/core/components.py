@@ -38,7 +38,7 @@ class Component:
     needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def find(self) -> Callable[..., Any]:
-        """Returns the class or function, and checks its methods, and that the options fit it; nothing is built.
+        """Return the class or function, and check its methods, and that the options fit it; nothing is built.
 
         RequestError: no such kind, an option that it does not have or lacks, or a method that no run could call.
         """
@@ -56,7 +56,7 @@ class Component:
         return factory
 
     def build(self) -> Any:
-        """Returns what the class or function makes of the options.
+        """Return what the class or function makes of the options.
 
         RequestError: as of `find`, or it is not an instance of `base`.
         """
@@ -121,7 +121,7 @@ class Component:
         )
 
     def _one_of_that_module(self) -> str:
-        """Returns the line that names a class of the same module which would do, or ""."""
+        """Return the line that names a class of the same module which would do, or ""."""
         path = self.registry.get(self.kind, self.kind)
         module = sys.modules.get(path.rpartition(".")[0])
         fitting = defined_in(module, self.base) if module and self.base else []
@@ -144,7 +144,7 @@ def misfit(called: Callable[..., Any], *arguments: str) -> str:
 
 
 def check_arguments(own: type, calls: Mapping[str, Sequence[str]]) -> None:
-    """Refuses a class with a method that does not take the arguments that a run calls it with; those may be absent."""
+    """Refuse a class with a method that does not take the arguments that a run calls it with; those may be absent."""
     for name, arguments in calls.items():
         method = inspect.getattr_static(own, name, None)
         if isinstance(method, FunctionType) and (why := misfit(method, "self", *arguments)):

@@ -62,7 +62,7 @@ class Evaluator:
         *,
         metrics: Callable[[Predictions, Batch], SampleMetrics] | None = None,
     ) -> SplitMetrics:
-        """Evaluates the given samples of a data set over all ranks.
+        """Evaluate the given samples of a data set over all ranks.
 
         Each rank evaluates every world_size-th sample, or batch if the loss compares samples; nothing is dropped.
         The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
@@ -95,7 +95,7 @@ class Evaluator:
 
     @torch.no_grad()
     def fields(self, model: nn.Module, dataset: Dataset, index: int) -> tuple[Predictions, Batch]:
-        """Returns one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
+        """Return one sample's predicted fields (1, N, C) in physical units, and the sample as a batch of one."""
         (batch,) = evaluation_batches(dataset, [[index]], self.problem.draw)
         batch = to_device(batch, self.group.device, self.precision.weights)
         with evaluation_mode(model):
@@ -110,14 +110,14 @@ class Evaluator:
 def predict_batch(
     model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
 ) -> Predictions:
-    """Returns what a model predicts, scaled, of a batch that is in physical units, in the precision of the run."""
+    """Return what a model predicts, scaled, of a batch that is in physical units, in the precision of the run."""
     with precision.autocast():
         predictions = predict(model, task.prepare(batch), chunk_size)
     return to_device(predictions, device, precision.weights)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
-    """Returns a model's predictions, at so many points at a time where a chunk size is given.
+    """Return a model's predictions, at so many points at a time where a chunk size is given.
 
     RequestError: the model cannot be asked in chunks.
     """
@@ -159,7 +159,7 @@ HISTOGRAM_BINS = 80
 
 
 def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, np.ndarray]:
-    """Returns a batch's signed errors of points by field, prediction − truth in its unit, for the histograms.
+    """Return a batch's signed errors of points by field, prediction − truth in its unit, for the histograms.
 
     Of samples with very many points they are those of evenly spaced ones.
     """
@@ -201,7 +201,7 @@ def write_cases(
     most_points: int | None = None,
     writer: Writer = UNFENCED,
 ) -> None:
-    """Writes what the report draws, as one compressed npz file of plain arrays.
+    """Write what the report draws, as one compressed npz file of plain arrays.
 
     Args:
         sample_metrics, names: of every sample.

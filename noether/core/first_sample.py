@@ -23,7 +23,7 @@ from noether.launch.process_group.group import Group
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
-    """Gives model and task one training sample, and says in words where they cannot take it.
+    """Give model and task one training sample, and say in words where they cannot take it.
 
     Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
     place of a dictionary, or has nothing to train; the loss has no gradient; the loss or a metric has another shape
@@ -67,7 +67,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
 
 
 def _drawn(problem: Problem, position: int) -> tuple[int, Sample]:
-    """Returns the number and the points of a training sample, as the first epoch has them."""
+    """Return the number and the points of a training sample, as the first epoch has them."""
     index = problem.train_indices[position]
     return index, problem.draw.for_training(problem.splits.train[index], SampleKey(position, 0))
 
@@ -92,7 +92,7 @@ def find_comparison(problem: Problem, group: Group, precision: Precision) -> str
 
 
 def _comparison(problem: Problem, device: torch.device, precision: Precision) -> str:
-    """Holds the loss of four samples against the mean of each one's and of its halves, in evaluation mode.
+    """Hold the loss of four samples against the mean of each one's and of its halves, in evaluation mode.
 
     Random numbers differ in batches of other sizes. Where a loss draws some, pairs of the samples are compared instead:
     of a mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision would hide a small difference in its rounding.
@@ -129,7 +129,7 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
 
 
 def check_stream(problem: Problem, group: Group) -> str:
-    """Returns what a stream does not promise, in words; "" of samples with numbers. Every rank calls it.
+    """Return what a stream does not promise, in words; "" of samples with numbers. Every rank calls it.
 
     RequestError: its ranks read other samples, or the validation split is one of the others.
     """
@@ -156,7 +156,7 @@ def check_stream(problem: Problem, group: Group) -> str:
 
 
 def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:
-    """Refuses a batch in parts whose samples are compared, until trainer.across_ranks (`asked`) says what is meant.
+    """Refuse a batch in parts whose samples are compared, until trainer.across_ranks (`asked`) says what is meant.
 
     compared: what shows that the loss compares samples; BatchNorm is found by its class. RequestError.
     """
@@ -227,7 +227,7 @@ def _kind_of(value: object) -> str:
 
 
 def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:
-    """Returns the answer to an error of the forward pass whose cause is known, or None."""
+    """Return the answer to an error of the forward pass whose cause is known, or None."""
     names = ", ".join(name for name in batch if name != "index")
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""
@@ -251,5 +251,5 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
 
 
 def _output_line(task: Task, batch: Batch) -> str:
-    """Names what a model returns: as the task does or, where that does not say, as the samples' last tensor."""
+    """Name what a model returns: as the task does or, where that does not say, as the samples' last tensor."""
     return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

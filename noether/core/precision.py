@@ -34,18 +34,18 @@ class Precision:
         return AUTOCAST.get(self.name, self.weights)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Returns the context in which the model's forward pass runs."""
+        """Return the context in which the model's forward pass runs."""
         if self.name not in AUTOCAST:
             return nullcontext()
         return torch.autocast(self.device_type, AUTOCAST[self.name])
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Returns the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
+        """Return the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
 
 
 def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
-    """Returns the precision of a run on a device, and sets how this process multiplies float32 matrices on GPUs.
+    """Return the precision of a run on a device, and set how this process multiplies float32 matrices on GPUs.
 
     The attribute is torch's own of CUDA alone: `set_float32_matmul_precision` would change sums on CPUs too, and torch
     refuses to read the one after the other was set (2.13).
@@ -58,7 +58,7 @@ def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
 
 @contextmanager
 def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts back the model's buffers and every random number generator after the block. Gradients stay as they are."""
+    """Put back the model's buffers and every random number generator after the block. Gradients stay as they are."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -74,7 +74,7 @@ def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode, and afterwards back into the mode it was in."""
+    """Put a model into evaluation mode, and afterwards back into the mode it was in."""
     was_training = model.training
     model.eval()
     try:
@@ -88,14 +88,14 @@ FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALL
 
 
 def is_full(error: BaseException) -> bool:
-    """Returns whether an error means that a device, or this machine, has no memory left."""
+    """Return whether an error means that a device, or this machine, has no memory left."""
     known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return known or (isinstance(error, RuntimeError) and any(text in str(error) for text in FULL))
 
 
 @contextmanager
 def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Iterator[None]:
-    """Answers memory that is full within the block with half the size, by RequestError in place of what torch raised.
+    """Answer memory that is full within the block with half the size, by RequestError in place of what torch raised.
 
     `what` needs the memory, `setting` bounds it and is `size` now; `otherwise` is the line to write where that is 1.
     """

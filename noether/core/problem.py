@@ -42,7 +42,7 @@ class Problem:
         return self.train_indices[: STREAM_KNOWN if isinstance(self.splits.train, OwnStream) else None]
 
     def fit(self) -> None:
-        """Computes the statistics of the task, and of a model that has some, over the training samples.
+        """Compute the statistics of the task, and of a model that has some, over the training samples.
 
         Refuses a sample that is not what the task needs, and a task whose statistics a checkpoint could not keep.
         """
@@ -70,7 +70,7 @@ class _Samples:
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
-    """Moves a model to its device, with its weights and buffers in the precision of the run.
+    """Move a model to its device, with its weights and buffers in the precision of the run.
 
     Complex ones stay complex, of the same precision: `module.to(dtype)` would drop their imaginary parts.
     """
@@ -81,7 +81,7 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
 
 
 def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
-    """Returns which points of a sample a run uses; shuffled: they are in random order already."""
+    """Return which points of a sample a run uses; shuffled: they are in random order already."""
     settings, pad = config.dataset, task.reads_masks and getattr(model, "reads_masks", False)
     return PointSampler(
         config.seed,
@@ -95,7 +95,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
-    """Refuses samples without what the model reads beside the task's own keys, and names a model that does without."""
+    """Refuse samples without what the model reads beside the task's own keys, and name a model that does without."""
     layout, model = task.layout(), model_class(kind)
     needs = getattr(model, "needs", None)
     if layout is None or needs is None:
@@ -114,7 +114,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
 
 
 def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the samples of the training split that a run learns from, and those that it is validated on."""
+    """Return the samples of the training split that a run learns from, and those that it is validated on."""
     trainer, stream = config.trainer, splits.train
     if isinstance(stream, OwnStream):
         check_stream_length(stream.dataset, config)
@@ -128,7 +128,7 @@ def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence
 
 
 def check_held_out(validation: Sequence[int], otherwise: str) -> None:
-    """Refuses a run that held no sample out; `otherwise`: what can be done without. RequestError."""
+    """Refuse a run that held no sample out; `otherwise`: what can be done without. RequestError."""
     if not validation:
         raise RequestError("nothing-held-out", "the run has no validation split", seen="0 samples held out",
                            expected="samples that it was not trained on",
@@ -136,7 +136,7 @@ def check_held_out(validation: Sequence[int], otherwise: str) -> None:
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
-    """Builds a run's problem. The initial weights follow from the seed and are the same on every rank."""
+    """Build a run's problem. The initial weights follow from the seed and are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = held_out(config, splits)
     task = build_task(config.task.kind, **config.task.options())

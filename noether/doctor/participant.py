@@ -96,7 +96,7 @@ class Participant:
         return link.is_settled or bool(refuses)
 
     def is_done(self) -> bool:
-        """Whether the ranks here have done what they can."""
+        """Return whether the ranks here have done what they can."""
         going_on = [rank for rank in self._told() if rank["rank"] in self.workers.alive]
         if any("torch" not in rank for rank in going_on):
             return time.monotonic() - self.started >= self.clock.seconds * TORCH_SHARE

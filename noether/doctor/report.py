@@ -87,7 +87,7 @@ class DoctorReport:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, told: dict[str, Any]) -> None:
-        """Records what a process told in its report. Each host is kept once, with all its ranks."""
+        """Record what a process told in its report. Each host is kept once, with all its ranks."""
         facts, ranks = told["facts"], told["ranks"]
         found = [Diagnosis(*words) for words in told["findings"]]
         self.findings += [replace(finding, hosts=(facts["host"],), ranks=tuple(ranks)) for finding in found]
@@ -98,7 +98,7 @@ class DoctorReport:
         self.hosts.append({"ranks": list(ranks), "facts": facts})
 
     def as_follower(self) -> None:
-        """Sends the report to standard error, as rank 0 uses standard output, and keeps only errors and warnings."""
+        """Send the report to standard error, as rank 0 uses standard output, and keep only errors and warnings."""
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
@@ -114,7 +114,7 @@ class DoctorReport:
 
 
 def print_report(report: DoctorReport, as_json: bool) -> None:
-    """Prints the report; a process that did not reach rank 0 prints to standard error."""
+    """Print the report; a process that did not reach rank 0 prints to standard error."""
     stream = sys.stderr if report.to_stderr else sys.stdout
     if as_json and not report.to_stderr:
         print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)

@@ -137,7 +137,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 
 
 def describe_script(words: Sequence[str], module: str | None) -> TrainingJob:
-    """Checks a script or module and the settings of its launch, as `noether run` would do on the job's nodes.
+    """Check a script or module and the settings of its launch, as `noether run` would do on the job's nodes.
 
     RequestError: there is no such script, a setting is none of a launch, or the devices or tasks do not fit.
     """
@@ -160,7 +160,7 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
 
 
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
-    """Plans a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
+    """Plan a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
 
     What `trains` also divides its batch. RequestError: `train`, or `run`, would raise it there too.
     """
@@ -173,7 +173,7 @@ def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, Batc
 
 
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
-    """Returns the variables that srun will set for rank 0 of the job.
+    """Return the variables that srun will set for rank 0 of the job.
 
     RequestError: the node list cannot be read, or names more nodes than are asked for.
     """
@@ -194,7 +194,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
 
 
 def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
-    """Returns sbatch's options by name, in the order of the script; True stands for an option without a value."""
+    """Return sbatch's options by name, in the order of the script; True stands for an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
     mebibytes = max(1, int((memory or 0) * 1024))  # At least 1: --mem=0 would mean all of a node's memory.
@@ -228,7 +228,7 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
 
 
 def describe_plan(job: TrainingJob) -> list[str]:
-    """Returns lines that describe the job: its ranks, its batch and its runs."""
+    """Return lines that describe the job: its ranks, its batch and its runs."""
     slurm, placement = job.slurm, job.placement
     shape = f"{counted(slurm.nodes, 'node')} × {counted(slurm.ntasks_per_node, 'task')}"
     ranks = f"{counted(placement.world_size, 'rank')} on {placement.workers[0].device.kind}"
@@ -248,7 +248,7 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
 
 
 def _target(config: RunConfig, run_id: str) -> ResumeTarget:
-    """Returns where a run starts, whose name and place every start of its job uses."""
+    """Return where a run starts, whose name and place every start of its job uses."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:

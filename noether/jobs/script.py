@@ -40,7 +40,7 @@ _TEMPLATES.filters.update(quoted=lambda value: shlex.quote(str(value)), joined=s
 
 
 def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
-    """Returns the job's script.
+    """Return the job's script.
 
     `program` starts noether on the nodes; None: this Python, or the one in the container.
     """
@@ -60,12 +60,12 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
 
 
 def is_apptainer(image: str) -> bool:
-    """Returns whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
+    """Return whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
     return Path(image).suffix == ".sif"
 
 
 def _mounts(job: TrainingJob) -> list[str]:
-    """Returns the container's mounts besides the working directory: those asked for, and those that the run needs.
+    """Return the container's mounts besides the working directory: those asked for, and those that the run needs.
 
     For a folder that does not exist yet, its nearest existing parent is mounted.
     """

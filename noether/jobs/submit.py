@@ -22,7 +22,7 @@ def submit_here(
     overrides: Sequence[str], hp: str | None = None, *, multirun: bool = False, script: bool = False,
     module: str | None = None, to_print: bool = False, dry_run: bool = False,
 ) -> int:  # fmt: skip
-    """Checks a job and submits the script that `--print` shows.
+    """Check a job and submit the script that `--print` shows.
 
     With `script`, what a user wrote is to run, or a `module`: `overrides` are then the words of `noether run`.
     RequestError: `train` (or `run`) would raise it too; or there is no Slurm; or the run is already in the queue.
@@ -89,12 +89,12 @@ def _print_script(job: TrainingJob) -> int:
 
 
 def described_here(overrides: Sequence[str], hp: str | None, multirun: bool = False) -> TrainingJob:
-    """Returns the job of a training, as `submit` submits it from here."""
+    """Return the job of a training, as `submit` submits it from here."""
     return _in_this_container(describe_job(overrides, hp, multirun=multirun))
 
 
 def _in_this_container(job: TrainingJob) -> TrainingJob:
-    """Gives a job that is submitted by `apptainer run noether.sif submit …` this image as its container."""
+    """Give a job that is submitted by `apptainer run noether.sif submit …` this image as its container."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
@@ -107,7 +107,7 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
 
 
 def _check_as_train_does(job: TrainingJob) -> None:
-    """Refuses what `train` would on the nodes, unless they may have what this machine has not."""
+    """Refuse what `train` would on the nodes, unless they may have what this machine has not."""
     if not job.slurm.container and not job.slurm.slurm_setup:
         for config in job.configs:
             check_software(config, job.placement)

@@ -14,7 +14,7 @@ SHAPENET_CAR_SURFACE_POINTS = 3586
 
 
 def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
-    """Raises SettingError if more points of a set, or of the geometry, are asked for than a sample has."""
+    """Raise SettingError if more points of a set, or of the geometry, are asked for than a sample has."""
     asked = [(f"points_per_update.{name}", name, count) for name, count in dataset.points_per_update.items()]
     for key, name, count in (*asked, ("geometry_points", "surface", dataset.geometry_points or 0)):
         if count > have.get(name, count):
@@ -94,7 +94,7 @@ class CasesDatasetConfig(DatasetSection):
 
 
 def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
-    """Raises SettingError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
+    """Raise SettingError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
 
     RoPE rotates pairs of channels on three axes, so a head needs an even number of channels, and at least 6.
     """
@@ -260,7 +260,7 @@ class ForceCoefficientConfig(Section):
         return (self.reference_area, *speed)
 
     def needed_keys(self) -> tuple[str, ...]:
-        """Returns the keys that samples must have to compute it."""
+        """Return the keys that samples must have to compute it."""
         truth = [self.truth] if self.truth else []
         return (self.points, self.normals, self.areas, *self.divisors, *truth)
 

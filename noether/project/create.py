@@ -20,7 +20,7 @@ OWN_FOLDERS = ("tests", "runs", "slurm")
 
 
 def create_here(project: str, *, dry_run: bool) -> int:
-    """Writes the project, or lists its files; returns the exit code.
+    """Write the project, or lists its files; return the exit code.
 
     Args:
         project: the folder to make, whose last part is the project's name.
@@ -49,7 +49,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
 
 
 def package_name(folder: Path) -> str:
-    """Returns the Python package of the project in this folder: heat_rod for heat-rod.
+    """Return the Python package of the project in this folder: heat_rod for heat-rod.
 
     RequestError: Python could not import it, or it would hide a module that is there.
     """
@@ -72,7 +72,7 @@ def _refused(folder: Path, expected: str, name: str) -> RequestError:
 
 
 def template_files() -> Iterator[Path]:
-    """Yields the template's files, relative to it."""
+    """Yield the template's files, relative to it."""
     for path in sorted(TEMPLATE.rglob("*")):
         relative = path.relative_to(TEMPLATE)
         if path.is_file() and not any(part.endswith("_cache") or part == "__pycache__" for part in relative.parts):
@@ -93,7 +93,7 @@ def _refuse_existing(folder: Path) -> None:
 
 
 def _write(folder: Path, files: dict[str, Path], package: str) -> None:
-    """Writes the whole project beside its place and renames it, so that half of one is never left."""
+    """Write the whole project beside its place and rename it, so that half of one is never left."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
     scratch.mkdir()

@@ -22,7 +22,7 @@ LIMIT_S = 600.0
 
 
 def cancel_run(run: str) -> int:
-    """Stops a run, in its job or on this machine.
+    """Stop a run, in its job or on this machine.
 
     RequestError: it is not running, or elsewhere, or its job is suspended. NoetherError: it does not stop in time.
     """
@@ -75,7 +75,7 @@ def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
 
 
 def _state(job_id: str) -> str | None:
-    """Returns the state of a job; None where it has ended."""
+    """Return the state of a job; None where it has ended."""
     job = queued_jobs().get(job_id)
     return job.state if job is not None else None
 

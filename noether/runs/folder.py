@@ -60,7 +60,7 @@ class RunFolder:
         return self.path.resolve().name
 
     def holds_work(self) -> bool:
-        """Whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
+        """Return whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
 
         A start that failed in its first batch has not. RequestError: this user may not look, or the disk is silent.
         """
@@ -70,7 +70,7 @@ class RunFolder:
         return found
 
     def create(self) -> None:
-        """Makes the folder and proves that it can be written, or raises DiskRefusal."""
+        """Make the folder and prove that it can be written, or raise DiskRefusal."""
         with refusals_told(self.path):
             refuse_strangers_link(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class RunFolder:
                 tempfile.NamedTemporaryFile(dir=folder, prefix=".removed-").close()
 
     def check_writable(self, elsewhere: str = ELSEWHERE) -> None:
-        """Proves that the folder, or the nearest above it that exists, can be written, or raises DiskRefusal."""
+        """Prove that the folder, or the nearest above it that exists, can be written, or raise DiskRefusal."""
         with refusals_told(self.path, elsewhere=elsewhere):
             folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         # Permissions do not tell: read-only mounts and full disks show only in a write.
@@ -96,7 +96,7 @@ class RunFolder:
             probe.write(b"0" * 4096)
 
     def as_copy(self, command: str, copy: str = "COPY") -> str:
-        """Returns the line that has a command of noether write to a copy, where the run can only be read."""
+        """Return the line that has a command of noether write to a copy, where the run can only be read."""
         return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} {copy}"
 
 
@@ -105,12 +105,12 @@ TOLD = "NOETHER_TELL_RUN"
 
 
 def new_run_id() -> str:
-    """Returns a name that sorts by time and that two runs started in one second do not share."""
+    """Return a name that sorts by time and that two runs started in one second do not share."""
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"
 
 
 def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
-    """Returns the folder of a run that was made before: a path, or a name in runs/.
+    """Return the folder of a run that was made before: a path, or a name in runs/.
 
     `form` is how a run is typed there, {} for its folder; "" where nothing but what was named may be proposed.
     RequestError: the path is not a run folder; it names the run that has a name like it.
@@ -133,7 +133,7 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
 
 
 def named_run(named: str | Path) -> tuple[Path, str | None]:
-    """Returns the run that a user names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one.
+    """Return the run that a user names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one.
 
     RUN is a path or a name in runs/. Where there is no run as typed, links and the working folder are followed; where
     there is none then, it is as typed.
@@ -152,18 +152,18 @@ def _split(path: Path) -> tuple[Path, str | None]:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Returns the checkpoints in a run's folder of them, oldest first."""
+    """Return the checkpoints in a run's folder of them, oldest first."""
     named = [path for path in folder.glob(f"{UPDATE}*") if CHECKPOINT.fullmatch(path.name)]
     return sorted(named, key=lambda path: int(path.name.removeprefix(UPDATE)))
 
 
 def is_run(folder: Path) -> bool:
-    """Returns whether a folder is that of a run which has begun."""
+    """Return whether a folder is that of a run which has begun."""
     return (folder / "config.yaml").is_file() or bool(checkpoint_paths(folder / "checkpoints"))
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
-    """Returns the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
+    """Return the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
     saved: dict[Path, float] = {}
     # By the checkpoints' own times: that of their folder changes when one is removed, too.
     for path in (path for folder in output_path.glob("*/checkpoints") for path in checkpoint_paths(folder)):

@@ -72,13 +72,13 @@ class Attempt:
         return self.job if self.is_task else None
 
     def alive(self) -> bool | None:
-        """Whether its process runs; None where that cannot be seen from this host."""
+        """Return whether its process runs; None where that cannot be seen from this host."""
         if self.exit_code is not None:
             return False
         return was_alive(self.host, self.boot, self.pid, self.started)
 
     def describe(self) -> str:
-        """Returns the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
+        """Return the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
         return f"attempt {self.number} on {self.host}, since {_clock(self.began)}"
 
 
@@ -94,7 +94,7 @@ class Lease(Writer):
     place: tuple[int, int]
 
     def check(self) -> None:
-        """Returns where this attempt may still write. An attempt.json that was damaged or removed is written again.
+        """Return where this attempt may still write. An attempt.json that was damaged or removed is written again.
 
         FencedError: a later attempt has the folder, or it was moved or removed. OSError: the disk does not answer, or
         it is gone; ask again.
@@ -117,11 +117,11 @@ class Lease(Writer):
         )
 
     def partial(self, path: Path) -> Path:
-        """Returns where `path` is written before it gets its name, in the attempt's own folder beside it."""
+        """Return where `path` is written before it gets its name, in the attempt's own folder beside it."""
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Renames `partial` to `path`, as `Writer.publish`, where this attempt may still write."""
+        """Rename `partial` to `path`, as `Writer.publish`, where this attempt may still write."""
         self.check()
         try:
             super().publish(partial, path)
@@ -130,7 +130,7 @@ class Lease(Writer):
             raise
 
     def drop(self, path: Path) -> None:
-        """Removes a file or a folder, as `Writer.drop`, where this attempt may still write."""
+        """Remove a file or a folder, as `Writer.drop`, where this attempt may still write."""
         if not path.exists():
             return
         doomed = self._own_folder(path.parent) / f"{path.name}.removed"
@@ -144,7 +144,7 @@ class Lease(Writer):
         remove(doomed)
 
     def _check_there(self) -> None:
-        """Returns where the folder has its name. FencedError: it was moved or removed. OSError: its disk is gone."""
+        """Return where the folder has its name. FencedError: it was moved or removed. OSError: its disk is gone."""
         path = self.folder.path.absolute()
         there = next(place for place in (path, *path.parents) if place.exists())
         about = there.stat()
@@ -179,7 +179,7 @@ class Lease(Writer):
         return own
 
     def release(self, exit_code: int) -> None:
-        """Writes how this attempt ended, where it still has the run; on a disk that takes nothing, nothing."""
+        """Write how this attempt ended, where it still has the run; on a disk that takes nothing, nothing."""
         with suppress(OSError, FencedError):  # The exit code must come through in any case.
             if self._is_in(self.folder):
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
@@ -195,7 +195,7 @@ class _Claim(Writer):
     own: Path
 
     def partial(self, path: Path) -> Path:
-        """Returns where it is written: in the folder, which is not made again."""
+        """Return where it is written: in the folder, which is not made again."""
         return self.own / path.name
 
 
@@ -207,7 +207,7 @@ def take_lease(
     start_update: int = 0,
     after: int | None = None,
 ) -> Lease:
-    """Takes a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
+    """Take a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
 
     start_update: the update that it goes on after; 0: it starts from the beginning.
     after: the attempts that there had been when this one decided from where it starts; None: however many.
@@ -287,7 +287,7 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
 
 
 def read_attempt(folder: RunFolder) -> Attempt | None:
-    """Returns the newest attempt at a run; None where there is none, or where the record is damaged.
+    """Return the newest attempt at a run; None where there is none, or where the record is damaged.
 
     OSError: it is there and cannot be read: that must not be taken for a run without a writer.
     """
@@ -298,19 +298,19 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
 
 
 def attempts_so_far(folder: RunFolder) -> int:
-    """Returns the number of the newest attempt at a run, by both records of it; 0 where there was none."""
+    """Return the number of the newest attempt at a run, by both records of it; 0 where there was none."""
     folder.look_afresh()  # Else one of another host, long dead, is seen only after this start has decided.
     holder = read_attempt(folder)
     return max(newest_attempt(folder), holder.number if holder else 0)
 
 
 def newest_attempt(folder: RunFolder) -> int:
-    """Returns the highest number that an attempt at the run has had, by attempts.jsonl; 0 where none is known."""
+    """Return the highest number that an attempt at the run has had, by attempts.jsonl; 0 where none is known."""
     return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("number"))), default=0)
 
 
 def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the name of the Slurm job that this process is in, as scancel and scontrol take it, or None."""
+    """Return the name of the Slurm job that this process is in, as scancel and scontrol take it, or None."""
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     # The id of an array's last element is that of the whole array: requeued by it, every element would start again.
     return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID") or None
@@ -342,7 +342,7 @@ class AttemptRecord:
 def record_attempt(
     folder: RunFolder, number: int, start_update: int, host: str, job: str = "", *, unique: str = ""
 ) -> None:
-    """Adds an attempt to attempts.jsonl, as it takes the folder. Raises OSError where it cannot be.
+    """Add an attempt to attempts.jsonl, as it takes the folder. Raises OSError where it cannot be.
 
     `job` is the scheduler's name for it, `unique` its random id.
     """
@@ -352,7 +352,7 @@ def record_attempt(
 
 
 def record_meeting(folder: RunFolder, number: int) -> None:
-    """Adds that the ranks of an attempt have met, which they do listening for signals. Raises OSError as above."""
+    """Add that the ranks of an attempt have met, which they do listening for signals. Raises OSError as above."""
     append_row(folder.attempts, {"number": number, "ranks_met": True})
 
 
@@ -362,17 +362,17 @@ def have_ranks_met(folder: RunFolder, number: int) -> bool:
 
 
 def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
-    """Adds how an attempt ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
+    """Add how an attempt ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
     append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
 
 
 def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
-    """Adds that an attempt was asked to stop, in an update. Raises OSError as above."""
+    """Add that an attempt was asked to stop, in an update. Raises OSError as above."""
     append_row(folder.attempts, {"number": number, "asked": why, "asked_at": round(time.time()), "in_update": update})
 
 
 def killed_while_stopping(folder: RunFolder, number: int) -> str:
-    """Returns what is known of an attempt that was asked to stop and is gone without having saved; "" of any other."""
+    """Return what is known of an attempt that was asked to stop and is gone without having saved; "" of any other."""
     known = _rows_by_attempt(folder).get(number, {})
     if "asked" not in known or "outcome" in known:
         return ""
@@ -390,7 +390,7 @@ def _rows_by_attempt(folder: RunFolder) -> dict[int, Row]:
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Returns the attempts at a run, oldest first; one that was killed came as far as the next began."""
+    """Return the attempts at a run, oldest first; one that was killed came as far as the next began."""
     rows = [row for row in _rows_by_attempt(folder).values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
@@ -403,5 +403,5 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
 
 
 def record_stop(folder: RunFolder, reason: str, saved: int, writer: Writer) -> None:
-    """Writes stopped.json: why, and up to which update everything is saved; 0: nothing is saved yet."""
+    """Write stopped.json: why, and up to which update everything is saved; 0: nothing is saved yet."""
     write_record(folder.stopped, {"reason": reason, "update": saved}, writer)

@@ -18,7 +18,7 @@ _NAME, _OUTPUT = re.compile(r"rank-([0-9]{1,9})\.log"), re.compile(r"[0-9]+(_[0-
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
-    """Prints a run's logs, each under its path; with `follow`, what is added too, until the run has ended."""
+    """Print a run's logs, each under its path; with `follow`, what is added too, until the run has ended."""
     folder = find_run(run)
     offsets: dict[Path, int] = {}
     if not follow and not log_files(folder, rank):
@@ -58,7 +58,7 @@ def log_text(folder: RunFolder) -> str:
 
 
 def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
-    """Returns the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
+    """Return the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
 
     RequestError: the run has logs, and none of this rank.
     """
@@ -74,7 +74,7 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
 
 
 def _job_output(folder: RunFolder) -> list[Path]:
-    """Returns the file of the job's output, where it is called as `submit` calls it, and of whoever wrote job.json.
+    """Return the file of the job's output, where it is called as `submit` calls it, and of whoever wrote job.json.
 
     That record may be a stranger's: it could name any file that its reader may read.
     """
@@ -85,7 +85,7 @@ def _job_output(folder: RunFolder) -> list[Path]:
 
 
 def rank_logs(folder: RunFolder) -> dict[int, Path]:
-    """Returns the log of each rank that has one, by rank."""
+    """Return the log of each rank that has one, by rank."""
     found = ((_NAME.fullmatch(path.name), path) for path in folder.logs.glob("rank-*.log"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 

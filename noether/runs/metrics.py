@@ -87,16 +87,16 @@ class Metrics(dict[str, Metric]):
 
     @classmethod
     def of(cls, *described: Metric) -> "Metrics":
-        """Returns metrics by their names."""
+        """Return metrics by their names."""
         return cls({metric.name: metric for metric in described})
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the metrics as records hold them, without what is not known of one, and those of the loop."""
+        """Return the metrics as records hold them, without what is not known of one, and those of the loop."""
         own = (metric for metric in self.values() if metric not in OF_THE_LOOP)
         return [{key: value for key, value in asdict(metric).items() if value} for metric in own]
 
     def selected_by(self, select_by: str) -> Metric:
-        """Returns the metric that `trainer.select_by` names.
+        """Return the metric that `trainer.select_by` names.
 
         Which way is better it says itself; else higher is by a minus before its name, and lower without.
         """
@@ -104,7 +104,7 @@ class Metrics(dict[str, Metric]):
         return replace(found, better=found.better or ("lower" if found.name == select_by else "higher"))
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
-        """Returns what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
+        """Return what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
 
         A score says that it is one: drag_coefficient R², 0.98.
         """
@@ -112,17 +112,17 @@ class Metrics(dict[str, Metric]):
         return [(metric.brief, metric.text(values[metric.name])) for metric in self.foremost(there)[:most]]
 
     def foremost(self, names: Iterable[str]) -> list[Metric]:
-        """Returns those of some metrics that say most, the headlines; all where there are none."""
+        """Return those of some metrics that say most, the headlines; all where there are none."""
         known = [self[name] for name in names]
         return [metric for metric in known if metric.headline] or known
 
     def find(self, of: str, measure: str) -> Metric:
-        """Returns the metric of a whole thing by its measure; one without a name where nobody has described it."""
+        """Return the metric of a whole thing by its measure; one without a name where nobody has described it."""
         every = (metric for metric in self.values() if (metric.of, metric.part, metric.measure) == (of, "", measure))
         return next(every, Metric(""))
 
     def by_part(self, values: Mapping[str, Any], of: str) -> dict[str, dict[str, Any]]:
-        """Returns the values that are of one thing, by part ("" is the whole) and measure."""
+        """Return the values that are of one thing, by part ("" is the whole) and measure."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if self[name].of == of:
@@ -130,7 +130,7 @@ class Metrics(dict[str, Metric]):
         return parts
 
     def of_whole(self, values: Mapping[str, Any], of: str) -> dict[str, Any]:
-        """Returns the values that are of a whole thing, not of a part of it, by measure."""
+        """Return the values that are of a whole thing, not of a part of it, by measure."""
         return self.by_part(values, of).get("", {})
 
 
@@ -153,19 +153,19 @@ _DESCRIBED = TypeAdapter(list[Metric])
 
 
 def weights_name(kind: Any) -> str:
-    """Returns what readers call a kind of weights."""
+    """Return what readers call a kind of weights."""
     return f"{'EMA' if kind == 'ema' else kind} weights"
 
 
 def described_by(told: Iterable[Metric], select_by: str) -> Metrics:
-    """Returns the loop's metrics and those that a task has told, that of `trainer.select_by` with a direction."""
+    """Return the loop's metrics and those that a task has told, that of `trainer.select_by` with a direction."""
     known = Metrics.of(*OF_THE_LOOP, *told)
     selected = known.selected_by(select_by)
     return Metrics({**known, selected.name: selected})
 
 
 def described_in(*records: Mapping[str, Any]) -> Metrics:
-    """Returns the loop's metrics and those that plan.json and result.json describe, the last record's word before all.
+    """Return the loop's metrics and those that plan.json and result.json describe, the last record's word before all.
 
     A record that is damaged describes none.
     """

@@ -62,7 +62,7 @@ class RunState:
 
 
 def find_run(path: str | Path, form: str = "{}") -> RunFolder:
-    """Returns a run's folder: one that has trained, or whose job waits to, and then it may still have none.
+    """Return a run's folder: one that has trained, or whose job waits to, and then it may still have none.
 
     `form` as for `existing_run`. RequestError: the path is neither.
     """
@@ -75,7 +75,7 @@ def find_run(path: str | Path, form: str = "{}") -> RunFolder:
 
 
 def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:
-    """Returns the run folders in a folder, by name, with those that a waiting job is still to make."""
+    """Return the run folders in a folder, by name, with those that a waiting job is still to make."""
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
         raise RequestError("no-such-folder", f"no folder {output_path}", seen="no such folder",
@@ -86,13 +86,13 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
 
 
 def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob], own: str | None = None) -> QueuedJob | None:
-    """Returns the job of a run that has not ended: `own`, by `job_of_run`, or that of a script with its folder."""
+    """Return the job of a run that has not ended: `own`, by `job_of_run`, or that of a script with its folder."""
     known = queued.get(own or job_of_run(folder) or "")
     return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
 
 
 def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
-    """Returns the Slurm job that the run was submitted as or last ran in (its last `attempt`), whichever is newer."""
+    """Return the Slurm job that the run was submitted as or last ran in (its last `attempt`), whichever is newer."""
     attempt, submitted = attempt or last_attempt(folder), submitted_job(folder)
     if attempt is None or attempt.slurm_job is None:
         return submitted
@@ -101,20 +101,20 @@ def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
 
 
 def last_attempt(folder: RunFolder) -> Attempt | None:
-    """Returns the newest attempt at a run; None where none is known."""
+    """Return the newest attempt at a run; None where none is known."""
     with suppress(OSError):
         return read_attempt(folder)
     return None
 
 
 def submitted_job(folder: RunFolder) -> str | None:
-    """Returns the Slurm job that the run was submitted as, or None."""
+    """Return the Slurm job that the run was submitted as, or None."""
     job = records.read_record(folder.job).get("job")
     return job if isinstance(job, str) else None
 
 
 def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
-    """Returns the queue for the sake of some runs. SlurmError: it does not answer, and a run was in a job."""
+    """Return the queue for the sake of some runs. SlurmError: it does not answer, and a run was in a job."""
     attempts = [last_attempt(folder) for folder in folders]
     if all(attempt and attempt.slurm_job is None and attempt.alive() for attempt in attempts):
         return {}
@@ -129,7 +129,7 @@ def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
 def run_state(
     folder: RunFolder, queued: Mapping[str, QueuedJob], warn: Callable[[str], None] = lambda text: None
 ) -> RunState:
-    """Reads how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
+    """Read how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
     attempt = last_attempt(folder)
     own = job_of_run(folder, attempt)
     job = job_in_queue(folder, queued, own)
@@ -156,7 +156,7 @@ def run_state(
 
 
 def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
-    """Returns a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
+    """Return a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
     if job is not None:
         if not job.waits:
             return RUNNING, f"job {job.job_id} {job.state}"
@@ -182,13 +182,13 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
 
 
 def planned_updates(plan: Mapping[str, Any]) -> int | None:
-    """Returns the updates of the whole run, as plan.json has them once its ranks have met; None before."""
+    """Return the updates of the whole run, as plan.json has them once its ranks have met; None before."""
     planned = records.mapping(plan, "length").get("total_updates")
     return planned if records.is_count(planned) and planned else None
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
-    """Returns the seconds of training that are left at the pace of the recent log lines, or None.
+    """Return the seconds of training that are left at the pace of the recent log lines, or None.
 
     Evaluations and checkpoints between those lines are included.
     """
@@ -207,7 +207,7 @@ MOST_COLUMNS = 1000
 
 
 def show_status(output_path: str, *, as_json: bool) -> int:
-    """Prints the runs in a folder with the jobs they wait or run in."""
+    """Print the runs in a folder with the jobs they wait or run in."""
     queued, refusal = {}, None
     try:
         queued = queued_jobs()
@@ -241,7 +241,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
 
 
 def status_table(states: list[RunState]) -> Table:
-    """Returns the runs as a table."""
+    """Return the runs as a table."""
     columns = ("run", "state", "job", "update", "training loss", "left", "split", "last metrics")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for state in states:
@@ -263,7 +263,7 @@ def status_table(states: list[RunState]) -> Table:
 
 
 def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns where a run's folder would be kept, RUN.replaced-1 or the next number; None where it holds no work.
+    """Return where a run's folder would be kept, RUN.replaced-1 or the next number; None where it holds no work.
 
     RequestError: an attempt is alive, or its host cannot be asked; or the run's job waits or runs.
     """
@@ -296,7 +296,7 @@ def is_own_attempt(folder: RunFolder, environ: Mapping[str, str] = os.environ) -
 
 
 def set_aside(folder: RunFolder, place: Path) -> None:
-    """Moves a run's folder away, as `place_aside` has decided.
+    """Move a run's folder away, as `place_aside` has decided.
 
     RequestError: another attempt has taken the run meanwhile; its folder stays where it is.
     """

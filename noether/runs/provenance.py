@@ -31,7 +31,7 @@ DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns what environment.json holds: `provenance`, and where and how this run was started."""
+    """Return what environment.json holds: `provenance`, and where and how this run was started."""
     return {
         **provenance(),
         "platform": platform.platform(),
@@ -44,7 +44,7 @@ def describe_environment() -> dict[str, Any]:
 
 @cache
 def provenance() -> dict[str, Any]:
-    """Returns what a checkpoint must be able to say of the program that wrote it.
+    """Return what a checkpoint must be able to say of the program that wrote it.
 
     What is not to be had is None: no image, no driver, no revision.
     """
@@ -64,7 +64,7 @@ def provenance() -> dict[str, Any]:
 
 
 def source_digests(own: Iterable[str]) -> dict[str, str]:
-    """Returns a digest of the source of each module that learns and is imported here, by the module's name.
+    """Return a digest of the source of each module that learns and is imported here, by the module's name.
 
     Those are ours of `LEARNING`, and of the user's, which dotted paths (`own`) name, all that lie in the same folder;
     of an installed package its own. Each is read from where it was imported: a folder, a wheel or an archive.
@@ -97,7 +97,7 @@ def image_record(
     labels: Path = APPTAINER_LABELS,
     sif: str | None = os.environ.get("APPTAINER_CONTAINER"),
 ) -> dict[str, Any] | None:
-    """Returns what the image says of itself, or None outside of one.
+    """Return what the image says of itself, or None outside of one.
 
     The build leaves the flavour, the revision and the lock. A docker image's digest is not known before it is made,
     so it is there where the SIF was made from the image, or where NOETHER_IMAGE_DIGEST says it.
@@ -115,7 +115,7 @@ def image_record(
 
 
 def driver_version(path: Path = DRIVER_VERSION) -> str | None:
-    """Returns the NVIDIA driver's version, without loading a library of its, or None without a driver."""
+    """Return the NVIDIA driver's version, without loading a library of its, or None without a driver."""
     with contextlib.suppress(OSError):
         found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", path.read_text())
         return found[1] if found else None
@@ -123,7 +123,7 @@ def driver_version(path: Path = DRIVER_VERSION) -> str | None:
 
 
 def nccl_version(needs: Iterable[str]) -> str | None:
-    """Returns the version of the NCCL wheel that is among a package's requirements; None where none is installed."""
+    """Return the version of the NCCL wheel that is among a package's requirements; None where none is installed."""
     # The wheel's name carries the major version of CUDA.
     wheels = (re.match(r"nvidia-nccl-cu\d+", need) for need in needs)
     return next((_version(wheel[0]) for wheel in wheels if wheel), None)

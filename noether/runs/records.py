@@ -34,7 +34,7 @@ _DIGEST, _CHECKSUM = "sha256", "crc32"
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns the JSON object of a text. ValueError: not UTF-8, not JSON, nested too deeply, or another type."""
+    """Return the JSON object of a text. ValueError: not UTF-8, not JSON, nested too deeply, or another type."""
     try:
         content = json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
@@ -45,13 +45,13 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
 
 def write_record(path: Path, content: Mapping[str, Any], writer: Writer = UNFENCED) -> None:
-    """Writes a record whole, with its SHA-256. Raises OSError where the disk refuses."""
+    """Write a record whole, with its SHA-256. Raises OSError where the disk refuses."""
     plain = json.loads(strict_json(content))
     write_json(path, {**plain, _DIGEST: sha256(_canonical(plain)).hexdigest()}, writer)
 
 
 def parse_record(path: Path) -> dict[str, Any]:
-    """Returns the content of a record. OSError: it cannot be read. ValueError: it is not as it was written."""
+    """Return the content of a record. OSError: it cannot be read. ValueError: it is not as it was written."""
     content = parse_object(read_plain(path))
     written = content.pop(_DIGEST, None)
     if written is not None and written != sha256(_canonical(content)).hexdigest():
@@ -60,7 +60,7 @@ def parse_record(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path, warn: Warn = lambda text: None) -> dict[str, Any]:
-    """Returns the content of a record; an empty one where there is none, or where it is damaged, which is named."""
+    """Return the content of a record; an empty one where there is none, or where it is damaged, which is named."""
     try:
         return parse_record(path)
     except FileNotFoundError:
@@ -71,13 +71,13 @@ def read_record(path: Path, warn: Warn = lambda text: None) -> dict[str, Any]:
 
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """Returns the line of a row, with its CRC-32."""
+    """Return the line of a row, with its CRC-32."""
     plain = json.loads(strict_json(row))
     return strict_json({**plain, _CHECKSUM: crc32(_canonical(plain))}) + "\n"
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Appends one row and waits until the disk has it. Raises OSError where it refuses."""
+    """Append one row and wait until the disk has it. Raises OSError where it refuses."""
     # A line that a kill cut off is ended first.
     file = AppendingFile(path)
     try:
@@ -89,7 +89,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_rows(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HISTORY) -> list[Row]:
-    """Returns the rows in the last `most` bytes of a file in order; none where there is no file.
+    """Return the rows in the last `most` bytes of a file in order; none where there is no file.
 
     A last line without an end was cut off by a kill, and is left out silently; any other that cannot be read is named.
     """
@@ -120,7 +120,7 @@ def read_rows(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HI
 
 
 def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
-    """Returns the split (or "epoch": of means over one), the weights and the values of a row's metrics, None of NaN."""
+    """Return the split (or "epoch": of means over one), the weights and the values of a row's metrics, None of NaN."""
     if row["kind"] == "training":
         values = {name: value for name, value in row.items() if name not in POSITION}
     else:
@@ -130,7 +130,7 @@ def metrics_of_row(row: Row) -> tuple[str, str, Mapping[str, Any]]:
 
 
 def last_update(rows: Iterable[Row]) -> int | None:
-    """Returns the newest update of the rows of a run; None where there are none."""
+    """Return the newest update of the rows of a run; None where there are none."""
     return max((row["update"] for row in rows), default=None)
 
 
@@ -139,18 +139,18 @@ RECENT_ROWS = 20
 
 
 def last_evaluation(rows: Sequence[Row]) -> Row:
-    """Returns the row of the last evaluation, of the selected weights; an empty one where there is none."""
+    """Return the row of the last evaluation, of the selected weights; an empty one where there is none."""
     return next((row for row in reversed(rows) if row["kind"] == "evaluation" and row.get("selected")), {})
 
 
 def newest_metrics(result: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, Mapping[str, Any]]:
-    """Returns a result's split and metrics; before there is one, those of the last evaluation among a run's rows."""
+    """Return a result's split and metrics; before there is one, those of the last evaluation among a run's rows."""
     newest = result if mapping(result, "metrics") else last_evaluation(rows)
     return str(newest.get("split", "")), mapping(newest, "metrics")
 
 
 def read_metrics(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HISTORY) -> list[Row]:
-    """Returns the rows of a metrics.jsonl as `read_rows` does, by their updates, each with a `kind` and an `update`.
+    """Return the rows of a metrics.jsonl as `read_rows` does, by their updates, each with a `kind` and an `update`.
 
     Rows that stand there twice, or before earlier ones, are named too: nothing that a run does leaves them so, but that
     a checkpoint's row comes when it is on disk, by when updates have gone on.
@@ -175,23 +175,23 @@ def read_metrics(path: Path, warn: Warn = lambda text: None, most: int = LARGEST
 
 
 def is_metrics_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row says what it is and where it belongs: a `kind`, and an `update` that is a count."""
+    """Return whether a row says what it is and where it belongs: a `kind`, and an `update` that is a count."""
     return isinstance(row.get("kind"), str) and is_count(row.get("update"))
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
-    """Returns a row's number; None where it has none, or one that is not finite."""
+    """Return a row's number; None where it has none, or one that is not finite."""
     value = finite(row.get(key))
     return None if value is None else float(value)
 
 
 def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that are finite numbers."""
+    """Return the metrics that are finite numbers."""
     return {name: value for name in metrics if (value := number(metrics, name)) is not None}
 
 
 def mean_rate(rows: Iterable[Row]) -> float | None:
-    """Returns the samples per second of training rows together, in their order; None where no row says.
+    """Return the samples per second of training rows together, in their order; None where no row says.
 
     Each row counts by its updates, of which the last of a run has few; the first is taken for as long as the second.
     """
@@ -202,23 +202,23 @@ def mean_rate(rows: Iterable[Row]) -> float | None:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether a value is a number of things: an integer of at least 0 that fits into 64 bits."""
+    """Return whether a value is a number of things: an integer of at least 0 that fits into 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def mapping(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns an object inside an object; an empty one where something else stands there."""
+    """Return an object inside an object; an empty one where something else stands there."""
     value = content.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the lines of rows."""
+    """Return the lines of rows."""
     return "".join(map(row_line, rows))
 
 
 def parse_row(line: bytes) -> Row:
-    """Returns the row of one line, without its CRC-32. Raises ValueError where it is not as it was written."""
+    """Return the row of one line, without its CRC-32. Raises ValueError where it is not as it was written."""
     if len(line) > LONGEST_ROW:
         raise ValueError(f"{len(line):,} bytes in one line")
     row = parse_object(line)
@@ -233,7 +233,7 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def parse_calibration(path: Path) -> dict[str, Any]:
-    """Returns a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
+    """Return a record of calibrated intervals. OSError, ValueError: it cannot be read, or not by this version."""
     record = parse_record(path)
     if record.get("version") != CALIBRATION_VERSION:
         raise ValueError(f"version {record.get('version')}, where this noether reads {CALIBRATION_VERSION}")

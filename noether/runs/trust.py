@@ -27,7 +27,7 @@ MARK = "started-by.json"
 
 
 def mark_own(folder: RunFolder, config: RunConfig) -> None:
-    """Marks a run with these settings as started by this user; where no key can be kept, it is left without a mark.
+    """Mark a run with these settings as started by this user; where no key can be kept, it is left without a mark.
 
     Only runs that name code of their own need one.
     """
@@ -47,7 +47,7 @@ def approved_code(
     trains: bool,
     submits: bool = False,
 ) -> GrantedCode:
-    """Returns the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
+    """Return the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
 
     They are looked for in the folder in which the run was started, if the user's own mark says which that is.
 
@@ -74,7 +74,7 @@ def approved_code(
 
 
 def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> tuple[str, str]:
-    """Returns why the run is not taken for the user's own, or "" and the folder in which it was started."""
+    """Return why the run is not taken for the user's own, or "" and the folder in which it was started."""
     owner = written_in.lstat().st_uid
     if owner != os.getuid():
         return f"the file belongs to user {owner}", ""

@@ -51,7 +51,7 @@ class Guard:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, or passes it on without the token in its path."""
+        """Answer one request, or passes it on without the token in its path."""
         if scope["type"] != "http":
             return  # No web sockets: uvicorn answers 403.
 
@@ -96,7 +96,7 @@ MORE_COLOURS = {
 
 
 def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
-    """Returns the application: the page, its data as JSON, pictures, and the files in `static/`."""
+    """Return the application: the page, its data as JSON, pictures, and the files in `static/`."""
     templates = Jinja2Templates(directory=HERE / "templates")
 
     def page(request: Request) -> Response:
@@ -136,7 +136,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
 
 
 def _of_several(runs: WatchedRuns) -> list[Route]:
-    """Returns the routes to what is shown of several runs together."""
+    """Return the routes to what is shown of several runs together."""
 
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
@@ -173,7 +173,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
 
 
 def _files_of_runs(runs: WatchedRuns) -> list[Route]:
-    """Returns the routes to logs and pictures, which lie in the runs' folders."""
+    """Return the routes to logs and pictures, which lie in the runs' folders."""
 
     def log(request: Request) -> Response:
         start = request.query_params.get("from", "")

@@ -27,16 +27,16 @@ class BoundedConnection(H11Protocol):
             min(filter(BoundedConnection.waits, self.connections), key=lambda one: one._timer.when()).close()
 
     def on_response_complete(self) -> None:
-        """Waits for the next request, or for the rest of this one's body."""
+        """Wait for the next request, or for the rest of this one's body."""
         self._wait()
         super().on_response_complete()
 
     def waits(self) -> bool:
-        """Whether no answer is being made: the request has not come, or not whole."""
+        """Return whether no answer is being made: the request has not come, or not whole."""
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:
-        """Closes the connection if it still waits: in order, which tells a browser that it may ask again."""
+        """Close the connection if it still waits: in order, which tells a browser that it may ask again."""
         if self.waits():
             (self.transport.abort if self.transport.get_write_buffer_size() else self.transport.close)()
 

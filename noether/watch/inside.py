@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @contextmanager
 def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
-    """Opens a plain file inside `root` for reading.
+    """Open a plain file inside `root` for reading.
 
     OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
     """
@@ -34,12 +34,12 @@ def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
 
 
 def is_inside(root: Path, path: Path) -> bool:
-    """Whether a path is a plain file, and no link, inside `root`."""
+    """Return whether a path is a plain file, and no link, inside `root`."""
     return is_plain(path) and _lies_in(root, path)
 
 
 def changed(path: Path) -> float | None:
-    """Returns when a file was last written, in seconds since the epoch; None where there is none."""
+    """Return when a file was last written, in seconds since the epoch; None where there is none."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -54,7 +54,7 @@ class KeptReadings:
         self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def of(self, path: Path, read: Callable[[Path], T], empty: T) -> T:
-        """Returns what `read` returns of a file; `empty` where it is no plain file of the run, or cannot be read."""
+        """Return what `read` returns of a file; `empty` where it is no plain file of the run, or cannot be read."""
         if not is_inside(self._root, path):
             return empty
         try:
@@ -77,7 +77,7 @@ TAIL = 2**16
 
 
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
-    """Returns what stands in a log from `start` on: `text`, `from` and `next`, in bytes.
+    """Return what stands in a log from `start` on: `text`, `from` and `next`, in bytes.
 
     Without a start, or where the file is shorter than it or has grown by more than TAIL since, the text is the file's
     end, from the beginning of a line on. A character that is not whole yet is left for the next time.
@@ -103,7 +103,7 @@ OWN = ("run_id", "output_path", "resume")
 
 
 def flat_settings(root: Path, path: Path) -> dict[str, str]:
-    """Returns the settings of a config.yaml by their dotted names, as text; none where it cannot be read."""
+    """Return the settings of a config.yaml by their dotted names, as text; none where it cannot be read."""
 
     def read(path: Path, most: int) -> bytes:
         with opened_inside(root, path) as file:
@@ -126,11 +126,11 @@ def _text(value: Any, deepest: int = 3) -> str:
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
-    """Returns the settings in which runs differ, with each run's value; None where a run does not have it."""
+    """Return the settings in which runs differ, with each run's value; None where a run does not have it."""
     return {name: values for name, values in side_by_side(settings).items() if name not in OWN and len(set(values)) > 1}
 
 
 def side_by_side(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
-    """Returns settings or metrics by name, with each run's value; None where a run does not have it."""
+    """Return settings or metrics by name, with each run's value; None where a run does not have it."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

@@ -51,7 +51,7 @@ class Picture:
     draw: Callable[[], bytes | None] | None = None
 
     def described(self) -> dict[str, str]:
-        """Returns the picture for the page."""
+        """Return the picture for the page."""
         alt = f"{self.title}, {in_words(self.field) or self.group}, {self.note}".rstrip(", ")
         names = ("id", "group", "title", "note", "seen")
         return {**{name: getattr(self, name) for name in names}, "alt": alt}
@@ -72,14 +72,14 @@ class Pictures:
         self._lock = threading.Lock()
 
     def listing(self) -> list[Picture]:
-        """Returns the pictures that there are now, drawn ones first."""
+        """Return the pictures that there are now, drawn ones first."""
         with self._lock:
             found = [*self._drawn(), *islice(self._files(), MOST_FILES)]
             self._listed = {picture.id: picture for picture in found}
             return found
 
     def content(self, name: str) -> tuple[bytes, str] | None:
-        """Returns a listed picture's bytes and type; None where there is none of this name, or it cannot be drawn."""
+        """Return a listed picture's bytes and type; None where there is none of this name, or it cannot be drawn."""
         with self._lock:
             picture = self._listed.get(name)
             if picture is None:

@@ -17,7 +17,7 @@ PORT = 8642
 
 
 def watch_here(paths: Sequence[str], port: str | None) -> int:
-    """Serves the page of runs, and of those in folders of runs, until SIGINT or SIGTERM.
+    """Serve the page of runs, and of those in folders of runs, until SIGINT or SIGTERM.
 
     RequestError: no such run, a port that is not one or is taken, or the extra is not installed.
     """

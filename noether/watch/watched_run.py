@@ -54,7 +54,7 @@ class FollowedRows:
         self._skipping = False
 
     def read(self) -> tuple[list[Row], bool]:
-        """Returns the next rows, and whether the file has been read anew from its start.
+        """Return the next rows, and whether the file has been read anew from its start.
 
         A last line without an end is kept until its end is there; lines that are damaged are counted. At most
         MOST_PER_READ bytes are read: `offset` < `size` says that more is there.
@@ -106,7 +106,7 @@ class FollowedRows:
 
 
 def _metrics_row(line: bytes) -> Row | None:
-    """Returns the row of a line; None where it is damaged."""
+    """Return the row of a line; None where it is damaged."""
     try:
         row = parse_row(line)
     except ValueError:
@@ -115,7 +115,7 @@ def _metrics_row(line: bytes) -> Row | None:
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
-    """Returns the rows in the last `size` bytes of a file, for a list of many runs; none where it cannot be read.
+    """Return the rows in the last `size` bytes of a file, for a list of many runs; none where it cannot be read.
 
     Where no evaluation of the selected weights is among them, those before them are looked for too.
     """
@@ -157,7 +157,7 @@ class Liveness:
 
 
 def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Liveness:
-    """Reads a run's state from its folder; its process is looked up only where it runs on this host.
+    """Read a run's state from its folder; its process is looked up only where it runs on this host.
 
     `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
     """
@@ -179,7 +179,7 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
 
 
 def patience_s(recent: Sequence[Row]) -> float:
-    """Returns the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
+    """Return the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
     times = [moment for row in recent if (moment := records.number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
@@ -206,7 +206,7 @@ class WatchedRun:
         self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
 
     def line(self) -> dict[str, Any]:
-        """Returns what a list of runs shows, from the end of the history alone."""
+        """Return what a list of runs shows, from the end of the history alone."""
         rows = self._last_rows()
         training = [row for row in rows if row["kind"] == "training"]
         return {
@@ -224,7 +224,7 @@ class WatchedRun:
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
-        """Returns all that the page shows of a run but its curves, logs and pictures themselves.
+        """Return all that the page shows of a run but its curves, logs and pictures themselves.
 
         `brief` leaves out what is only shown of the run that is looked at: its pictures, settings and environment.
         """
@@ -258,7 +258,7 @@ class WatchedRun:
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Returns the curves between two updates; only their version where the page `have`s that one."""
+        """Return the curves between two updates; only their version where the page `have`s that one."""
         with self._lock:
             self._read_on()
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
@@ -288,7 +288,7 @@ class WatchedRun:
             }
 
     def settings(self) -> dict[str, str]:
-        """Returns the run's settings by dotted names."""
+        """Return the run's settings by dotted names."""
         return self._kept.of(self.folder.config, lambda path: flat_settings(self.folder.path, path), {})
 
     @property
@@ -297,16 +297,16 @@ class WatchedRun:
         return described_in(self._record(self.folder.plan), self._result())
 
     def final_metrics(self) -> dict[str, float]:
-        """Returns the metrics of result.json; none before the run is done."""
+        """Return the metrics of result.json; none before the run is done."""
         return records.finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
-        """Returns what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
+        """Return what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
         split, metrics = records.newest_metrics(self._result(), self._last_rows())
         return {"key": self.key, "split": split, "metrics": records.finite_values(metrics), "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
-        """Returns split, weights, metric, update and value of all that was logged."""
+        """Return split, weights, metric, update and value of all that was logged."""
         with self._lock:
             while self._reading() < 1 or not self._followed.size:
                 before = self._followed.offset
@@ -316,12 +316,12 @@ class WatchedRun:
             return list(self._history.table())
 
     def last_evaluation(self) -> Evaluation | None:
-        """Returns the last evaluation of the history as far as it has been read."""
+        """Return the last evaluation of the history as far as it has been read."""
         with self._lock:
             return self._history.last
 
     def log(self, rank: int | None, start: int | None) -> dict[str, Any]:
-        """Returns what stands in a rank's log from a byte on, as `log_part`.
+        """Return what stands in a rank's log from a byte on, as `log_part`.
 
         OSError: there is none, or it cannot be read.
         """
@@ -426,7 +426,7 @@ class WatchedRun:
 
 
 def shown_metric(metric: Metric) -> dict[str, Any]:
-    """Returns what the page shows the values of a metric by."""
+    """Return what the page shows the values of a metric by."""
     return {**asdict(metric), "title": metric.title}
 
 
@@ -456,7 +456,7 @@ class WatchedRuns:
         self._lock = threading.Lock()
 
     def all(self) -> list[WatchedRun]:
-        """Returns the runs that there are now, each once: the named ones, then those of the folders, newest first."""
+        """Return the runs that there are now, each once: the named ones, then those of the folders, newest first."""
         paths = list(self.named)
         for folder in self.folders:
             try:
@@ -469,7 +469,7 @@ class WatchedRuns:
             return list(found.values())
 
     def of(self, keys: Sequence[str]) -> list[WatchedRun]:
-        """Returns the runs with these keys, in this order; keys of no run are left out."""
+        """Return the runs with these keys, in this order; keys of no run are left out."""
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
         if any(key not in by_key for key in keys):
@@ -478,7 +478,7 @@ class WatchedRuns:
 
 
 def find_runs(paths: Sequence[str]) -> WatchedRuns:
-    """Returns what `noether watch PATH…` is to show; without a path, the folder `runs`.
+    """Return what `noether watch PATH…` is to show; without a path, the folder `runs`.
 
     RequestError: a path is neither a run's folder nor a folder of runs.
     """

@@ -30,7 +30,7 @@ KEPT = ("config.yaml", "result.json", "checkpoints")
 
 
 def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
-    """Returns fixed positions for each argument of an export: 8 where any number fits."""
+    """Return fixed positions for each argument of an export: 8 where any number fits."""
     # Without a random number: its generator could change.
     given = {}
     for place, (name, shape) in enumerate(export.inputs.items()):
@@ -41,7 +41,7 @@ def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
 
 
 def without_paths(program: Path) -> None:
-    """Removes this machine's folders from the names of source files that an exported program holds."""
+    """Remove this machine's folders from the names of source files that an exported program holds."""
     here = f"{Path(__file__).resolve().parents[2]}/".encode()
     with zipfile.ZipFile(program) as old:
         parts = [(part.filename, old.read(part).replace(here, b"")) for part in old.infolist()]
@@ -51,7 +51,7 @@ def without_paths(program: Path) -> None:
 
 
 def main() -> None:
-    """Makes the fixture of this version."""
+    """Make the fixture of this version."""
     target = HERE / __version__
     if target.exists() and "--again" not in sys.argv:
         sys.exit(f"{target} is there already; --again replaces one that was not released yet")

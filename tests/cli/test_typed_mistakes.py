@@ -48,7 +48,7 @@ def flat(peak, updates):
 
 
 def run_line(words: Sequence[str]) -> None:
-    """Runs a command line; `train` as far as its plan, which refuses the same. RequestError: it is refused."""
+    """Run a command line; `train` as far as its plan, which refuses the same. RequestError: it is refused."""
     if "--help" in words or words[0] == "ls":
         return
     if words and words[0] in ("train", "submit"):
@@ -72,12 +72,12 @@ def refused(words: Sequence[str]) -> RequestError:
 
 
 def shown_fix(error: RequestError) -> str:
-    """Returns what is to be typed: the first fix, without the remark that follows six spaces."""
+    """Return what is to be typed: the first fix, without the remark that follows six spaces."""
     return re.split(r" {6}|\n", error.fix)[0]
 
 
 def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
-    """Returns the command line after a user did what the first fix says."""
+    """Return the command line after a user did what the first fix says."""
     fix = shown_fix(error)
     leave = re.fullmatch(r"leave (.+) out", fix)
     if leave:

@@ -54,7 +54,7 @@ LISTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path):
-    """Writes a file of settings beside groups of its own; returns what it and the words compose to, by dotted name."""
+    """Write a file of settings beside groups of its own; return what it and the words compose to, by dotted name."""
     lay(tmp_path, GROUPS)
 
     def composed(content: str, words: list[str] | None = None) -> dict[str, Any]:

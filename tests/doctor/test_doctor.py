@@ -58,7 +58,7 @@ def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> 
 
 
 def examined(environ, folder: Path, *words: str, store: int = 0) -> list[tuple[str, str]]:
-    """Returns what ranks of one job say, on both streams, each given words of its own; the last starts first.
+    """Return what ranks of one job say, on both streams, each given words of its own; the last starts first.
 
     `store` is the port of a store that is served already, as torchrun's agent does; 0: there is none.
     """

@@ -38,7 +38,7 @@ class DataRoom(Room):
         self.calm: Undisturbed = self.undisturbed(1)
 
     def _write(self) -> tuple[tuple[str, ...], Path]:
-        """Writes the data; returns what their runs are asked for, and the settings of these."""
+        """Write the data; return what their runs are asked for, and the settings of these."""
         tiny = TESTS / "tiny.yaml"
         if self.kind == "own":
             write_lines(self.intact)
@@ -74,7 +74,7 @@ class DataRoom(Room):
         shutil.copytree(self.intact, self.data)
 
     def train(self, name: str, **changes) -> tuple[int | None, str]:
-        """Starts a run; returns its exit code, and the code of its refusal, or all that it said."""
+        """Start a run; return its exit code, and the code of its refusal, or all that it said."""
         log = self.log(name)
         log.unlink(missing_ok=True)
         code = ended(victim.start(self.config_of(name, **changes), log, self.environ), LIMIT_S)
@@ -82,7 +82,7 @@ class DataRoom(Room):
         return code, refusal_of(said) if code == 2 else said
 
     def run_case(self, way: str, rng: random.Random) -> tuple[str, list[str]]:
-        """Kills a run, changes its data, and resumes it; returns what was done, and what went wrong."""
+        """Kill a run, change its data, and resume it; return what was done, and what went wrong."""
         change, name, wrong = DATA[self.kind][way], "case", []
         for folder in (self.run_folder(name), self.run_folder("accepted")):
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -109,7 +109,7 @@ class DataRoom(Room):
 
 
 def refusal_of(said: str) -> str:
-    """Returns the code of a refusal, which ends a line that is not indented; all that was said where there is none."""
+    """Return the code of a refusal, which ends a line that is not indented; all that was said where there is none."""
     codes = re.findall(r"^\S.*\[([a-z0-9-]+)\]$", said, re.MULTILINE)
     return codes[-1] if codes and NO_TRACEBACK not in said else said
 

@@ -180,7 +180,7 @@ class Scene(CalmRoom):
         self.evaluated = {name: self.metrics(stage)[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
-        """Stops a run with everything saved; it is fast, so that the first tries may come too late."""
+        """Stop a run with everything saved; it is fast, so that the first tries may come too late."""
         for _ in range(20):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             if self._stop_once(name, self.run_folder(name)):
@@ -198,7 +198,7 @@ class Scene(CalmRoom):
         return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
 
     def metrics(self, folder: Path) -> tuple[int, str, str]:
-        """Evaluates a run; returns the exit code, the metrics, and all that was said."""
+        """Evaluate a run; return the exit code, the metrics, and all that was said."""
         code, said = self._run(["evaluate", str(folder), "--json", "--split", "validation"])
         try:
             metrics = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
@@ -216,7 +216,7 @@ class Scene(CalmRoom):
         return found
 
     def run_case(self, number: int, case: Case) -> list[str]:
-        """Damages a copy of the stage and runs the commands; returns what went wrong."""
+        """Damage a copy of the stage and run the commands; return what went wrong."""
         rng, before = random.Random(f"{number} {case}"), self.evaluated[case.stage]
         run = self.run_folder("case")
         shutil.rmtree(run.path, ignore_errors=True)

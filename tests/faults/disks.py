@@ -29,7 +29,7 @@ ERRORS = (
 
 
 def build_shim(folder: Path) -> Path | None:
-    """Compiles the library; returns its path, or None where there is no compiler."""
+    """Compile the library; return its path, or None where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -43,7 +43,7 @@ class Scene(CalmRoom):
     """This process has the library loaded, which does nothing until it is told."""
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Trains on a disk that refuses, and then on one that does not; returns what was done and what went wrong."""
+        """Train on a disk that refuses, and then on one that does not; return what was done and what went wrong."""
         rng, name = random.Random(seed), f"disk-{seed}"
         call, number = rng.choice(CALLS), rng.choice(ERRORS)
         first = 1 + int(rng.random() ** 2 * (600 if call in ("any", "stat") else 120))

@@ -48,7 +48,7 @@ class Scene(CalmRoom):
         return fork(act, self.log(name), self.environ)
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Freezes one start and lets another train; returns what was done, and what went wrong."""
+        """Freeze one start and let another train; return what was done, and what went wrong."""
         rng, name = random.Random(seed), f"frozen-{seed}"
         if seed % 2:
             number = rng.randint(1, self.looks)
@@ -91,12 +91,12 @@ class Scene(CalmRoom):
 
 
 def freeze() -> None:
-    """Stops this process, until somebody lets it go on."""
+    """Stop this process, until somebody lets it go on."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def count_checks(then: Callable[[int], object]) -> None:
-    """Calls `then` with its number after every look of this process at whether it may still write."""
+    """Call `then` with its number after every look of this process at whether it may still write."""
     check, lock, looks = Lease.check, threading.Lock(), [0]
 
     def counted(self: Lease) -> None:

@@ -37,7 +37,7 @@ LIMIT_S = 10.0
 
 @contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in this thread after so long."""
+    """Raise TimeoutError in this thread after so long."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"longer than {seconds:g} s")
@@ -52,7 +52,7 @@ def limit(seconds: float) -> Iterator[None]:
 
 
 def fuzz(name: str, seeds: range, folder: Path) -> dict[str, Any]:
-    """Runs one subject's cases; returns how many were read, refused and failed, with the first failure of each kind."""
+    """Run one subject's cases; return how many were read, refused and failed, with the first failure of each kind."""
     subject, read, refused = SUBJECTS[name](folder), 0, 0
     kinds: dict[str, str] = {}
     failed = 0

@@ -18,7 +18,7 @@ PIECES = (
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Returns a file with some bytes changed, cut out, doubled or put in."""
+    """Return a file with some bytes changed, cut out, doubled or put in."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randint(0, len(changed))
@@ -47,7 +47,7 @@ class Subject:
         self.path = folder / "file"
 
     def run(self, rng: random.Random) -> None:
-        """Reads one mutated file."""
+        """Read one mutated file."""
         raise NotImplementedError
 
 

@@ -37,7 +37,7 @@ class Host:
         subprocess.run(self.inside(*command), check=True, timeout=30)
 
     def start(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts a command, which is ended after the test."""
+        """Start a command, which is ended after the test."""
         with log.open("ab") as file:
             self.started.append(subprocess.Popen(command, env=self.environ, stdout=file, stderr=file, cwd=OWN))
         return self.started[-1]

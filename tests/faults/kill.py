@@ -41,7 +41,7 @@ MEETING_S = 60.0
 
 
 def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
-    """Draws who is struck, and how."""
+    """Draw who is struck, and how."""
     how = rng.choice(("operation", "operation", "moment", "moment", "signal"))
     moment = rng.uniform(0, calm.seconds)
     if how == "operation":
@@ -53,7 +53,7 @@ def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
 
 
 def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[int]:
-    """Lets a blow fall, and returns how each process ended; nobody is alive afterwards."""
+    """Let a blow fall, and return how each process ended; nobody is alive afterwards."""
     if blow.operation is None:
         struck = victims if everybody else [victims[blow.target]]
         if victims[blow.target].wait(blow.moment) is None:
@@ -70,7 +70,7 @@ def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[in
 
 
 def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -> str:
-    """Lets one rank stand still for a moment, as a frozen file system does; returns what was done."""
+    """Let one rank stand still for a moment, as a frozen file system does; return what was done."""
     rank, moment, length = rng.randrange(len(victims)), rng.uniform(0, calm.seconds), rng.uniform(0.2, 2.0)
     if victims[rank].wait(moment) is None:
         victims[rank].kill(signal.SIGSTOP)
@@ -80,7 +80,7 @@ def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -
 
 
 def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -> list[int]:
-    """Starts the ranks under the launcher of each host, as a user does, and kills one; its ranks must die with it."""
+    """Start the ranks under the launcher of each host, as a user does, and kill one; its ranks must die with it."""
     files = [room.folder / f"{name}-host{host}.yaml" for host in range(hosts)]
     meeting: dict[str, Any] = {}
     if hosts > 1:
@@ -128,7 +128,7 @@ def command_of(pid: str) -> str:
 
 
 def draw_ranks(seed: int, who: str, known: Collection[int]) -> tuple[int, int]:
-    """Draws the number of ranks, and of hosts whose launchers have them."""
+    """Draw the number of ranks, and of hosts whose launchers have them."""
     rng = random.Random(f"ranks {seed}")
     several = [ranks for ranks in known if ranks > 1]
     if who == "alone" or not several:

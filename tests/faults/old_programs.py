@@ -90,7 +90,7 @@ class Museum(Room):
         return Path(shutil.copytree(RELEASED / version / "run", run))
 
     def _try(self) -> dict[str, tuple[int, str, object]]:
-        """Runs the commands; returns of each its exit code, what it said, and the numbers that came out."""
+        """Run the commands; return of each its exit code, what it said, and the numbers that came out."""
         run, log, found = self.run_folder("run"), self.folder / "command.log", {}
         for name, words in COMMANDS.items():
             log.unlink(missing_ok=True)

@@ -91,7 +91,7 @@ class Room:
         return self.config.model_copy(update={"run_id": name, **changes})
 
     def start(self, name: str, ranks: int, blow: Blow | None = None, count: Path | None = None) -> list[victim.Victim]:
-        """Starts a run of one process per rank, as two nodes start it by hand."""
+        """Start a run of one process per rank, as two nodes start it by hand."""
         meeting = {"nodes": ranks, "master_addr": "127.0.0.1", "master_port": free_port()} if ranks > 1 else {}
         victims = []
         for rank in range(ranks):
@@ -110,7 +110,7 @@ class Room:
         return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
 
     def undisturbed(self, ranks: int) -> Undisturbed:
-        """Runs once in peace."""
+        """Run once in peace."""
         count = self.folder / f"operations-{ranks}"
         for attempt in ("warm", "calm"):  # The first makes the data.
             started = time.monotonic()
@@ -153,7 +153,7 @@ NO_TRACEBACK = "Traceback (most recent call last)"
 
 
 def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str], limit_s: float = 120) -> int:
-    """Runs `noether ARGUMENTS` to its end, as the console script does; returns its exit code."""
+    """Run `noether ARGUMENTS` to its end, as the console script does; return its exit code."""
 
     def act() -> None:
         from noether.cli.entry import main
@@ -171,7 +171,7 @@ def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str],
 
 
 def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-    """Runs a command in a fork and imports here what it has imported there, so that later forks need not."""
+    """Run a command in a fork and imports here what it has imported there, so that later forks need not."""
     listed = log.with_suffix(".modules")
 
     def act() -> None:

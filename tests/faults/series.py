@@ -22,14 +22,14 @@ def options(description: str | None, cases: int) -> argparse.ArgumentParser:
 
 
 def harness(description: str | None, cases: int, scene: Callable[[Path], Case], summary: str) -> int:
-    """Runs a harness of one process by its command line; `scene` makes what runs a case in a folder of its own."""
+    """Run a harness of one process by its command line; `scene` makes what runs a case in a folder of its own."""
     given = options(description, cases).parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         return run_series(given, scene(Path(scratch)), summary=summary)
 
 
 def run_series(given: argparse.Namespace, run_case: Case, *, summary: str, jobs: int = 1) -> int:
-    """Runs the cases that the record does not name as done, and prints them. A case that raises has failed.
+    """Run the cases that the record does not name as done, and print them. A case that raises has failed.
 
     Args:
         given: the command line.

@@ -138,7 +138,7 @@ def start(folder: Path, node: int, port: int, *words: str, host: str = "127.0.0.
 
 
 def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> list[str]:
-    """Waits for the launchers, ends those that do not come to an end, and returns what each said."""
+    """Wait for the launchers, ends those that do not come to an end, and return what each said."""
     deadline = time.monotonic() + limit_s
     said = []
     for process in processes:

@@ -28,13 +28,13 @@ class HostOfDisks(Host):
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
     def small_disk(self, disk: Path) -> RunFolder:
-        """Mounts a disk of 8 MiB; returns the folder of a run on it."""
+        """Mount a disk of 8 MiB; return the folder of a run on it."""
         disk.mkdir()
         self.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
         return RunFolder(self.seen(disk / "run"))
 
     def begin(self, disk: Path, log: Path) -> tuple[RunFolder, subprocess.Popen[bytes]]:
-        """Starts a run on a small disk; returns its folder, once there is a checkpoint, and its process."""
+        """Start a run on a small disk; return its folder, once there is a checkpoint, and its process."""
         folder = self.small_disk(disk)
         process = self.train(log, *WIDE, f"output_path={disk}", "run_id=run")
         wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
@@ -59,7 +59,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
 
 
 def fill(path: Path, but: int = 0) -> None:
-    """Writes until the disk is full to the last byte, but for so many KiB."""
+    """Write until the disk is full to the last byte, but for so many KiB."""
     kept = path.with_name("kept")
     kept.write_bytes(b"0" * 1024 * but)
     with path.open("wb", buffering=0) as file:

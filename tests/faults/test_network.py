@@ -29,7 +29,7 @@ def cable(host: Host, state: str) -> None:
 
 
 def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.Popen[bytes]]:
-    """Starts one rank on each host, as a person does who has no scheduler; n1.log and n2.log are appended."""
+    """Start one rank on each host, as a person does who has no scheduler; n1.log and n2.log are appended."""
     words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", "run_id=run", *overrides]
     words += [f"output_path={folder}", "nodes=2", f"master_addr={ADDRESSES[0]}", "master_port=29571"]
     commands = [one.inside(sys.executable, *words, f"node_rank={rank}") for rank, one in enumerate(hosts)]

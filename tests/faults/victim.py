@@ -29,7 +29,7 @@ class Victim:
             os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
-        """Returns the exit code (minus the signal's number), or None where it is still alive after so long."""
+        """Return the exit code (minus the signal's number), or None where it is still alive after so long."""
         deadline = time.monotonic() + seconds
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -42,7 +42,7 @@ class Victim:
         return self.code
 
     def end(self) -> int:
-        """Ends it, and returns its exit code."""
+        """End it, and return its exit code."""
         self.kill()
         code = self.wait(20)
         assert code is not None, f"process {self.pid} survived SIGKILL"
@@ -50,7 +50,7 @@ class Victim:
 
 
 def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Victim:
-    """Starts a process of its own session that acts, by forking this one, which has started no thread.
+    """Start a process of its own session that acts, by forking this one, which has started no thread.
 
     What it prints is appended to `log`. It leaves with 0, with the code of a SystemExit, or
     with 70 after a traceback.
@@ -84,7 +84,7 @@ def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Vi
 def start(
     config: RunConfig, log: Path, environ: Mapping[str, str], *, die_at: int | None = None, count: Path | None = None
 ) -> Victim:
-    """Starts `noether train` by forking this process, which has imported torch.
+    """Start `noether train` by forking this process, which has imported torch.
 
     Args:
         config: of the run.

@@ -83,7 +83,7 @@ class FakeGPU(TorchDispatchMode):
         return out
 
     def _copied(self, source: Tensor, target: Tensor, non_blocking: bool) -> None:
-        """Notes a copy between the host and the GPU that waits. One of a host tensor of one number does, too."""
+        """Note a copy between the host and the GPU that waits. One of a host tensor of one number does, too."""
         if source.device.type != target.device.type and not non_blocking:
             self.note(f"copy from {source.device.type} to {target.device.type}")
 
@@ -95,7 +95,7 @@ class FakeGPU(TorchDispatchMode):
         self.waits[f"{what}, {where}"] += 1
 
     def place(self, value: Any, device: str = "cuda:0") -> Any:
-        """Returns a nested value with tensors of the same shape on a GPU, and a module with its own so replaced."""
+        """Return a nested value with tensors of the same shape on a GPU, and a module with its own so replaced."""
         if isinstance(value, nn.Module):
             for module in value.modules():
                 for name, own in module._parameters.items():
@@ -114,7 +114,7 @@ class FakeGPU(TorchDispatchMode):
 
     @contextmanager
     def running(self, patch: pytest.MonkeyPatch) -> Iterator["FakeGPU"]:
-        """Runs a block on it: what asks the driver is replaced, and copies of Python's numbers are noted."""
+        """Run a block on it: what asks the driver is replaced, and copies of Python's numbers are noted."""
         for name, stand_in in {
             "_lazy_init": lambda: None,
             "Event": _Event,

@@ -27,7 +27,7 @@ def session_making() -> Making:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Starts making the images, where they are wanted and required."""
+    """Start making the images, where they are wanted and required."""
     ours = [item for item in items if FOLDER in item.path.parents]
     wanted = [item for item in ours if "making" in getattr(item, "fixturenames", ())]
     for item in wanted:
@@ -94,7 +94,7 @@ def image(image_variables: dict[str, str]) -> str:
 
 @pytest.fixture
 def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
-    """Starts containers of the image, and removes them after the test."""
+    """Start containers of the image, and remove them after the test."""
     from images.containers_of_tests import Tracker
 
     tracker = Tracker(engine_client, image)
@@ -104,7 +104,7 @@ def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
 
 @pytest.fixture
 def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], None]]:
-    """Builds a Dockerfile of a folder under a name, which is taken away after the test."""
+    """Build a Dockerfile of a folder under a name, which is taken away after the test."""
     names: list[str] = []
     docker = "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker"
     environ = os.environ | image_variables

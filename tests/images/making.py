@@ -27,7 +27,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def are_required() -> bool:
-    """Whether the images are made, and what they lack here is a failure: so says ci/smoke."""
+    """Return whether the images are made, and what they lack here is a failure: so says ci/smoke."""
     return os.environ.get("NOETHER_SMOKE") == "1"
 
 
@@ -89,7 +89,7 @@ class Making:
 
 
 def make(notes: Path, owner: int, command: Sequence[str]) -> None:
-    """Takes the steps and notes how each went; where the test session is gone, no further one."""
+    """Take the steps and note how each went; where the test session is gone, no further one."""
     for step in STEPS:
         if not Path(f"/proc/{owner}").exists():
             _call([*command, "clean"])
@@ -105,7 +105,7 @@ def _call(command: Sequence[str]) -> Finished:
 
 
 def _detach(notes: Path) -> None:
-    """Goes on as a process group of its own whose parent is no longer the caller."""
+    """Go on as a process group of its own whose parent is no longer the caller."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -23,7 +23,7 @@ Finished = subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def run_sif(sif: Path, image_variables: dict[str, str], work: Path):
-    """Runs `apptainer COMMAND SIF WORDS` in the folder `work`, as root or as the user nobody."""
+    """Run `apptainer COMMAND SIF WORDS` in the folder `work`, as root or as the user nobody."""
 
     def run(command: str, *words: str, as_nobody: bool = False, **variables: str) -> Finished:
         prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if as_nobody else []

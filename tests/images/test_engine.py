@@ -33,7 +33,7 @@ test ! -e {state}
 
 @pytest.fixture
 def engine_packages(making: Making | None) -> None:
-    """Waits until docker is installed."""
+    """Wait until docker is installed."""
     if making is not None:
         assert making.wait("check") is not None
         assert making.wait("build", 2000) is not None

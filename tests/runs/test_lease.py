@@ -43,7 +43,7 @@ JOB = {"SLURM_JOB_ID": "13"}
 
 
 def elsewhere(folder: RunFolder, **changes) -> None:
-    """Makes the holder one of another host."""
+    """Make the holder one of another host."""
     write_record(folder.attempt, {**parse_record(folder.attempt), "host": "n9", **changes})
 
 

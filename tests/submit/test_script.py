@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_script(text: str, fakes: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a job script whose programs are the functions of `fakes`."""
+    """Run a job script whose programs are the functions of `fakes`."""
     text = text.replace("\nrestarts=", f"\n{fakes}restarts=", 1)
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **variables}
     return subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)

@@ -28,7 +28,7 @@ trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate
 
 @pytest.fixture
 def own(noether, tmp_path: Path):
-    """Trains own classes by further words to the end; returns the run's folder."""
+    """Train own classes by further words to the end; return the run's folder."""
     (tmp_path / "own_batches.py").write_text(Path(__file__).with_name("own_batches.py").read_text())
 
     def train(kinds: dict[str, str], name: str, *words: str) -> RunFolder:

@@ -11,7 +11,7 @@ from noether.runs.folder import RunFolder
 
 
 def defined(metrics: dict[str, float | None]) -> dict[str, float]:
-    """Returns the metrics that have a value: a car without drag has no R²."""
+    """Return the metrics that have a value: a car without drag has no R²."""
     return {name: value for name, value in metrics.items() if value is not None}
 
 

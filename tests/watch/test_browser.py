@@ -39,14 +39,14 @@ new PerformanceObserver(list => list.getEntries().forEach(count)).observe({type:
 
 @pytest.fixture
 def served(environ) -> Iterator[Callable[..., Page]]:
-    """Serves runs until all windows have closed: a window whose program is killed complains of its requests."""
+    """Serve runs until all windows have closed: a window whose program is killed complains of its requests."""
     with ExitStack() as ended:
         yield lambda *paths: ended.enter_context(serve(environ, *map(str, paths)))
 
 
 @pytest.fixture
 def opened(browser, served) -> Iterator[Any]:
-    """Opens an address in a window of its own; a message of its console that is not `forgiven` fails the test."""
+    """Open an address in a window of its own; a message of its console that is not `forgiven` fails the test."""
     contexts, complaints = [], []
 
     def open_page(address: str, width: int = 1400, scheme: str = "light", forgiven: str = "NETWORK_CHANGED") -> Any:
@@ -68,7 +68,7 @@ def opened(browser, served) -> Iterator[Any]:
 
 
 def _go(page: Any, address: str) -> None:
-    """Opens an address, again where a network has come or gone while the page was loaded."""
+    """Open an address, again where a network has come or gone while the page was loaded."""
     for last in (False, False, True):
         try:
             page.goto(address)
@@ -100,7 +100,7 @@ def no_sideways_scrolling(page: Any) -> bool:
 
 
 def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
-    """Asks again until it is so: playwright's own waiting for a condition needs eval, which the page forbids."""
+    """Ask again until it is so: playwright's own waiting for a condition needs eval, which the page forbids."""
     until = time.monotonic() + BROWSER_LIMIT_MS / 1000
     while not is_so():
         assert time.monotonic() < until

@@ -386,7 +386,7 @@ def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Sends one more byte. Returns whether the other side has closed."""
+    """Send one more byte. Returns whether the other side has closed."""
     try:
         connection.sendall(b"x")
         connection.setblocking(False)

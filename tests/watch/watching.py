@@ -39,7 +39,7 @@ class Page:
     def ask(
         self, path: str, method: str = "GET", host: str | None = None, *, raw: bool = False
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends one request as it stands: nothing is normalised. `raw`: the path is not under the token."""
+        """Send one request as it stands: nothing is normalised. `raw`: the path is not under the token."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         try:
             connection.putrequest(method, path if raw else self.path + path, skip_host=True)
@@ -57,7 +57,7 @@ class Page:
         return json.loads(body)
 
     def end(self) -> tuple[int, str]:
-        """Presses Ctrl-C; returns the exit code and what was said since."""
+        """Press Ctrl-C; return the exit code and what was said since."""
         self.process.send_signal(signal.SIGINT)
         said, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said
@@ -65,7 +65,7 @@ class Page:
 
 @contextmanager
 def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Iterator[Page]:
-    """Starts the page at any free port, waits for its address, and kills what is left running of it."""
+    """Start the page at any free port, wait for its address, and kill what is left running of it."""
     command = [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"]
     own = {**environ, "PYTHONPATH": str(REPOSITORY)}
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

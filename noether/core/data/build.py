@@ -47,7 +47,7 @@ class OwnDataset:
         return getattr(self.dataset, name)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns a sample as a dictionary of tensors; RequestError where it cannot be one."""
+        """Return a sample as a dictionary of tensors; RequestError where it cannot be one."""
         from torch import Tensor
 
         sample = self._read(index)
@@ -125,7 +125,7 @@ class OwnStream(OwnDataset):
 
 
 def is_stream(own: Any) -> bool:
-    """Whether a data set, or its class, gives samples one after another and not by number."""
+    """Return whether a data set, or its class, gives samples one after another and not by number."""
     kind = own if isinstance(own, type) else type(own)
     by_number = all(getattr(kind, name, None) is not None for name in ("__len__", "__getitem__"))
     named = any(base.__name__ == "IterableDataset" for base in kind.__mro__)  # Torch's has a __getitem__ that raises.
@@ -133,7 +133,7 @@ def is_stream(own: Any) -> bool:
 
 
 def check_stream_length(own: Any, config: RunConfig) -> None:
-    """Refuses a length or an interval in epochs, of a stream or its class that has no length."""
+    """Refuse a length or an interval in epochs, of a stream or its class that has no length."""
     if not is_stream(own) or hasattr(own, "__len__"):
         return
     settings = {f"{at}.{name}": value for at in ("trainer", "schedule") for name, value in getattr(config, at)}
@@ -181,7 +181,7 @@ class DataSource:
 
 
 def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
-    """Makes what can be made and checks what must be there, before any worker starts.
+    """Make what can be made and check what must be there, before any worker starts.
 
     Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError
     where `dataset_root` lacks the data.
@@ -192,17 +192,17 @@ def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuses what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
+    """Refuse what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
     data_source(config).check(config.dataset, _root(config))
 
 
 def open_splits(config: RunConfig, folder: Path | None) -> Splits:
-    """Opens the training and the test split of what `prepare_data` has returned."""
+    """Open the training and the test split of what `prepare_data` has returned."""
     return data_source(config).open(config.dataset, folder)
 
 
 def data_source(config: RunConfig) -> DataSource:
-    """Returns how the configured kind of data is had; a dotted path is the user's own."""
+    """Return how the configured kind of data is had; a dotted path is the user's own."""
     kind, ours = config.dataset.kind, code_of("dataset")
     found: DataSource = load_object(kind, "dataset.kind", ours) if kind in ours else OWN_DATA
     return found
@@ -237,7 +237,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
 
 
 def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: Path | None) -> OwnStream:
-    """Returns the training split with the validation split that is kept with it, or the test split, kept whole."""
+    """Return the training split with the validation split that is kept with it, or the test split, kept whole."""
     kept, samples = built, 0
     if split == "train":
         kept = own_dataset(dataset, "validation", folder).build() if dataset.validation_fraction else ()
@@ -256,7 +256,7 @@ UNCALLED = {"collate_fn": "collate", "batch_sampler": "sampler", "worker_init_fn
 
 
 def _check_batching(built: Any, kind: str) -> None:
-    """Refuses a data set with something for a DataLoader that nothing here calls: other batches would be trained on."""
+    """Refuse a data set with something for a DataLoader that nothing here calls: other batches would be trained on."""
     # Torch's own Subset and ConcatDataset hide what the data sets in them have.
     inside = vars(built) if type(built).__module__ == "torch.utils.data.dataset" else {}
     hidden = [inside.get("dataset"), *inside.get("datasets", ())]
@@ -291,14 +291,14 @@ OWN_DATA = DataSource(check_folder, _open_own)
 
 
 def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
-    """Makes or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
+    """Make or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
     with progress_bar(console, "preparing the data", "samples") as report:
         return prepare_data(config, report)
 
 
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
+    """Show a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
     parts = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things}, left"), TimeRemainingColumn())
     progress = ProgressBar(*parts, console=console.terminal, disable=not console.is_live, transient=True)
     bar = progress.add_task(what, total=None)

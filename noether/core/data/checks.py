@@ -38,7 +38,7 @@ class SampleChecks:
     first: dict[str, tuple[str, tuple[int, ...]]] | None = None
 
     def faults(self, sample: Mapping[str, Any]) -> list[str]:
-        """Says what is not finite, what differs from the first sample, and what has not a row for each point."""
+        """Say what is not finite, what differs from the first sample, and what has not a row for each point."""
         arrays = {
             key: np.asarray(value)
             for key, value in sample.items()
@@ -66,7 +66,7 @@ class SampleChecks:
 
 
 def set_rows(sample: Mapping[str, Any], inputs: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the arrays of a sample that have a row for each point by their name alone, with the key of their points.
+    """Return the arrays of a sample that have a row for each point by their name alone, with the key of their points.
 
     Those are normals, areas, distances and the like, and of `inputs` those that begin with the name of a set.
     """
@@ -87,7 +87,7 @@ def checked_samples(
     used: Collection[str] = (),
     shorten: Callable[[Any], Any] = lambda sample: sample,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields training samples, each shortened by `shorten`, then checked; the others are as for `SampleChecks`.
+    """Yield training samples, each shortened by `shorten`, then checked; the others are as for `SampleChecks`.
 
     RequestError: a sample is wrong; it names the sample and its file.
     """
@@ -111,7 +111,7 @@ def sample_label(dataset: "Dataset", index: int) -> str:
 
 
 def describe_split(dataset: "Dataset") -> dict[str, Any]:
-    """Returns {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
+    """Return {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
 
     faults: what is wrong with single samples, in words: values that are not finite, rows, types, components.
 
@@ -160,7 +160,7 @@ class _Columns(Moments):
     low, high = np.array(np.inf), np.array(-np.inf)
 
     def add(self, values: np.ndarray) -> None:
-        """Takes (n, columns); what has no row, or another number of columns, is left out."""
+        """Take (n, columns); what has no row, or another number of columns, is left out."""
         if not len(values) or values.shape[1] != len(self.mean):
             return
         super().add(values)
@@ -173,7 +173,7 @@ class _Columns(Moments):
 
 
 def data_identity(splits: "Splits") -> dict[str, Any]:
-    """Returns the lengths of both splits, and a digest of the data.
+    """Return the lengths of both splits, and a digest of the data.
 
     A data set that knows its digest says it (`digest`, a string: prepared cases have that of `dataset.json`, which
     names the digest of every file). Of others it is that of the first samples; None where these differ from one read
@@ -188,7 +188,7 @@ def data_identity(splits: "Splits") -> dict[str, Any]:
 
 
 def samples_digest(dataset: "Dataset", indices: Sequence[int]) -> str:
-    """Returns a digest of the first of these samples."""
+    """Return a digest of the first of these samples."""
     import torch
 
     digest = sha256()

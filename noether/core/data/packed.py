@@ -120,13 +120,13 @@ def _write(
 
 
 def memory_map(path: Path) -> np.ndarray:
-    """Returns a file's bytes as a map, copy-on-write. It holds a descriptor of the file for as long as it lives."""
+    """Return a file's bytes as a map, copy-on-write. It holds a descriptor of the file for as long as it lives."""
     # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
     return np.asarray(np.memmap(path, np.uint8, mode="c"))
 
 
 def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map) -> PackedArrays:
-    """Opens a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise.
+    """Open a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise.
 
     bytes_of: maps the file.
     """
@@ -158,17 +158,17 @@ def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map)
 
 
 def digest_path(path: Path) -> Path:
-    """Returns where the digest of a file lies."""
+    """Return where the digest of a file lies."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def write_digest(path: Path, digest: str) -> None:
-    """Writes the digest of a file beside it. OSError: the disk refuses."""
+    """Write the digest of a file beside it. OSError: the disk refuses."""
     write_whole(digest_path(path), f"{digest}  {path.name}\n")
 
 
 def recorded_digest(path: Path) -> str:
-    """Returns the digest that lies beside a file. OSError, ValueError: there is none."""
+    """Return the digest that lies beside a file. OSError, ValueError: there is none."""
     beside = digest_path(path)
     if not beside.is_file():  # A pipe would be waited for.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(beside))
@@ -176,13 +176,13 @@ def recorded_digest(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Returns a file's SHA-256, in hexadecimal."""
+    """Return a file's SHA-256, in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def check_digest(path: Path) -> None:
-    """Refuses a file that is not as it was written, or of which nothing tells whether it is.
+    """Refuse a file that is not as it was written, or of which nothing tells whether it is.
 
     Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
     """

@@ -50,7 +50,7 @@ class PointSampler:
     evaluation: Mapping[str, int] = field(default_factory=dict)
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
-        """Returns the sample with fresh draws of its query points and of the points that show its shape."""
+        """Return the sample with fresh draws of its query points and of the points that show its shape."""
         drawn = dict(sample)
         shape = _shape_of(sample)
         if shape is None and not self.per_update:
@@ -66,7 +66,7 @@ class PointSampler:
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
-        """Returns the sample with all its points; the shape is shown by some of its surface points, always the same.
+        """Return the sample with all its points; the shape is shown by some of its surface points, always the same.
 
         A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
         in which points attend to points then attend to as many as they have learned with.
@@ -82,7 +82,7 @@ class PointSampler:
         return drawn
 
     def for_statistics(self, sample: Sample) -> Sample:
-        """Returns the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
+        """Return the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
 
@@ -109,7 +109,7 @@ class PointSampler:
 
 
 def shape_key(keys: Iterable[str]) -> str | None:
-    """Returns the key of the points that show the shape; None where there are no points.
+    """Return the key of the points that show the shape; None where there are no points.
 
     These are the sample's own geometry_points where it gives them, else its surface, else its first set of points: a
     solid is known by its own points.
@@ -129,7 +129,7 @@ def _shape_of(sample: Sample) -> Tensor | None:
 
 
 def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
-    """Returns the sample with the first points of the named sets alone."""
+    """Return the sample with the first points of the named sets alone."""
     shorter = dict(sample)
     for prefix, count in most.items():
         shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
@@ -137,7 +137,7 @@ def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
 
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:
-    """Returns the keys of a prefix's arrays that have one row per point."""
+    """Return the keys of a prefix's arrays that have one row per point."""
     if (reference := sample.get(f"{prefix}_points")) is None:
         return []
     # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
@@ -146,7 +146,7 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
 
 
 def pad_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples with equal numbers of points in each set (surface, volume, geometry, …).
+    """Return the samples with equal numbers of points in each set (surface, volume, geometry, …).
 
     Where the samples of a batch differ in a set's points, zeros are appended to its arrays and `<set>_mask`
     (N,) says which points are real; where they do not differ, nothing is added.

@@ -69,12 +69,12 @@ def locked(folder: Path, leftovers: str = ".*.partial") -> Iterator[None]:
 
 
 def partial_name(name: str) -> str:
-    """Returns the name of a file or folder while this process writes it."""
+    """Return the name of a file or folder while this process writes it."""
     return f".{name}.{socket.gethostname()}.{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether a killed process of this host left it, or by its age one of another host.
+    """Return whether a killed process of this host left it, or by its age one of another host.
 
     The lock does not tell: where locks do not work between hosts, another may be writing.
     """
@@ -88,7 +88,7 @@ def _is_abandoned(path: Path) -> bool:
 def surviving_map(
     function: Callable[[Item], Any], items: Iterable[Item], workers: int
 ) -> Iterator[tuple[Item, Any | RequestError]]:
-    """Yields (item, result) in the order of completion; the result is a RequestError where the item was refused.
+    """Yield (item, result) in the order of completion; the result is a RequestError where the item was refused.
 
     Items are taken from their iterable only as processes come free. When a process dies (a reader of VTK crashed, or
     the system was out of memory), nobody knows which of the items under way it had: each of them is then made again
@@ -119,7 +119,7 @@ def surviving_map(
 def _run(
     function: Callable[[Item], Any], waiting: Iterator[Item], workers: int
 ) -> Generator[tuple[Item, Any | RequestError], None, list[Item]]:
-    """Yields as `surviving_map` does until a process dies; returns the items that were under way then."""
+    """Yield as `surviving_map` does until a process dies; return the items that were under way then."""
     # Spawned: the caller may have threads.
     executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     running: dict[Future[Any], Item] = {}

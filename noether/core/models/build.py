@@ -50,7 +50,7 @@ def model_component(
 
 
 def model_class(kind: str) -> Any:
-    """Returns the class or function that `model.kind` names. RequestError: there is none."""
+    """Return the class or function that `model.kind` names. RequestError: there is none."""
     return load_object(kind, "model.kind", REGISTRY)
 
 
@@ -72,7 +72,7 @@ class TensorModel(nn.Module):
         self.model, self.inputs, self.output = model, inputs, output
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns {output: (B, …)}. KeyError: the batch has no such input."""
+        """Return {output: (B, …)}. KeyError: the batch has no such input."""
         result = self.model(*(batch[key] for key in self.inputs)) if self.inputs else self.model(batch)
         return {self.output: result} if self.output else result
 
@@ -87,7 +87,7 @@ class Recomputable(nn.Module):
 
 
 def recomputed(method: Method) -> Method:
-    """Marks a method of a `Recomputable` whose activations need not be kept.
+    """Mark a method of a `Recomputable` whose activations need not be kept.
 
     Random numbers and autocast are the first pass's, so that the gradients are the same bit for bit.
     """

@@ -24,7 +24,7 @@ class ConvNet(nn.Module):
         self.dropout = dropout
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns {"logits": (B, classes)} for `image` (B, channels, side, side)."""
+        """Return {"logits": (B, classes)} for `image` (B, channels, side, side)."""
         x = F.relu(self.first(batch["image"]))
         x = F.max_pool2d(F.relu(self.second(x)), 2)
         x = F.dropout(torch.flatten(x, 1), self.dropout, self.training)

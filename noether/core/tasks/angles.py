@@ -15,20 +15,20 @@ Period = tuple[float, float]
 
 
 def as_pair(angles: Any, period: Period) -> Any:
-    """Returns angles (…) as cosine and sine (…, 2) of their share of the period."""
+    """Return angles (…) as cosine and sine (…, 2) of their share of the period."""
     library, turns = _library(angles), 2 * pi * angles / (period[1] - period[0])
     return library.stack([library.cos(turns), library.sin(turns)], -1)
 
 
 def as_angle(pairs: Any, period: Period) -> Any:
-    """Returns cosine and sine (…, 2), of any length, as angles (…) in the range."""
+    """Return cosine and sine (…, 2), of any length, as angles (…) in the range."""
     low, length = period[0], period[1] - period[0]
     turns = _library(pairs).arctan2(pairs[..., 1], pairs[..., 0]) / (2 * pi)
     return low + (turns * length - low) % length
 
 
 def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
-    """Returns angles moved by whole periods to where they are nearest to the truth; other fields as they are."""
+    """Return angles moved by whole periods to where they are nearest to the truth; other fields as they are."""
     if period is None:
         return angles
     length = period[1] - period[0]
@@ -36,7 +36,7 @@ def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
 
 
 def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]:
-    """Returns prediction and truth (…, C) as users have them; of an angle (…, 1), the prediction nearest to the truth.
+    """Return prediction and truth (…, C) as users have them; of an angle (…, 1), the prediction nearest to the truth.
 
     It may lie beyond the range by up to half a period, so that a difference is the error modulo the period.
     """
@@ -47,7 +47,7 @@ def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]
 
 
 def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
-    """Returns how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…); others as given."""
+    """Return how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…); others as given."""
     if period is None:
         return beside
     return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * pi))

@@ -64,34 +64,34 @@ class Task:
         return tuple(self.fields)
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Looks at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
+        """Look at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
 
         RequestError: the samples cannot be what this task was configured for.
         """
 
     def layout(self) -> Layout | None:
-        """Returns what a model must predict and read; None: a model is built from its own options alone."""
+        """Return what a model must predict and read; None: a model is built from its own options alone."""
         return None
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Computes what the task must know of the training split (statistics), of samples that have been checked.
+        """Compute what the task must know of the training split (statistics), of samples that have been checked.
 
         Default: nothing.
         """
 
     def state(self) -> dict[str, Any]:
-        """Returns what `fit` found, for JSON: it is stored in every checkpoint."""
+        """Return what `fit` found, for JSON: it is stored in every checkpoint."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` returned."""
+        """Take back what `state` returned."""
 
     def prepare(self, batch: Batch) -> Batch:
-        """Returns the batch as the model sees it (scaled, standardised). Default: as it is."""
+        """Return the batch as the model sees it (scaled, standardised). Default: as it is."""
         return batch
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Returns the mean loss over the batch's samples, a scalar. `batch` is prepared."""
+        """Return the mean loss over the batch's samples, a scalar. `batch` is prepared."""
         raise NotImplementedError
 
     @property
@@ -100,7 +100,7 @@ class Task:
         return type(self).update is not Task.update
 
     def optimizers(self, model: nn.Module) -> Mapping[str, nn.Module | Sequence[nn.Parameter]]:
-        """Returns the parts of the model, modules or parameters, that `update` steps, by the names of their optimisers.
+        """Return the parts of the model, modules or parameters, that `update` steps, by the names of their optimisers.
 
         Each part has an optimiser as the settings describe it. Each parameter that is trained belongs to one part.
         Default: the children of the model that have something to train.
@@ -109,7 +109,7 @@ class Task:
         return {name: part for name, part in children if any(one.requires_grad for one in part.parameters())}
 
     def update(self, batch: Batch, model: nn.Module, optimizers: Any) -> Mapping[str, Tensor | float]:
-        """Makes one update by itself, of this rank's share of the batch, and returns numbers that are logged.
+        """Make one update by itself, of this rank's share of the batch, and return numbers that are logged.
 
         `batch` is prepared. `optimizers[NAME].step(loss, rate=1.0)` makes one step of a part: gradients of that part
         alone, their mean over the ranks, clipping, and a step at `rate` times the schedule's learning rate. Every rank
@@ -119,7 +119,7 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
+        """Return metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
 
         Default: the loss of each sample by itself; where the loss compares samples, that of the batch.
         """
@@ -135,7 +135,7 @@ class Task:
         return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
+        """Return sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
 
         Default: nothing, and no line for an epoch.
         """
@@ -146,32 +146,32 @@ class Task:
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Returns predictions in physical units. Default: as they are."""
+        """Return predictions in physical units. Default: as they are."""
         return predictions
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Returns the key of the area or volume of a field's points, of those that samples have. Default: none."""
+        """Return the key of the area or volume of a field's points, of those that samples have. Default: none."""
         return None
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Returns what is known of the metrics that `summarise` returns: unit, direction. Default: nothing."""
+        """Return what is known of the metrics that `summarise` returns: unit, direction. Default: nothing."""
         return ()
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Turns the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
+        """Turn the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
         return {name: float(np.mean(values)) for name, values in samples.items()}
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the errors (S,), of the metrics of all samples, by which cases are shown. Default: the loss."""
+        """Return the errors (S,), of the metrics of all samples, by which cases are shown. Default: the loss."""
         return samples["loss"]
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
+        """Return what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
         return {}
 
 
 def check_state(task: Task, before: Mapping[str, Any]) -> None:
-    """Refuses a task that has fitted what neither a checkpoint nor another rank would get; `before`: its attributes."""
+    """Refuse a task that has fitted what neither a checkpoint nor another rank would get; `before`: its attributes."""
     kind, state = type(task).__name__, task.state()
     fitted = [name for name, value in vars(task).items() if before.get(name) is not value]
     lost = not state or type(task).load_state is Task.load_state
@@ -189,7 +189,7 @@ def check_state(task: Task, before: Mapping[str, Any]) -> None:
 
 
 def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
-    """Refuses predictions of the wrong shape, which would be broadcast and silently trained on.
+    """Refuse predictions of the wrong shape, which would be broadcast and silently trained on.
 
     shapes: what is expected, by name.
     """
@@ -209,7 +209,7 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
 
 
 def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
-    """Gives a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
+    """Give a scalar field its channel axis: (N,) → (N, 1); with `batched` (B, N) → (B, N, 1)."""
     return values.unsqueeze(-1) if values.ndim == (2 if batched else 1) else values
 
 

@@ -40,18 +40,18 @@ class ClassificationTask(Task):
         return ("logits",)
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Checks the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
+        """Check the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
         for sample in samples:
             if self.label in sample:
                 self._check_labels(sample[self.label].reshape(-1))
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Returns the mean cross-entropy in nats, a scalar."""
+        """Return the mean cross-entropy in nats, a scalar."""
         logits, labels = self._checked(predictions, batch)
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns per sample: the cross-entropy, 1 where the likeliest class is right, that class and the true one."""
+        """Return per sample: the cross-entropy, 1 where the likeliest class is right, that class and the true one."""
         logits, labels = self._checked(predictions, batch)
         self._check_labels(labels)
         likeliest = logits.argmax(dim=1)
@@ -63,28 +63,28 @@ class ClassificationTask(Task):
         }
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns how many samples of a training batch are right."""
+        """Return how many samples of a training batch are right."""
         logits, labels = self._checked(predictions, batch)
         return {"accuracy": (logits.argmax(dim=1) == labels).sum()}
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Yields that the accuracy is a share, and that only the loss of training has smoothed labels."""
+        """Yield that the accuracy is a share, and that only the loss of training has smoothed labels."""
         yield Metric("accuracy", "%", better="higher", label="accuracy", headline=True)
         if self.label_smoothing:
             yield Metric("loss", better="lower", label="loss (smoothed labels in training)")
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the split's mean cross-entropy and accuracy."""
+        """Return the split's mean cross-entropy and accuracy."""
         return {name: float(np.mean(samples[name])) for name in ("loss", "accuracy")}
 
     def confusion(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns how often each true class (row) was taken for each class (column): (classes, classes) counts."""
+        """Return how often each true class (row) was taken for each class (column): (classes, classes) counts."""
         counts = np.zeros((self.classes, self.classes), int)
         np.add.at(counts, (samples["class/truth"].astype(int), samples["class/prediction"].astype(int)), 1)
         return counts
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Returns what result.json says of the classes: their names and the confusion matrix."""
+        """Return what result.json says of the classes: their names and the confusion matrix."""
         return {"classes": {"names": list(self.names), "confusion": self.confusion(samples).tolist()}}
 
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ class Deadline:
         return moment + self.lead_s >= self.moment
 
     def describe(self) -> str:
-        """Returns the deadline for the plan: "2026-01-31 14:05:00 (slurm.timeout_min=60)"."""
+        """Return the deadline for the plan: "2026-01-31 14:05:00 (slurm.timeout_min=60)"."""
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.moment + _clock_offset()))} ({self.source})"
 
 
@@ -55,7 +55,7 @@ def _clock_offset() -> float:
 
 
 def ask_squeue(job: str) -> str | None:
-    """Returns the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
+    """Return the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
     try:
         return run_slurm(["squeue", "--noheader", f"--jobs={job}", "--format=%L"], limit_s=10).strip() or None
     except SlurmError:
@@ -70,7 +70,7 @@ def find_deadline(
     started: float,
     ask: Callable[[str], str | None] = ask_squeue,
 ) -> Deadline | None:
-    """Returns the earliest moment that anything sets, or None.
+    """Return the earliest moment that anything sets, or None.
 
     Args:
         timeout_min: `trainer.timeout_min`, counted from `started`.
@@ -96,7 +96,7 @@ def find_deadline(
 
 
 def seconds_left(text: str) -> float | None:
-    """Reads squeue's days-hours:minutes:seconds; None where it is not a time (UNLIMITED, NOT_SET, INVALID)."""
+    """Read squeue's days-hours:minutes:seconds; None where it is not a time (UNLIMITED, NOT_SET, INVALID)."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:

@@ -53,21 +53,21 @@ class Group:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Returns the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
+        """Return the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
             with self.parent.waiting("all_reduce of numbers"):
                 dist.all_reduce(tensor)
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
+        """Return every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
         if self._channel is None:
             return [value]
         with self.parent.waiting("gather on rank 0"):
             return self._channel.gather(value)
 
     def table(self, row: Sequence[float]) -> list[list[float]]:
-        """Returns every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
+        """Return every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
         if self.world_size == 1:
             return [list(row)]
         rows = torch.zeros(self.world_size, len(row), dtype=torch.float64)
@@ -76,7 +76,7 @@ class Group:
         return table
 
     def from_first(self, value: T) -> T:
-        """Returns rank 0's value on every rank; the others' are ignored."""
+        """Return rank 0's value on every rank; the others' are ignored."""
         if self._channel is None:
             return value
         with self.parent.waiting("broadcast from rank 0"):
@@ -84,7 +84,7 @@ class Group:
             return first
 
     def once_per_host(self, make: Callable[[], T]) -> T:
-        """Returns what the first rank of this host has made. Every rank calls it; what is made can be pickled."""
+        """Return what the first rank of this host has made. Every rank calls it; what is made can be pickled."""
         own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
         made = self.from_first(self.gather(own))
         return dict(one for one in made if one is not None)[self._worker.node_rank]
@@ -98,13 +98,13 @@ class Group:
                     dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
-        """Waits for every rank."""
+        """Wait for every rank."""
         if self._channel is not None:
             with self.parent.waiting("barrier"):
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
-        """Waits for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
+        """Wait for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
         if self._channel is not None:
             before = self._channel.limit_s
             self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
@@ -125,7 +125,7 @@ class Group:
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
-    """Returns what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
+    """Return what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
 
     Nothing that the user has set, under either of the names that older and newer versions of torch read.
     """
@@ -140,7 +140,7 @@ def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str
 
 @contextmanager
 def joined_group(context: WorkerContext) -> Iterator[Group]:
-    """Joins the run's process group and leaves it.
+    """Join the run's process group and leave it.
 
     Raises:
         NoetherError: as for `meet`. Where not all ranks can, the parent process ends this one, and says why.
@@ -176,7 +176,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
 
 
 def initialise(context: WorkerContext, device: torch.device, store: dist.Store) -> None:
-    """Initialises torch's process group, of ranks that share this store."""
+    """Initialise torch's process group, of ranks that share this store."""
     settings = context.run_info.distributed
     dist.init_process_group(
         back_ends(device.type, settings.cpu_collectives),
@@ -189,7 +189,7 @@ def initialise(context: WorkerContext, device: torch.device, store: dist.Store) 
 
 
 def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
-    """Meets the other ranks of several; returns where, and the store that rank 0 serves there.
+    """Meet the other ranks of several; return where, and the store that rank 0 serves there.
 
     NoetherError: rank 0 is gone, or the store of a launcher does not answer.
     """
@@ -205,7 +205,7 @@ def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
 
 
 def _stay_near(device: torch.device) -> None:
-    """Binds this process to the CPUs of its GPU's NUMA node: what it copies to the GPU then crosses no other socket.
+    """Bind this process to the CPUs of its GPU's NUMA node: what it copies to the GPU then crosses no other socket.
 
     As torchrun --numa-binding=node does, for which PyTorch's documentation names 1 to 10 %. Not where a rank computes
     with more threads than the node has CPUs.
@@ -216,7 +216,7 @@ def _stay_near(device: torch.device) -> None:
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:
-    """Returns torch's back ends of the default group: on GPUs no gloo mesh beside NCCL unless it is asked for."""
+    """Return torch's back ends of the default group: on GPUs no gloo mesh beside NCCL unless it is asked for."""
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"

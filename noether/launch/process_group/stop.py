@@ -30,7 +30,7 @@ class StopAgreed(Exception):
 
 
 def describe_stop(reason: int) -> str:
-    """Returns what a run stopped for: a signal's name, or "the time limit"."""
+    """Return what a run stopped for: a signal's name, or "the time limit"."""
     return "the time limit" if reason == TIME_LIMIT else signal.Signals(reason).name
 
 
@@ -51,7 +51,7 @@ class AgreedStop:
 
     @contextmanager
     def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
-        """Handles the stop signals until left. A second signal, milliseconds later too, changes nothing.
+        """Handle the stop signals until left. A second signal, milliseconds later too, changes nothing.
 
         Where this rank `meets` others, it may wait for them for minutes and has nothing to save: until it has joined
         them, a signal raises InterruptedStartError where it finds the main thread.
@@ -113,7 +113,7 @@ class AgreedStop:
             raise InterruptedStartError(number)
 
     def agreed(self) -> int:
-        """Returns why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
+        """Return why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
         near = self.deadline is not None and self.deadline.is_near()
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
@@ -128,7 +128,7 @@ class AgreedStop:
             raise StopAgreed(reason)
 
     def finish(self) -> None:
-        """Passes the last boundary; every rank calls it once, at the end.
+        """Pass the last boundary; every rank calls it once, at the end.
 
         A rank that wants to stop now is too late for a boundary, and does not ask.
         """

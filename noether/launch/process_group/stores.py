@@ -30,7 +30,7 @@ from noether.launch.processes.context import MeetingPoint
 
 
 def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: float) -> dist.Store:
-    """Joins the store that rank 0 serves, on the socket of this descriptor; None for every other rank.
+    """Join the store that rank 0 serves, on the socket of this descriptor; None for every other rank.
 
     EndedByAnother: rank 0 is gone.
     """
@@ -78,7 +78,7 @@ def _store_at(address: str, port: int, limit_s: float, listen_descriptor: int | 
 
 
 def choose_interface(address: str) -> None:
-    """Makes gloo and NCCL use the interface that leads to rank 0, where the user has not chosen one.
+    """Make gloo and NCCL use the interface that leads to rank 0, where the user has not chosen one.
 
     Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
     """
@@ -97,7 +97,7 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def listening_descriptors(port: int | None = None) -> set[int]:
-    """Returns the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
+    """Return the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
     found = set()
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -115,7 +115,7 @@ def _listens(descriptor: int, port: int | None) -> bool:
 
 
 def shut(descriptors: Collection[int]) -> None:
-    """Drops every new connection to listening sockets.
+    """Drop every new connection to listening sockets.
 
     What the kernel does not shut (a sandbox, another system) stays open: that costs safety, and no run.
     """
@@ -128,7 +128,7 @@ def shut(descriptors: Collection[int]) -> None:
 
 @contextmanager
 def without_dns() -> Iterator[None]:
-    """Answers look-ups of hosts in this process from /etc/hosts alone; then from what the machine is set to."""
+    """Answer look-ups of hosts in this process from /etc/hosts alone; then from what the machine is set to."""
     _look_up_in("files")
     try:
         yield
@@ -138,7 +138,7 @@ def without_dns() -> Iterator[None]:
 
 
 def _setting(switch: str) -> str:
-    """Returns where hosts are looked up, by the text of nsswitch.conf."""
+    """Return where hosts are looked up, by the text of nsswitch.conf."""
     found = re.search(r"^\s*hosts:([^#\n]+)", switch, re.MULTILINE)
     return found[1].strip() if found else "files dns"
 
@@ -173,7 +173,7 @@ class ControlChannel:
         self.limit_s = limit_s
 
     def from_first(self, value: Any) -> Any:
-        """Returns rank 0's value on every rank."""
+        """Return rank 0's value on every rank."""
         key = self._next("object")
         if self._rank == 0:
             self._put(key, value)
@@ -186,7 +186,7 @@ class ControlChannel:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's value, in the order of ranks, on rank 0; an empty list on the others, at once."""
+        """Return every rank's value, in the order of ranks, on rank 0; an empty list on the others, at once."""
         key = self._next("gather")
         if self._rank > 0:
             self._put(f"{key}/{self._rank}", value)
@@ -198,7 +198,7 @@ class ControlChannel:
         return [value, *(self._verified(name, text) for name, text in zip(keys, texts, strict=True))]
 
     def barrier(self) -> None:
-        """Waits for every rank."""
+        """Wait for every rank."""
         key = self._next("barrier")
         if self._store.add(f"{key}/here", 1) == self._world_size:
             self._store.set(f"{key}/all", "")
@@ -218,7 +218,7 @@ class ControlChannel:
         return f"{self._count}/{what}"
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Waits until all keys are there. RanksLate: that took longer than `limit_s`."""
+        """Wait until all keys are there. RanksLate: that took longer than `limit_s`."""
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
             try:

@@ -49,7 +49,7 @@ class WithoutCompiler(Optimizer):
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Returns the names of the state without which an update of a parameter cannot continue, once one was made."""
+        """Return the names of the state without which an update of a parameter cannot continue, once one was made."""
         return self.needed
 
 
@@ -89,7 +89,7 @@ class _Answers(SimpleNamespace):
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Answers with the compiler's default while it is not imported: DDP reduces by its own reducer."""
+    """Answer with the compiler's default while it is not imported: DDP reduces by its own reducer."""
     if "torch._dynamo" in sys.modules:
         yield
         return
@@ -147,7 +147,7 @@ class LightFlopCounter(TorchDispatchMode):
 
 
 def limit_collectives(seconds: float) -> None:
-    """Gives collectives of the process group another limit than at its start; without the name the first one stays."""
+    """Give collectives of the process group another limit than at its start; without the name the first one stays."""
     set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)
     if set_timeout is not None:
         set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
@@ -169,7 +169,7 @@ FOR_EVER = Patience()
 
 
 def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
-    """Yields what a DataLoader does. One whose time-out has passed has lost nothing, and can be asked again.
+    """Yield what a DataLoader does. One whose time-out has passed has lost nothing, and can be asked again.
 
     MidRunError: nothing came in time, though no worker has ended.
     """
@@ -201,7 +201,7 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
 
 
 def _end_workers(batches: Any) -> None:
-    """Ends workers that hang, for which a DataLoader waits five seconds each."""
+    """End workers that hang, for which a DataLoader waits five seconds each."""
     raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Torch's handler, at the end of each.
     for worker in getattr(batches, "_workers", ()):
         worker.kill()
@@ -210,7 +210,7 @@ def _end_workers(batches: Any) -> None:
 
 
 def send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Sends why a loader worker cannot send a batch. Python would drop it, and the batch be waited for in vain."""
+    """Send why a loader worker cannot send a batch. Python would drop it, and the batch be waited for in vain."""
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))

@@ -56,7 +56,7 @@ class AddressLookup(threading.Thread):
         self.reader, self._writer = socket.socketpair()
 
     def run(self) -> None:
-        """Looks, and wakes whoever waits for `reader`."""
+        """Look, and wakes whoever waits for `reader`."""
         try:
             self.address = self._look()
         except Exception as error:  # Passed on to the ranks of this parent process, which would wait otherwise.
@@ -84,7 +84,7 @@ class Connector(AddressLookup):
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def _reach(self) -> str:
-        """Tries until it is accepted or refused, or the time is over; returns the address."""
+        """Try until it is accepted or refused, or the time is over; return the address."""
         endpoint, folder = self._endpoint, self._run_info.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
@@ -110,7 +110,7 @@ class Connector(AddressLookup):
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
-        """Tries once; returns the connection if it is accepted, None if another attempt makes sense."""
+        """Try once; return the connection if it is accepted, None if another attempt makes sense."""
         try:
             self.address = find_address(host)
             self._unresolved = False
@@ -175,7 +175,7 @@ class Connector(AddressLookup):
         return "welcome" in welcome
 
     def late(self) -> RequestError:
-        """Returns how this parent process's ranks end when the time is over."""
+        """Return how this parent process's ranks end when the time is over."""
         (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
             seen = f"{self._why}, for {limit:g} s (distributed.init_timeout_s)"
@@ -196,7 +196,7 @@ class Connector(AddressLookup):
         )  # fmt: skip
 
     def _stranger(self, met: RunIdentity) -> RequestError:
-        """Returns how a parent process is refused that has reached the listener of another run."""
+        """Return how a parent process is refused that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
         code, summary = "another-run", "this rank has met another run"
         fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
@@ -209,7 +209,7 @@ class Connector(AddressLookup):
 
 
 def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
-    """Returns how a process is refused whose rank is another's, which came before."""
+    """Return how a process is refused whose rank is another's, which came before."""
     return RequestError(
         "rank-twice", f"two processes are rank {rank} of one run",
         seen=f"pid {os.getpid()} on {host}, and another that came before",
@@ -219,19 +219,19 @@ def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
-    """Says on stderr who waits for whom, where and for how long."""
+    """Say on stderr who waits for whom, where and for how long."""
     where = f"{endpoint.host} port {endpoint.port}"
     say(f"{who} waits for {whom} at {where}, for up to {limit_s:g} s (distributed.init_timeout_s)")
 
 
 def say_telling(refusal: WorkerReport, limit_s: float) -> None:
-    """Says on stderr why this parent process refuses the run, while it waits to tell the others."""
+    """Say on stderr why this parent process refuses the run, while it waits to tell the others."""
     why = refusal.message.partition("\n")[0]
     say(f"{why}; other hosts are told as they come, for up to {limit_s:.0f} s")
 
 
 def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: float = CONNECT_LIMIT_S) -> Answer | None:
-    """Returns what the listener of a run answers at a port; None: another program is there, or one that is busy."""
+    """Return what the listener of a run answers at a port; None: another program is there, or one that is busy."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     with contextlib.closing(connection), contextlib.suppress(Unanswered):
         return greet(connection, caller, key, limit_s)
@@ -239,7 +239,7 @@ def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: floa
 
 
 def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
-    """Returns the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
+    """Return the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
 
     RequestError: the name has not become known in the time for all to meet, or is another host's.
     """

@@ -75,12 +75,12 @@ class WorkerMessage:
 
 
 def listed(ranks: Iterable[int], most: int = 16) -> str:
-    """Returns "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
+    """Return "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
     return first_of([str(rank) for rank in sorted(ranks)], most)
 
 
 def named_ranks(ranks: Collection[int], most: int = 16) -> str:
-    """Returns ranks with their noun: "rank 2", "ranks 0, 1"."""
+    """Return ranks with their noun: "rank 2", "ranks 0, 1"."""
     return f"rank{'s' * (len(ranks) > 1)} {listed(ranks, most)}"
 
 
@@ -106,18 +106,18 @@ class ParentLink:
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
-        """Notes that the rank is in a collective; after an exception it still is, for the report to say so."""
+        """Note that the rank is in a collective; after an exception it still is, for the report to say so."""
         self._counters[ENTERED] += 1
         self._counters[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
         self._counters[COLLECTIVE] = 0
 
     def begin_update(self, update: int) -> None:
-        """Notes which update is being made."""
+        """Note which update is being made."""
         self._counters[UPDATE] = update
 
     def pass_boundary(self, reason: int) -> int:
-        """Returns why all ranks stop at this boundary, or 0.
+        """Return why all ranks stop at this boundary, or 0.
 
         Costs two looks at shared memory while nobody wants to stop. When somebody does, the parents hold the ranks
         at their next boundary for a few milliseconds, and agree on one that no rank has passed. `reason` is why this
@@ -135,12 +135,12 @@ class ParentLink:
         return int(counters[STOP_REASON]) if counters[BOUNDARY] >= counters[STOP_AT] else 0
 
     def tell(self, message: WorkerMessage) -> None:
-        """Tells the parent process something, where there is one."""
+        """Tell the parent process something, where there is one."""
         if self._messages is not None:
             self._messages.send(message)
 
     def meet(self, limit_s: float) -> MeetingPoint:
-        """Says that this rank has come, and returns where all meet, once all have come.
+        """Say that this rank has come, and return where all meet, once all have come.
 
         RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
         """
@@ -154,18 +154,18 @@ class ParentLink:
         return meeting
 
     def wait_for_others(self) -> None:
-        """Waits until every other rank of the run has ended."""
+        """Wait until every other rank of the run has ended."""
         if self._messages is not None:
             self._messages.recv()
 
 
 def new_counters(multiprocess: Any = None) -> Any:
-    """Returns the counters of a rank, shared with processes started by `multiprocess` (a context), or private."""
+    """Return the counters of a rank, shared with processes started by `multiprocess` (a context), or private."""
     return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
 def read_position(counters: Any) -> RankPosition:
-    """Returns where the rank of these counters is."""
+    """Return where the rank of these counters is."""
     return RankPosition(counters[UPDATE], COLLECTIVES[counters[COLLECTIVE]], counters[ENTERED])
 
 

@@ -52,17 +52,17 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
 
 
 def is_timeout(report: WorkerReport) -> bool:
-    """Whether a rank failed because a collective took too long: the cause is a rank that did not come."""
+    """Return whether a rank failed because a collective took too long: the cause is a rank that did not come."""
     return report.follows == "timed-out"
 
 
 def is_consequence(report: WorkerReport) -> bool:
-    """Whether a rank ended because another had. torch aborts a rank that has lost a peer."""
+    """Return whether a rank ended because another had. torch aborts a rank that has lost a peer."""
     return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
 
 def is_failure(report: WorkerReport) -> bool:
-    """Whether a rank ended in another way than by returning 0 (done) or 75 (checkpointed)."""
+    """Return whether a rank ended in another way than by returning 0 (done) or 75 (checkpointed)."""
     return report.kind != "finished" or report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 

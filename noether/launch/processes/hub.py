@@ -40,13 +40,13 @@ class Hub(Link):
             self._own_address.start()
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to do."""
+        """Return what becomes readable when there is something to do."""
         own = self._own_address
         wake = [own.reader] if own is not None and own.is_alive() else []
         return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
     def poll(self) -> None:
-        """Accepts parent processes, does what every link does, and says where to meet once all ranks have joined."""
+        """Accept parent processes, does what every link does, and say where to meet once all ranks have joined."""
         if self._listener is not None:
             for peer in self._listener.poll(self.expected):
                 self.peers.append(peer)
@@ -58,7 +58,7 @@ class Hub(Link):
             self._decide_meeting()
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
-        """Counts each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
+        """Count each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
         for report in refusals if (expected := self.expected) else ():
             rank = report.rank if report.rank in expected else min(expected)
             self.reports.setdefault(rank, replace(report, rank=rank))
@@ -112,7 +112,7 @@ class Hub(Link):
         return self._listener.came if self._listener is not None else set()
 
     def ask(self, read: Callable[[Any], Any]) -> None:
-        """Asks the other parent processes, and those that come later, once, for what this program needs of them.
+        """Ask the other parent processes, and those that come later, once, for what this program needs of them.
 
         `answers` has their answers by their ranks, as `read` takes them from JSON; it raises ValueError, KeyError or
         TypeError at one that is wrong.
@@ -121,16 +121,16 @@ class Hub(Link):
         self.send_all({"ask": 1})
 
     def silent(self) -> list[Peer]:
-        """Returns those of the parent processes that were asked which are there and have not answered."""
+        """Return those of the parent processes that were asked which are there and have not answered."""
         return [peer for peer in self.peers if peer.ranks and peer.ranks not in self.answers]
 
     def boundaries(self) -> list[int] | None:
-        """Returns how far the ranks of each other parent process have come, or None while one has not said so."""
+        """Return how far the ranks of each other parent process have come, or None while one has not said so."""
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
     def refuse_latecomers(self, failure: WorkerReport) -> None:
-        """Tells the parent processes that have not come yet why there is no run to join."""
+        """Tell the parent processes that have not come yet why there is no run to join."""
         if self._listener is not None and not self.is_settled:
             self._listener.refuse_all(failure, len(self.own_ranks))
 
@@ -161,7 +161,7 @@ class Hub(Link):
             self.reports.setdefault(rank, WorkerReport(rank, peer.host, "lost", what))
 
     def close(self) -> None:
-        """Closes the connections and the port."""
+        """Close the connections and the port."""
         super().close()
         if self._listener is not None:
             self._listener.close()
@@ -180,25 +180,25 @@ class Spoke(Link):
             self.look_for(endpoint.port)
 
     def look_for(self, port: int) -> None:
-        """Starts to look for the listener, once its port is known: a launcher's store may have to be asked for it."""
+        """Start to look for the listener, once its port is known: a launcher's store may have to be asked for it."""
         if self._connector is None:
             self._connector = Connector(replace(self.endpoint, port=port), self.host, self.own_ranks, self.run_info)
             self._connector.start()
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to do."""
+        """Return what becomes readable when there is something to do."""
         looks = not self.peers and not self.is_settled
         wake = [self._connector.reader] if self._connector is not None and looks else []
         return [*wake, *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Notes which of the own ranks have joined, and tells the hub; the time for meeting it runs from the first."""
+        """Note which of the own ranks have joined, and tell the hub; the time for meeting it runs from the first."""
         if fresh := super().note_arrivals(ranks):
             self.send({"arrived": sorted(fresh)})
         return fresh
 
     def poll(self) -> None:
-        """Takes the result of connecting, then does what every link does."""
+        """Take the result of connecting, then does what every link does."""
         connector = self._connector
         if connector is not None and not self.peers and not self.is_settled:
             connector.deadline = self.deadline
@@ -214,14 +214,14 @@ class Spoke(Link):
         super().poll()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tells the hub something, as soon as it is found."""
+        """Tell the hub something, as soon as it is found."""
         if self.peers:
             self.send_all(message)
         else:
             self._owed.append(message)
 
     def answer(self, said: Any) -> None:
-        """Answers the hub, which has `asked`, with what JSON can say."""
+        """Answer the hub, which has `asked`, with what JSON can say."""
         self.asked = False
         self.send({"answer": said})
 

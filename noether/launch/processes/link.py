@@ -60,7 +60,7 @@ class JsonLines:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Sends an object; returns whether the peer took it."""
+        """Send an object; return whether the peer took it."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
@@ -68,7 +68,7 @@ class JsonLines:
         return True
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """Returns the objects that have come, without waiting, and whether the peer is still there.
+        """Return the objects that have come, without waiting, and whether the peer is still there.
 
         A peer that sends anything but JSON objects counts as gone.
         """
@@ -77,7 +77,7 @@ class JsonLines:
         return messages, alive
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Returns the next object. Unanswered: none within `seconds`, or the peer is gone. Garbled: it is no object."""
+        """Return the next object. Unanswered: none within `seconds`, or the peer is gone. Garbled: it is no object."""
         deadline, alive = time.monotonic() + seconds, True
         while not self._waiting:
             if not alive:
@@ -92,7 +92,7 @@ class JsonLines:
         return self._waiting.pop(0)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self.socket.close()
 
     def _take_what_has_come(self) -> bool:
@@ -111,7 +111,7 @@ class JsonLines:
         return len(self._buffer) <= self.longest_line
 
     def _split(self) -> bool:
-        """Moves the whole lines of the buffer to the waiting objects; returns False at one that is not an object."""
+        """Move the whole lines of the buffer to the waiting objects; return False at one that is not an object."""
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             try:
@@ -171,11 +171,11 @@ class Link:
         return self.meeting is not None or self.not_met is not None
 
     def descriptors(self) -> list[Any]:
-        """Returns what becomes readable when there is something to do."""
+        """Return what becomes readable when there is something to do."""
         return [peer.connection.socket for peer in self.peers]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Notes ranks that have joined, and returns the new ones; the time for the others runs from the first."""
+        """Note ranks that have joined, and return the new ones; the time for the others runs from the first."""
         fresh = set(ranks) - self.arrived
         if fresh and not self.arrived:
             self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
@@ -183,7 +183,7 @@ class Link:
         return fresh
 
     def poll(self) -> None:
-        """Reads what was sent, sends what is due, and notes who is lost. Call it at least every `beat_s` seconds."""
+        """Read what was sent, send what is due, and note who is lost. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
         if now - self._polled > 2 * self.beat_s + 1:
             # This process was stopped, as a suspended job is: what the others sent meanwhile has not been read yet.
@@ -216,7 +216,7 @@ class Link:
         peer.connection.close()
 
     def send_all(self, message: Mapping[str, Any]) -> None:
-        """Tells every parent process on the other side of this link."""
+        """Tell every parent process on the other side of this link."""
         for peer in list(self.peers):
             if not peer.connection.send(message):
                 self._drop(peer, silent=False)
@@ -229,12 +229,12 @@ class Link:
 
 
 def say(text: str) -> None:
-    """Says something on stderr beside what the ranks say."""
+    """Say something on stderr beside what the ranks say."""
     print(f"noether: {text}", file=sys.stderr, flush=True)
 
 
 def report_from(fields: Mapping[str, Any]) -> WorkerReport:
-    """Reads a report that another parent process sent. Raises KeyError, TypeError or ValueError where it is none."""
+    """Read a report that another parent process sent. Raises KeyError, TypeError or ValueError where it is none."""
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
     # Clocks differ between hosts: what counts is when it was heard here.
@@ -242,7 +242,7 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
 
 
 def reports_from(entries: Sequence[Mapping[str, Any]]) -> list[WorkerReport]:
-    """Reads reports that another parent process answered with, as `report_from` does each."""
+    """Read reports that another parent process answered with, as `report_from` does each."""
     return [report_from(entry) for entry in entries]
 
 
@@ -260,13 +260,13 @@ class Caller:
     nonce: str
 
     def as_message(self) -> dict[str, Any]:
-        """Returns the first line that a parent process sends."""
+        """Return the first line that a parent process sends."""
         fields = {"host": self.host, "pid": self.pid, "ranks": list(self.ranks)}
         return {"hello": self.nonce, "run": self.identity.as_text(), **fields}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Caller":
-        """Reads what `as_message` wrote. ValueError: this is not such a line."""
+        """Read what `as_message` wrote. ValueError: this is not such a line."""
         try:
             ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
             host, nonce = printable(message["host"]), str(message["hello"])
@@ -292,7 +292,7 @@ class Answer:
 
 
 def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float) -> Answer:
-    """Says who calls, and returns what is answered.
+    """Say who calls, and return what is answered.
 
     Unanswered: nothing came within `limit_s` seconds, or what came is not from the listener of a run.
     """
@@ -308,18 +308,18 @@ def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float)
 
 
 def proof(key: str, side: str, *nonces: str) -> str:
-    """Returns what only a holder of the key can work out for these numbers (HMAC, RFC 2104)."""
+    """Return what only a holder of the key can work out for these numbers (HMAC, RFC 2104)."""
     text = "\0".join((side, *nonces))
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
-    """Whether the other side knows the key."""
+    """Return whether the other side knows the key."""
     return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
 
 
 def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> dict[str, Any]:
-    """Returns how a parent process refuses the run, with the proof that it was started with it.
+    """Return how a parent process refuses the run, with the proof that it was started with it.
 
     None: it is not of rank 0's run, whose parent process finds out and answers what differs.
     """
@@ -328,12 +328,12 @@ def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> d
 
 
 def proves_refusal(message: Mapping[str, Any], start_key: str, *nonces: str) -> bool:
-    """Whether `refusal_line` wrote this, in a process that was started with the run."""
+    """Return whether `refusal_line` wrote this, in a process that was started with the run."""
     return bool(start_key) and is_proof(message.get("refused"), start_key, "refusal", *nonces)
 
 
 def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> WorkerReport | None:
-    """Reads what `refusal_line` wrote; returns None where it names no reason, or is from elsewhere."""
+    """Read what `refusal_line` wrote; return None where it names no reason, or is from elsewhere."""
     if not proves_refusal(message, start_key, *nonces):
         return None
     try:
@@ -345,5 +345,5 @@ def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> Wo
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:
-    """Returns what a stranger said as one line, of at most so many characters, that a terminal shows as it is."""
+    """Return what a stranger said as one line, of at most so many characters, that a terminal shows as it is."""
     return shown_name(str(said)[:most])

@@ -74,11 +74,11 @@ class RunListener:
         self.strays: dict[tuple[str, int], Caller] = {}
 
     def descriptors(self) -> list[socket.socket]:
-        """Returns the sockets to wait for: the port's, and those of unproven connections."""
+        """Return the sockets to wait for: the port's, and those of unproven connections."""
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
     def poll(self, expected: Collection[int]) -> list[Peer]:
-        """Accepts connections, reads what they sent, and closes those that took too long; returns new parent processes.
+        """Accept connections, read what they sent, and close those that took too long; return new parent processes.
 
         A parent process that claims another rank than the `expected` is refused.
         """
@@ -123,7 +123,7 @@ class RunListener:
                 self._drop(silent)
 
     def _read_hello(self, candidate: UnprovenConnection, message: dict[str, object]) -> bool:
-        """Answers a connection's first line; returns whether to keep the connection."""
+        """Answer a connection's first line; return whether to keep the connection."""
         try:
             caller = Caller.from_message(message)
         except ValueError:
@@ -151,7 +151,7 @@ class RunListener:
         return caller.identity != own or max(caller.ranks) < own.world_size
 
     def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
-        """Tells all other parent processes of this start, as they come, why there is no run to join; returns why.
+        """Tell all other parent processes of this start, as they come, why there is no run to join; return why.
 
         That is `report`, or that a host has other settings. Returns once all have been told, which have as many ranks
         each as the `own`, or after `RunInfo.telling_s`.
@@ -170,7 +170,7 @@ class RunListener:
         return self._own_refusal
 
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
-        """Says why there is no run to a parent process of this start that will not join, and keeps the reason.
+        """Say why there is no run to a parent process of this start that will not join, and keep the reason.
 
         Other settings than rank 0's come before what they lead to, such as a batch that the ranks cannot share.
         """
@@ -211,7 +211,7 @@ class RunListener:
         candidate.connection.close()
 
     def close(self) -> None:
-        """Closes every unproven connection, and the port."""
+        """Close every unproven connection, and the port."""
         for candidate in self.unproven:
             candidate.connection.close()
         self.unproven.clear()
@@ -225,7 +225,7 @@ MOST_NAMED, LONGEST_VALUE = 4, 80
 def settings_differ(
     first: Mapping[str, Any], other: Mapping[str, Any], host: str, two_runs: str
 ) -> RequestError | None:
-    """Returns how a run is refused whose settings, by dotted names, are `first` where rank 0 is, `other` on a host.
+    """Return how a run is refused whose settings, by dotted names, are `first` where rank 0 is, `other` on a host.
 
     None where they are the same, or those of one are not known. `two_runs` is what helps where two runs are meant.
     """
@@ -246,7 +246,7 @@ def settings_differ(
 
 
 def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -> RequestError | None:
-    """Returns how a host is refused that has other ranks or devices than rank 0 has; None where it has not."""
+    """Return how a host is refused that has other ranks or devices than rank 0 has; None where it has not."""
     own, seen = first.identity, f"{printable(other, LONGEST_IDENTITY)} on {host}"
     expected = f"{own}, as where rank 0 is"
     if own.world_size != other.world_size:
@@ -290,14 +290,14 @@ class RunPorts:
         return self.listener.port if self.listener is not None else 0
 
     def close(self) -> None:
-        """Closes this process's copies; that of a rank stays open."""
+        """Close this process's copies; that of a rank stays open."""
         for port in (self.listener, self.store):
             if port is not None:
                 port.close()
 
 
 def hold_ports(placement: Placement, run_info: RunInfo) -> RunPorts:
-    """Holds the ports of a run where this process answers for its rank 0.
+    """Hold the ports of a run where this process answers for its rank 0.
 
     Where other parent processes answer for some ranks, the endpoint's port is the listener's, and the store has a free
     one. Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
@@ -349,6 +349,6 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
 
 
 def listener_endpoint(place: Placement, port: int = 0) -> Endpoint:
-    """Returns where the listener is beside a store that a launcher serves: on loopback where that is enough."""
+    """Return where the listener is beside a store that a launcher serves: on loopback where that is enough."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

@@ -21,7 +21,7 @@ NO_LIMIT = 1 << 60
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """Returns how many processes the kernel has ended so until now: in this process's cgroups, or of the machine.
+    """Return how many processes the kernel has ended so until now: in this process's cgroups, or of the machine.
 
     The machine's own count is for a group that this process does not see; what matters is whether it rises.
     """
@@ -37,7 +37,7 @@ def _field(file: Path, name: str) -> int | None:
 
 
 def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> MidRunError:
-    """Returns how a run ends that has lost a process so: the limit that was met, and the line that raises it."""
+    """Return how a run ends that has lost a process so: the limit that was met, and the line that raises it."""
     found = ((number_in(group / name), group / name) for group in own_groups("memory", root) for name in LIMITS)
     limit, file = min(((most, path) for most, path in found if most and most < NO_LIMIT), default=(0, Path()))
     total = _field(root / "proc/meminfo", "MemTotal:")
@@ -65,7 +65,7 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
 
 
 def _kernel_line(root: Path) -> str:
-    """Returns what the kernel's log says of the last process that it has ended so; "" where it may not be read."""
+    """Return what the kernel's log says of the last process that it has ended so; "" where it may not be read."""
     last = ""
     with suppress(OSError), open(os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
         while record := log.read(8192):  # The last read finds nothing new, and does not wait.

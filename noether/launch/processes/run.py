@@ -66,7 +66,7 @@ def run_placement(
 
 
 def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub | Spoke:
-    """Returns how this parent process reaches the others, which is a hub without a listener where there are none."""
+    """Return how this parent process reaches the others, which is a hub without a listener where there are none."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
         endpoint = listener_endpoint(placement, ports.listener_port)

@@ -77,12 +77,12 @@ class LocalRanks:
         self._killed_before, self.began = killed_for_memory(), time.time()
 
     def sources(self) -> list[Any]:
-        """Returns what becomes readable when one of them reports or ends."""
+        """Return what becomes readable when one of them reports or ends."""
         words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
     def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
-        """Takes what they say and who has ended, of those of `sources` that are ready; returns the new reports."""
+        """Take what they say and who has ended, of those of `sources` that are ready; return the new reports."""
         known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
@@ -113,27 +113,27 @@ class LocalRanks:
                     self.stop_wanted = self.stop_wanted or message.number
 
     def admit(self, meeting: MeetingPoint) -> None:
-        """Tells the ranks, which have all come, where all meet."""
+        """Tell the ranks, which have all come, where all meet."""
         for worker in self.workers.values():
             with suppress(OSError):
                 worker.reports.send(meeting)
 
     def let_first_go(self) -> None:
-        """Tells rank 0, which a script's other ranks may need to their end, that they have ended."""
+        """Tell rank 0, which a script's other ranks may need to their end, that they have ended."""
         if self.alive == {0} and self.context.run_info.is_script and not self._first_may_go:
             self._first_may_go = True
             with suppress(OSError):
                 self.workers[0].reports.send(None)
 
     def forward(self, number: int, moment: float) -> None:
-        """Passes a signal on to every rank."""
+        """Pass a signal on to every rank."""
         self.forwarded[number] = moment
         for rank in self.alive:
             with suppress(ProcessLookupError):
                 os.kill(self.workers[rank].pid, number)
 
     def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
-        """Asks those that neither ended nor reported for their stacks; saves those, and says what each does."""
+        """Ask those that neither ended nor reported for their stacks; saves those, and say what each does."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
         asked = {worker.rank: worker.stacks for worker in silent if not is_stopped(worker.pid)}
         stacks: dict[int, str] = {}
@@ -323,7 +323,7 @@ class StopAgreement:
         self._told = self._is_decided = False
 
     def poll(self, link: Hub | Spoke) -> None:
-        """Does what is due."""
+        """Do what is due."""
         if self._is_decided:
             return
         wanted = self._ranks.stop_wanted
@@ -399,7 +399,7 @@ class _Watch:
                 return
 
     def _misses_recordings(self) -> bool:
-        """Whether a rank has timed out on a GPU, and flight recorders of ranks here have still to write."""
+        """Return whether a rank has timed out on a GPU, and flight recorders of ranks here have still to write."""
         aborted = any(one.kind == "died" and is_timeout(one) for one in self._ranks.reports.values())
         there = len(recorded(self._run_logs, self._ranks.workers, self._ranks.began))
         return aborted and 0 < there < len(self._ranks.workers)

@@ -55,7 +55,7 @@ _GROWTH = 64 << 20
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tells glibc to keep what this process frees; returns whether it did.
+    """Tell glibc to keep what this process frees; return whether it did.
 
     An update on the CPU takes the memory of its activations and gives it back. By default glibc returns it to the
     kernel each time, which then clears every page anew: an eighth of the default model's time. The process keeps the
@@ -94,7 +94,7 @@ _WAITED = re.compile(r"(\d+) ?ms|Timeout\(ms\)=(\d+)")
 
 
 def consequence_of(error: BaseException) -> tuple[Consequence, float]:
-    """Returns what an exception says of the rank's peers, and how long it waited for them (s; 0: it does not say)."""
+    """Return what an exception says of the rank's peers, and how long it waited for them (s; 0: it does not say)."""
     if isinstance(error, RanksLate):
         return "timed-out", error.limit_s
     if not isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
@@ -106,7 +106,7 @@ def consequence_of(error: BaseException) -> tuple[Consequence, float]:
 
 
 def timed_out_after(text: str) -> float | None:
-    """Returns how many seconds a collective waited that timed out, as these words say (0: they do not say), or None."""
+    """Return how many seconds a collective waited that timed out, as these words say (0: they do not say), or None."""
     began = _TIMED_OUT.search(text)
     if began is None:
         return None
@@ -120,7 +120,7 @@ an update takes 0.35 of the time beside two busy processes, and 1.07 of it alone
 
 
 def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns what to add to the environment before libgomp is loaded: nothing where the user has said how to wait."""
+    """Return what to add to the environment before libgomp is loaded: nothing where the user has said how to wait."""
     said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 

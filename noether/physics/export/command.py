@@ -17,7 +17,7 @@ class ExportRequest:
 
 
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
-    """Exports a run's model, on the CPU.
+    """Export a run's model, on the CPU.
 
     RequestError: `out` is a folder with other things in it, or an earlier export that is not to be overwritten.
     """

@@ -45,7 +45,7 @@ TOLERANCE = 1e-5
 
 
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
-    """Writes the export beside its final name and checks it as a user will load it."""
+    """Write the export beside its final name and check it as a user will load it."""
     console, out = Console(None, speaks=True), request.out
     try:
         partial = UNFENCED.partial(out)
@@ -80,7 +80,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 
 
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
-    """Returns the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C).
+    """Return the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C).
 
     Those are the inputs that the outputs depend on: the others get no gradient.
     """
@@ -129,7 +129,7 @@ def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
 
 
 def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Returns the largest difference of a loaded program and the model at three numbers of points and of samples.
+    """Return the largest difference of a loaded program and the model at three numbers of points and of samples.
 
     It is in standard deviations of the field's channel. NoetherError: it is above TOLERANCE.
     """

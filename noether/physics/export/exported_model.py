@@ -62,7 +62,7 @@ class ExportedModel:
 
     @torch.no_grad()
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Predicts each field (N, C) in its physical unit, vectors in the axes of `about["axes"]`.
+        """Predict each field (N, C) in its physical unit, vectors in the axes of `about["axes"]`.
 
         arrays: what `inputs` names, in m and in the same axes, NumPy arrays or tensors. Of the set geometry_points and
         of anchors, whose numbers are fixed, a longer array is thinned to a fixed random choice.
@@ -74,7 +74,7 @@ class ExportedModel:
         return {result["name"]: value[0] for result, value in zip(self.about["results"], found, strict=True)}
 
     def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
-        """Refuses arrays of one set that differ in length, at which the graph's guards or a layer would fail."""
+        """Refuse arrays of one set that differ in length, at which the graph's guards or a layer would fail."""
         lengths: dict[str, dict[str, int]] = {}
         for argument in self.about["arguments"]:
             name = argument["name"]
@@ -106,7 +106,7 @@ class ExportedModel:
 
 
 def load_exported(folder: str | Path, *, program: bool | None = None, trust: bool = False) -> ExportedModel:
-    """Loads an export on the CPU.
+    """Load an export on the CPU.
 
     folder: made by `noether export`.
     program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the graph where it
@@ -160,7 +160,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    """Returns the weights by name. RequestError: they are missing, or not as they were written."""
+    """Return the weights by name. RequestError: they are missing, or not as they were written."""
     path = folder / WEIGHTS
     try:
         with open_plain(path) as file:

@@ -47,7 +47,7 @@ class PlainNetwork:
         self.seconds = time.perf_counter() - started
 
     def __call__(self, sample: Sample, index: int) -> dict[str, Tensor]:
-        """Returns what is predicted of a sample, in physical units: fields (N, C), outputs of the case (C,)."""
+        """Return what is predicted of a sample, in physical units: fields (N, C), outputs of the case (C,)."""
         scaled: dict[str, Tensor] = {}
         parameters = scaled_parameters(sample, self._task).float()
         for points, widths in self._sets.items():
@@ -127,7 +127,7 @@ Predictor = Callable[[Sample, int], dict[str, Tensor]]
 def make_baselines(
     task: Task, train: Dataset, train_indices: Sequence[int], *, updates: int = UPDATES, among_itself: bool = False
 ) -> dict[str, Predictor]:
-    """Makes the baselines that fit the task, by name.
+    """Make the baselines that fit the task, by name.
 
     mean_field: the mean of the training split, at every point.
     nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
@@ -168,7 +168,7 @@ def score_baselines(
     updates: int = UPDATES,
     among_itself: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Scores every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.
+    """Score every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.
 
     Returns:
         {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions; of what was trained
@@ -207,7 +207,7 @@ class ShapeSearch:
         self._tree = cache(lambda shape: cKDTree(self._points[shape].numpy()))
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Returns the position of the most similar training sample, `but` left out where there are others."""
+        """Return the position of the most similar training sample, `but` left out where there are others."""
         own = _few(sample[self._shape])
         distances = (torch.cdist(own, other) for other in self._coarse)
         coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
@@ -230,7 +230,7 @@ class ParameterSearch:
         self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Returns the position of the most similar training case, `but` left out where there are others."""
+        """Return the position of the most similar training case, `but` left out where there are others."""
         distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
         if but is not None and len(distances) > 1:
             distances[but] = np.inf
@@ -240,7 +240,7 @@ class ParameterSearch:
 def carried(
     samples: Sequence[Sample], task: Task, search: ShapeSearch | ParameterSearch, *, boxed: bool, among_itself: bool
 ) -> Predictor:
-    """Returns what predicts everything of a sample as the most similar training sample has it.
+    """Return what predicts everything of a sample as the most similar training sample has it.
 
     Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
     of the two span 0..1 along each axis.

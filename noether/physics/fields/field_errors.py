@@ -14,7 +14,7 @@ WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
 
 
 def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
+    """Yield the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     units = {"mse": squared, "mae": unit, "max": unit}
 
@@ -30,7 +30,7 @@ def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Me
 
 
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
-    """Returns the metrics of a split from those of its samples (S,), of a field or a part of it, `stem`, by name.
+    """Return the metrics of a split from those of its samples (S,), of a field or a part of it, `stem`, by name.
 
     Means, and the largest of the largest errors. relative_l2 is the mean of the samples' own ratios,
     pooled_relative_l2 the ratio of the norms over all points of all samples, in which a weak field weighs little;
@@ -45,7 +45,7 @@ def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, 
 
 
 def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Returns each sample's errors of a field (B, N, C) in its own unit, over its real points.
+    """Return each sample's errors of a field (B, N, C) in its own unit, over its real points.
 
     relative_l2: norm of the error over norm of the truth, over all points and channels.
     mse, mae, max: over all points and channels.
@@ -62,7 +62,7 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Returns the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
+    """Return the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
 
     prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
     """
@@ -71,7 +71,7 @@ def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Returns each sample's errors in which every point counts by its area or volume, `sizes` (B, N).
+    """Return each sample's errors in which every point counts by its area or volume, `sizes` (B, N).
 
     weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
     They do not depend on where a mesh is fine.
@@ -94,13 +94,13 @@ def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
-    """Returns what a channel of a field is called: its own name; else x, y or z, or its number."""
+    """Return what a channel of a field is called: its own name; else x, y or z, or its number."""
     own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
     return str(own[channel])
 
 
 def with_channel(values: Tensor) -> Tensor:
-    """Gives the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
+    """Give the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
     return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)
 
 
@@ -109,5 +109,5 @@ Measured = dict[str, SampleMetrics]
 
 
 def named(measured: Measured) -> SampleMetrics:
-    """Returns them by the names of metrics, `FIELD/relative_l2`."""
+    """Return them by the names of metrics, `FIELD/relative_l2`."""
     return {f"{name}/{measure}": values for name, own in measured.items() for measure, values in own.items()}

@@ -73,13 +73,13 @@ class Scaling:
 
 
 def without_noise(scaling: Scaling) -> Scaling:
-    """Returns the scaling of a vector or tensor, of which a component that is noise beside another is constant."""
+    """Return the scaling of a vector or tensor, of which a component that is noise beside another is constant."""
     limit = NOISE * max(scaling.std)
     return replace(scaling, std=[0.0 if std < limit else std for std in scaling.std])
 
 
 def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns each key's s of the symmetric logarithm, by channel, from the rows (n, C) of each key in the samples.
+    """Return each key's s of the symmetric logarithm, by channel, from the rows (n, C) of each key in the samples.
 
     Of values at points ABOVE times the mean over samples of the median of |x|; of outputs of the whole case, which have
     one row, the mean of |x|.
@@ -118,7 +118,7 @@ class Seen:
     numbers: dict[str, Span] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str], numbers: Iterable[str] = ()) -> None:
-        """Takes one sample."""
+        """Take one sample."""
         for key in (key for key in sample if key.endswith("_points")):
             points = sample[key].numpy()
             _widen(self.points, key, points, len(points))
@@ -154,7 +154,7 @@ SEEN = TypeAdapter(Seen)
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:
-    """Refuses points outside the domain, of which low and high (3,) are the corners of their box. RequestError."""
+    """Refuse points outside the domain, of which low and high (3,) are the corners of their box. RequestError."""
     margin = 2 * DOMAIN_MARGIN * domain_length
     if low.min() >= domain_low - margin and high.max() <= domain_low + domain_length + margin:
         return

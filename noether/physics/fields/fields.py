@@ -142,7 +142,7 @@ class FieldsTask(Task):
         return self._domain or self.seen.domain()
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Takes from the data set what the configuration leaves open, and holds one sample against the rest."""
+        """Take from the data set what the configuration leaves open, and hold one sample against the rest."""
         self._take(*describe(self._given, about, sample))
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self.reference_areas = dict(about.get("reference_areas", {}))
@@ -157,7 +157,7 @@ class FieldsTask(Task):
         self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
 
     def layout(self) -> Layout:
-        """Returns the fields of each set of points, the features, the parameters and the outputs of the case."""
+        """Return the fields of each set of points, the features, the parameters and the outputs of the case."""
         outputs: dict[str, dict[str, int]] = {}
         for name, field in self.fields.items():
             outputs.setdefault(field.points, {})[name] = self.components[name]
@@ -170,7 +170,7 @@ class FieldsTask(Task):
         return Layout(in_order(outputs), features, parameters, {k: self.components[k] for k in self.case_fields})
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Computes mean and standard deviation per channel over every point of the split, in float64.
+        """Compute mean and standard deviation per channel over every point of the split, in float64.
 
         It also notes the numbers of points, where they lie and what the parameters span: what a shape given later is
         held against. `samples` is gone through twice where a field is scaled by its logarithm.
@@ -203,7 +203,7 @@ class FieldsTask(Task):
         return values.numpy().astype(np.float64)
 
     def state(self) -> dict[str, Any]:
-        """Returns the scaling of each key, what was seen of the training split, and what the data set has said.
+        """Return the scaling of each key, what was seen of the training split, and what the data set has said.
 
         Before `fit` there is nothing to say.
         """
@@ -227,7 +227,7 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes back what a checkpoint knows.
+        """Take back what a checkpoint knows.
 
         ValueError: the state is not one of this task.
         """
@@ -246,7 +246,7 @@ class FieldsTask(Task):
                 raise ValueError(f"the statistics of {key} are not of {known.get(key, len(own.mean))} components")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Returns positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
+        """Return positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
         prepared = {**batch, **self._forces.kept(batch, self.scalars)}
         low, length = self.domain
         for key, value in batch.items():
@@ -262,7 +262,7 @@ class FieldsTask(Task):
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Returns the weighted sum over all outputs of the scaled mean squared error, a scalar."""
+        """Return the weighted sum over all outputs of the scaled mean squared error, a scalar."""
         return self._sample_loss(predictions, batch).mean()
 
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
@@ -283,7 +283,7 @@ class FieldsTask(Task):
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Returns predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
+        """Return predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
         if isinstance(predictions, Evaluated) and predictions.physical is not None:
             return predictions.physical
         there = (name for name in self.outputs if name in predictions)
@@ -293,12 +293,12 @@ class FieldsTask(Task):
         return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns per sample: the loss, each field's errors in physical units, each scalar and its truth."""
+        """Return per sample: the loss, each field's errors in physical units, each scalar and its truth."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         return loss | self._physical_metrics(self.to_physical(predictions), batch)
 
     def _physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Returns what `metrics` says of physical predictions."""
+        """Return what `metrics` says of physical predictions."""
         measured: Measured = {}
         for name, field in self.fields.items():
             both = in_units(field, physical[name], by_channel(batch[name], batched=True))
@@ -306,7 +306,7 @@ class FieldsTask(Task):
         return named(measured | self.case_values(physical, batch))
 
     def case_values(self, physical: Predictions, batch: Batch) -> Measured:
-        """Returns prediction and truth of each output of the case and of each scalar."""
+        """Return prediction and truth of each output of the case and of each scalar."""
         truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
         measured: Measured = {}
         for name in self.case_fields:
@@ -356,11 +356,11 @@ class FieldsTask(Task):
         return self._physical_metrics(physical, batch) | named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
-        """Returns the keys that a scalar needs and samples lack."""
+        """Return the keys that a scalar needs and samples lack."""
         return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Returns the key of the area or volume of a field's points, of those that samples have."""
+        """Return the key of the area or volume of a field's points, of those that samples have."""
         field, have = self.fields[name], set(keys)
         prefix = field.points.removesuffix("_points")
         known = [field.measure] if field.measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
@@ -371,7 +371,7 @@ class FieldsTask(Task):
         return 1 if name in self.periods else self.components.get(name, 1)
 
     def case_labels(self, name: str) -> list[str]:
-        """Returns what the components of an output of the case are called in tables."""
+        """Return what the components of an output of the case are called in tables."""
         count, names = self.components[name], self.case_fields[name].component_names
         return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
@@ -384,7 +384,7 @@ class FieldsTask(Task):
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Returns the errors of each field, in its unit, and the scores of each scalar and output of the case."""
+        """Return the errors of each field, in its unit, and the scores of each scalar and output of the case."""
         for name, field in self.fields.items():
             yield from field_metrics(name, field.unit, self.parts_of(name))
         for name in self.scalars:
@@ -394,7 +394,7 @@ class FieldsTask(Task):
                 yield from scalar_metrics(label, field.unit)
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the split's metrics: the mean loss, errors of fields, measures of scalars (NaN: undefined)."""
+        """Return the split's metrics: the mean loss, errors of fields, measures of scalars (NaN: undefined)."""
         found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
@@ -404,11 +404,11 @@ class FieldsTask(Task):
         return found
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the first field's relative L2; the loss where a task derived from this does not measure it."""
+        """Return the first field's relative L2; the loss where a task derived from this does not measure it."""
         return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Returns the names of the fields, what the measures of scalars refer to, and what the training split spans."""
+        """Return the names of the fields, what the measures of scalars refer to, and what the training split spans."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
@@ -423,7 +423,7 @@ Described = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 
 
 def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample: Sample) -> Described:
-    """Returns fields, parameters and scalars: those of the configuration, else those that the data set names.
+    """Return fields, parameters and scalars: those of the configuration, else those that the data set names.
 
     What an entry of the configuration leaves open is as the data set says. Where one has no `points`, it changes an
     output that the data set names, and all others of the data set are predicted too.
@@ -493,7 +493,7 @@ def _candidates(sample: Sample) -> list[tuple[str, str]]:
 def check_keys(
     sample: Sample, outputs: Mapping[str, FieldConfig], inputs: Iterable[str], parameters: Iterable[str]
 ) -> None:
-    """Refuses a sample without a key that the task names. RequestError."""
+    """Refuse a sample without a key that the task names. RequestError."""
     named: list[tuple[str, str, str]] = []
     for name, own in outputs.items():
         named.append((name, f"task.fields.{name}", f"~task.fields.{name}"))
@@ -512,7 +512,7 @@ def check_keys(
 
 
 def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
-    """Refuses two things whose metrics would have one name: fields, outputs of the case, coefficients. RequestError."""
+    """Refuse two things whose metrics would have one name: fields, outputs of the case, coefficients. RequestError."""
     names = [*outputs, *scalars]
     for name in (name for name in names if names.count(name) > 1):
         raise RequestError(
@@ -527,7 +527,7 @@ def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
 
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:
-    """Refuses arrays with another number of rows than their points. RequestError."""
+    """Refuse arrays with another number of rows than their points. RequestError."""
     rows = {name: field.points for name, field in fields.items()} | set_rows(sample, inputs)
     for key, points in rows.items():
         count = len(sample[points])
@@ -542,7 +542,7 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
 
 
 def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
-    """Returns the components of an output, as its samples have them. RequestError: the configuration says otherwise."""
+    """Return the components of an output, as its samples have them. RequestError: the configuration says otherwise."""
     of_points = field.points != CASE
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:

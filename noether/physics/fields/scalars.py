@@ -21,7 +21,7 @@ Batch = Mapping[str, Tensor]
 
 
 def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); of a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
+    """Return ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); of a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
 
     fields: by name, pressure p (B, N) or (B, N, 1) and wall shear stress τ (B, N, 3) in Pa, as the air pulls on the
     wall; without τ where the scalar has pressure alone.
@@ -31,13 +31,13 @@ def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfi
 
 
 def mean_force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns the force or moment (B,) per area of the points and dynamic pressure; arguments as above."""
+    """Return the force or moment (B,) per area of the points and dynamic pressure; arguments as above."""
     area = batch[scalar.areas].double().sum(dim=1)
     return _force(fields, batch, scalar) / (_dynamic_pressure(batch, scalar) * area)
 
 
 def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns the force in N or moment in N·m along the direction, (B,)."""
+    """Return the force in N or moment in N·m along the direction, (B,)."""
     traction = -by_channel(fields[scalar.pressure], batched=True).double() * batch[scalar.normals].double()
     if scalar.shear is not None:
         traction = traction + fields[scalar.shear].double()
@@ -47,7 +47,7 @@ def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tenso
 
 
 def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
+    """Return the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
     assert scalar.truth is not None
     truth = batch[scalar.truth].double()
     if truth.ndim == 2 and truth.shape[1] == 3:
@@ -56,7 +56,7 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 
 
 def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
-    """Returns the component of vectors (…, 3) in the scalar's direction, (…,).
+    """Return the component of vectors (…, 3) in the scalar's direction, (…,).
 
     By Python's numbers: a tensor made of them would be copied to a GPU for each batch, and waited for.
     """
@@ -97,7 +97,7 @@ class ForceLoss:
         self._moments: dict[str, Moments] = {}
 
     def check(self, scalars: Scalars, keys: Iterable[str]) -> None:
-        """Refuses a weight where the samples do not give what the forces are integrated with."""
+        """Refuse a weight where the samples do not give what the forces are integrated with."""
         have = set(keys)
         absent = sorted({key for scalar in scalars.values() for key in scalar.needed_keys() if key not in have})
         if self.weight and (absent or not scalars):
@@ -110,25 +110,25 @@ class ForceLoss:
             )
 
     def add(self, sample: Mapping[str, Tensor], scalars: Scalars) -> None:
-        """Takes one training sample."""
+        """Take one training sample."""
         for name, scalar in scalars.items() if self.weight else ():
             one = {key: sample[key][None] for key in (*scalar.needed_keys(), *scalar.fields)}
             value = mean_force(one, one, scalar)
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
-        """Takes the standard deviations of what was added. A force that is the same in every sample has no term."""
+        """Take the standard deviations of what was added. A force that is the same in every sample has no term."""
         self.deviation = {name: float(own.deviation[0]) for name, own in self._moments.items()}
         self.deviation = {name: value for name, value in self.deviation.items() if value > 1e-12}
         self._moments = {}
 
     def kept(self, batch: Mapping[str, Tensor], scalars: Scalars) -> dict[str, Tensor]:
-        """Returns what a prepared batch keeps of the samples for `errors`."""
+        """Return what a prepared batch keeps of the samples for `errors`."""
         needed = {key for name in self.deviation for key in scalars[name].needed_keys()}
         return {PHYSICAL + key: batch[key] for key in needed if key in batch}
 
     def errors(self, differences: Mapping[str, Tensor], prepared: Mapping[str, Tensor], scalars: Scalars) -> Tensor:
-        """Returns the term for each sample, (B,), from the fields' errors (B, N, C) in physical units."""
+        """Return the term for each sample, (B,), from the fields' errors (B, N, C) in physical units."""
         batch = {key.removeprefix(PHYSICAL): value for key, value in prepared.items() if key.startswith(PHYSICAL)}
         terms = [
             (mean_force(differences, batch, scalars[name]) / deviation).square()
@@ -151,7 +151,7 @@ UNDEFINED = ("r2", "spearman", "mae", "max")
 
 
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
-    """Yields the metrics of a number in a unit."""
+    """Yield the metrics of a number in a unit."""
     for key, measure in MEASURES.items():
         own = unit if key in ("mae", "max", "floor_mae") else ""
         yield replace(measure, name=f"{name}/{key}", unit=own, of=name, measure=key)
@@ -162,7 +162,7 @@ Measures = dict[str, float | None]
 
 
 def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, tuple[Measures, str]]:
-    """Returns {scalar or output of the case: its measures, why some are undefined}, from the values of every sample."""
+    """Return {scalar or output of the case: its measures, why some are undefined}, from the values of every sample."""
     labels = (label for name in task.case_fields for label in task.case_labels(name))
     found: dict[str, tuple[Measures, str]] = {}
     for name in (*task.scalars, *labels):
@@ -177,7 +177,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
 
 
 def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Returns what the measures of a split refer to, by scalar or output: why one is undefined, the air."""
+    """Return what the measures of a split refer to, by scalar or output: why one is undefined, the air."""
     facts: dict[str, dict[str, Any]] = {}
     for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}
@@ -188,7 +188,7 @@ def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[
 
 
 def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]:
-    """Returns what a force coefficient is made with; `area` says which reference area it is."""
+    """Return what a force coefficient is made with; `area` says which reference area it is."""
     return {
         "dynamic_pressure": scalar.dynamic_pressure,
         "density": scalar.density,
@@ -202,7 +202,7 @@ def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]
 def measure_scalar(
     prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None
 ) -> tuple[Measures, str]:
-    """Measures how well a number is predicted over the samples of a split.
+    """Measure how well a number is predicted over the samples of a split.
 
     prediction, truth: (S,) the number of the predicted fields, and its true value.
     integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points; None where
@@ -238,21 +238,21 @@ def varies(values: np.ndarray, error: np.ndarray | float = 0.0) -> bool:
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Returns the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth does not vary."""
+    """Return the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth does not vary."""
     if not varies(truth, truth - prediction):
         return None
     return 1.0 - float(((truth - prediction) ** 2).sum()) / float(((truth - truth.mean()) ** 2).sum())
 
 
 def spearman(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Returns Spearman's rank correlation; None where either side does not vary."""
+    """Return Spearman's rank correlation; None where either side does not vary."""
     if not varies(truth) or not varies(prediction):
         return None
     return float(np.corrcoef(_ranks(prediction), _ranks(truth))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Returns the rank of each value (S,), equal ones sharing their mean rank; scipy.stats takes 0.4 s to import."""
+    """Return the rank of each value (S,), equal ones sharing their mean rank; scipy.stats takes 0.4 s to import."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     mean_rank: np.ndarray = np.cumsum(count) - (count - 1) / 2
     return mean_rank[place]

@@ -74,12 +74,12 @@ class PointModel(nn.Module):
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Returns the keys that every sample must have for this model, beside the layout's own."""
+        """Return the keys that every sample must have for this model, beside the layout's own."""
         return ()
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Refuses a layout that this model cannot serve. RequestError; default: every layout is served."""
+        """Refuse a layout that this model cannot serve. RequestError; default: every layout is served."""
 
     def encode(self, batch: Batch) -> Latent:
         """What queries read, from a prepared batch."""
@@ -139,7 +139,7 @@ class PointModel(nn.Module):
         return None if self.parameter_embedding is None else self.parameter_embedding(batch)
 
     def _with_features(self, batch: Batch, points: str, embedded: Tensor) -> Tensor:
-        """Adds the embedding of a set's further inputs, each (B, N) or (B, N, C), to that of its positions."""
+        """Add the embedding of a set's further inputs, each (B, N) or (B, N, C), to that of its positions."""
         if points not in self.features:
             return embedded
         keys = self.layout.features[points]
@@ -190,7 +190,7 @@ class AnchoredModel(PointModel):
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Refuses a layout without a set of points: there would be nothing to attend to."""
+        """Refuse a layout without a set of points: there would be nothing to attend to."""
         if not layout.outputs:
             raise RequestError(
                 "no-points-to-attend",
@@ -226,7 +226,7 @@ class SequenceModel(AnchoredModel):
     """
 
     def _build(self, blocks: Iterable[nn.Module]) -> None:
-        """Makes what follows a model's own embedding of points; draws all first weights."""
+        """Make what follows a model's own embedding of points; draw all first weights."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(self.dim)
         self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
@@ -281,7 +281,7 @@ def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
 
 
 def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
-    """Takes the channels (…, C) of several quantities apart, by their names."""
+    """Take the channels (…, C) of several quantities apart, by their names."""
     return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
 
 
@@ -340,7 +340,7 @@ class GeometryModel(PointModel):
         return nn.ModuleList(kind(self.dim, self.heads, conditioned=self.conditioned) for _ in range(count))
 
     def _initialise(self) -> None:
-        """Draws all first weights, and gives the norms their eps."""
+        """Draw all first weights, and give the norms their eps."""
         self.apply(initialise_linear)
         publish_norms(self)
 

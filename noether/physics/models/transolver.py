@@ -162,7 +162,7 @@ class Transolver(SequenceModel):
 
     @torch.no_grad()
     def fit_inputs(self, samples: Iterable[Batch]) -> None:
-        """Takes mean and standard deviation of the inputs from prepared training samples, each a batch of one.
+        """Take mean and standard deviation of the inputs from prepared training samples, each a batch of one.
 
         Points of all sets count alike. A channel that never changes, such as a distance of 0, keeps its scale.
         """

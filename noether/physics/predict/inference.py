@@ -83,7 +83,7 @@ class TrainedModel:
         return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
     def shape_batch(self, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
-        """Returns a batch of one in physical units: the shape as in training, and every point as a query.
+        """Return a batch of one in physical units: the shape as in training, and every point as a query.
 
         The geometry, and the anchors of models whose points attend to points, come from as many points as a training
         sample has; the queries are all the shape's points, and those of the other sets that are given.
@@ -98,7 +98,7 @@ class TrainedModel:
         return {key: value[None].to(self.device, torch.float32) for key, value in sample.items()}
 
     def shape_draws(self, shape: Shape, others: PointSets, parameters: Parameters, count: int) -> Iterator[Sample]:
-        """Yields a shape as so many updates of training would show it, by points of its own; arguments as above."""
+        """Yield a shape as so many updates of training would show it, by points of its own; arguments as above."""
         draw, given, learned = self.draw(), self.parameter_tensors(parameters), self.points_learned
         every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
         shown, size = self.shape_tensors(every), min(learned, len(every.points))
@@ -110,7 +110,7 @@ class TrainedModel:
             yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
 
     def whole_sample(self, context: Sample, queries: Sample, given: PointSets, parameters: Sample) -> Sample:
-        """Returns what a model is asked with, in float64 and physical units; gradients pass through it.
+        """Return what a model is asked with, in float64 and physical units; gradients pass through it.
 
         context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
         given: further sets of points, (N, 3) each.
@@ -129,7 +129,7 @@ class TrainedModel:
 
     @torch.no_grad()
     def predict_shape(self, batch: Batch, chunk_size: int) -> dict[str, np.ndarray]:
-        """Returns the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+        """Return the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
 
         Outputs of the case are arrays () or (C,).
 
@@ -156,7 +156,7 @@ class TrainedModel:
         return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
 
     def outside_training(self, parameters: Parameters) -> list[str]:
-        """Says which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
+        """Say which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
         words = []
         for name, tensor in self.parameter_tensors(parameters).items():
             seen, unit = self.task.seen.parameters[name], self.task.parameters[name].unit
@@ -264,7 +264,7 @@ class TrainedModel:
         }
 
     def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
+        """Return the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
 
         Those that are given; else of a mesh a reference area by the rule of the data set; else what every case of the
         training split had.
@@ -277,12 +277,12 @@ class TrainedModel:
         return {**found, **given}
 
     def reference_areas(self, shape: Shape, given: Collection[str]) -> dict[str, str]:
-        """Returns the reference areas that follow from a shape, by the data set's rule: none of points alone."""
+        """Return the reference areas that follow from a shape, by the data set's rule: none of points alone."""
         rules = {} if shape.faces is None else self.task.reference_areas
         return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-        """Says which scalars of a mesh are not integrated, and what would be needed."""
+        """Say which scalars of a mesh are not integrated, and what would be needed."""
         if shape.faces is None:
             return []
         absent = self.lacking(fields, self.case_numbers(shape, given))
@@ -302,17 +302,17 @@ class TrainedModel:
         return units
 
     def output_text(self, label: str, value: float) -> str:
-        """Returns a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+        """Return a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
         return Metric(label, self.units.get(label, "")).text(value)
 
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
-        """Returns which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
+        """Return which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
         have = {*fields, *numbers}
         needed = {name: (*own.fields, *own.divisors) for name, own in self.task.scalars.items()}
         return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
 
     def integrate(self, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
-        """Returns a force coefficient (1,) of the fields on a surface.
+        """Return a force coefficient (1,) of the fields on a surface.
 
         surface: fields, points, normals and areas (N,) or (N, C), of float64; numbers: of the case.
         """
@@ -324,7 +324,7 @@ class TrainedModel:
 
 
 def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Module, Precision]:
-    """Builds a run's task and model, of any field, and loads a checkpoint's weights and scaling."""
+    """Build a run's task and model, of any field, and load a checkpoint's weights and scaling."""
     config, precision = chosen.config, choose_precision(chosen.config.trainer, device)
     with code_granted(chosen.code):
         task = build_task(config.task.kind, **config.task.options())
@@ -336,7 +336,7 @@ def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Modu
 
 
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
-    """Loads a run's model of fields at points.
+    """Load a run's model of fields at points.
 
     RequestError: the task predicts none, or the checkpoint does not say at which points.
     """

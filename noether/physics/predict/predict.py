@@ -36,7 +36,7 @@ from noether.runs.report.tables import reference_words
 
 
 def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
-    """Predicts on one device, writes the files and says what was done."""
+    """Predict on one device, write the files and says what was done."""
     console = Console(None, speaks=True)
     with joined_group(context) as group:
         members = tuple(load_trained(one, group.device) for one in request.members)
@@ -98,7 +98,7 @@ def open_shape(
     scale: float | None,
     say: Callable[[str], None] = lambda words: None,
 ) -> OpenedShape:
-    """Reads a shape, and holds it against those of the training split.
+    """Read a shape, and hold it against those of the training split.
 
     trained: the model.
     asked: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
@@ -196,7 +196,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
 
 
 def _as_field(values: np.ndarray, channels: int) -> np.ndarray | None:
-    """Returns values as a field of so many components has them, (n,) or (n, C); None: they have others."""
+    """Return values as a field of so many components has them, (n,) or (n, C); None: they have others."""
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return values if values.ndim and values.shape[1:] == ((channels,) if channels > 1 else ()) else None
@@ -209,7 +209,7 @@ def _write(
     found: ensemble.Prediction,
     truth: Mapping[str, np.ndarray],
 ) -> list[str]:
-    """Writes a file for each set: the user's own mesh again where one was given, else the points."""
+    """Write a file for each set: the user's own mesh again where one was given, else the points."""
     task, out, shape, mesh = trained.task, request.shape.out, opened.given, request.shape.mesh
     lines: list[str] = []
     fields = opened.files.back(found.fields)

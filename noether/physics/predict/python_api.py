@@ -121,7 +121,7 @@ class LoadedRun:
         interval: int | Literal["none"] | None = None,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
-        """Predicts every field on a shape.
+        """Predict every field on a shape.
 
         Args:
             shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
@@ -173,7 +173,7 @@ class LoadedRun:
         chunk_size: int = 16384,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
-        """Says what changes an output: its gradient at every point of a shape and by every parameter.
+        """Say what changes an output: its gradient at every point of a shape and by every parameter.
 
         Args:
             shape, scale, axes, chunk_size, parameters: as of `predict`.

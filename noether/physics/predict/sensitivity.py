@@ -104,7 +104,7 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
 
 
 def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[str, float]:
-    """Returns what an output gains, linearly, where a shape becomes longer by a share of 1 along each axis.
+    """Return what an output gains, linearly, where a shape becomes longer by a share of 1 along each axis.
 
     About the middle of its box; along the axis that points up, (3,) or zeros, from where it stands.
     """
@@ -133,7 +133,7 @@ def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tenso
 
 
 def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray, length: float) -> np.ndarray:
-    """Returns a density (N,) on a mesh of triangles whose integral is Σ values, smooth over `length` in m.
+    """Return a density (N,) on a mesh of triangles whose integral is Σ values, smooth over `length` in m.
 
     A model sees a shape by some of its points, so that its gradient sits in spots. The density d solves d − length² Δd
     = values by linear elements: a Helmholtz filter (Lazarov & Sigmund 2011, doi 10.1002/nme.3072).
@@ -153,7 +153,7 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
 
 
 def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_faces: bool) -> tuple[str, str, str]:
-    """Returns what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
+    """Return what is asked for, its output, and how that is taken over the points, "" for one of the whole case."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
     absent = trained.lacking(fields, numbers) if has_faces else {}
@@ -208,7 +208,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
 
 
 def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str, float], moved: float) -> Table:
-    """Returns what the output gains, linearly: by a 1 % longer shape, by a thicker one, and by each parameter."""
+    """Return what the output gains, linearly: by a 1 % longer shape, by a thicker one, and by each parameter."""
     table = Table("change", f"gain, {found.unit}" if found.unit else "gain", box=None, padding=(0, 3, 0, 0))
     for axis, gain in stretched.items():
         table.add_row(f"1 % longer along {axis}", f"{gain / 100:+.4g}")

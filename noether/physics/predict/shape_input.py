@@ -117,7 +117,7 @@ class FileAxes:
 
 
 def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape:
-    """Reads a mesh, of any format that `prepare` reads, at its last step, or points (.npy).
+    """Read a mesh, of any format that `prepare` reads, at its last step, or points (.npy).
 
     `part` at "faces": its surface; points that no face uses are left out. At "points" or "cells": the nodes of a solid,
     or the centres of its cells, as points without faces.
@@ -145,7 +145,7 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
 
 
 def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.ndarray:
-    """Reads points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
+    """Read points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
     if path.suffix != ".npy":
         nodes = part._replace(at="points") if part.at == "cells" else part
         return read_mesh_apart(path, nodes).points * scale
@@ -153,7 +153,7 @@ def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:
-    """Returns an array as points (N, 3), float64. RequestError: it holds something else; `name` says what it is."""
+    """Return an array as points (N, 3), float64. RequestError: it holds something else; `name` says what it is."""
     points = np.asarray(array, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
@@ -167,7 +167,7 @@ def checked_points(array: Any, name: str) -> np.ndarray:
 def check_range(
     path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "", *, scale: float = 1.0
 ) -> list[str]:
-    """Holds the points' bounding box against that of training (low, high); returns warnings in words.
+    """Hold the points' bounding box against that of training (low, high); return warnings in words.
 
     axes: what each axis is, for the refusals.
     scale: what the points have been multiplied with.
@@ -208,7 +208,7 @@ def check_range(
 
 
 def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
-    """Says that a surface is open, and by how much, or wound two ways: forces are integrated over the faces.
+    """Say that a surface is open, and by how much, or wound two ways: forces are integrated over the faces.
 
     What is open only in a face of the `box` of all training shapes, as a car is on the ground, ends where those end.
     """

@@ -55,7 +55,7 @@ class SensitivityRequest:
 def predict_here(
     wanted: Sequence[WantedModel], shape: ShapeRequest, *, volume: str | None, truth: str | None, interval: str | None
 ) -> int:
-    """Predicts the fields of one or more runs on a user's shape.
+    """Predict the fields of one or more runs on a user's shape.
 
     RequestError: there is no such file, or the shape is nothing like what was trained on.
     """
@@ -70,13 +70,13 @@ def predict_here(
 
 
 def sensitivity_here(wanted: WantedModel, shape: ShapeRequest, of: str) -> int:
-    """Says what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
+    """Say what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
     request = SensitivityRequest(shape, of, choose_model(wanted))
     return run_here(request.chosen.config, "noether.physics.predict.sensitivity.sensitivity_worker", request)
 
 
 def interval_level(interval: str | None, runs: int) -> int | None:
-    """Returns the percent of the interval that is asked for: where none is, 90 for several runs; None: no interval."""
+    """Return the percent of the interval that is asked for: where none is, 90 for several runs; None: no interval."""
     if interval == "none" or (interval is None and runs == 1):
         return None
     return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
@@ -85,7 +85,7 @@ def interval_level(interval: str | None, runs: int) -> int | None:
 def typed_shape(
     mesh: str, out: str, scale: str | None, axes: str, chunk: str, parameters: str, *, command: str
 ) -> ShapeRequest:
-    """Reads the flags of a shape, as they are typed. RequestError: one is wrong, or `command` has no --mesh."""
+    """Read the flags of a shape, as they are typed. RequestError: one is wrong, or `command` has no --mesh."""
     if not mesh:
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
@@ -105,7 +105,7 @@ def typed_shape(
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
-    """Reads "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    """Read "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
     parameters: dict[str, float | list[float]] = {}
     for part in (part for part in text.split(",") if part.strip()):
         name, _, value = part.partition("=")

@@ -23,7 +23,7 @@ SUFFIXES = (".vtu", ".vtk", ".vtp")
 
 
 def check_suffix(path: Path) -> None:
-    """Refuses a name whose suffix is not a format that can be written. RequestError."""
+    """Refuse a name whose suffix is not a format that can be written. RequestError."""
     if path.suffix not in SUFFIXES:
         raise RequestError("unknown-suffix", f"{path.name} has a suffix that cannot be written",
                            seen=path.suffix or "no suffix", expected=", ".join(SUFFIXES),
@@ -31,7 +31,7 @@ def check_suffix(path: Path) -> None:
 
 
 def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
+    """Write points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
 
     RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
     """
@@ -49,7 +49,7 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
 def write_case_files(
     folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
 ) -> list[str]:
-    """Writes `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; returns the paths.
+    """Write `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; return the paths.
 
     Args:
         folder, task: where to, and what names the fields and their points.
@@ -73,7 +73,7 @@ def write_case_files(
 def write_on_shape(
     path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], part: ShapePart = FACES
 ) -> None:
-    """Writes the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
+    """Write the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
 
     Of a .npy file its points are written.
 
@@ -105,7 +105,7 @@ def write_on_shape(
 
 
 def _save(mesh: Any, path: Path) -> None:
-    """Saves a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
+    """Save a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
     try:
         made = UNFENCED.partial(path)
         partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
@@ -122,6 +122,6 @@ def _save(mesh: Any, path: Path) -> None:
 
 
 def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Returns the arrays by which a file shows a field: prediction and, where it is known, truth and error."""
+    """Return the arrays by which a file shows a field: prediction and, where it is known, truth and error."""
     arrays = {f"{name}_prediction": prediction}
     return arrays if truth is None else {**arrays, name: truth, f"{name}_error": prediction - truth}

@@ -40,13 +40,13 @@ KEPT = 2048
 
 
 def kept_scores(scores: np.ndarray) -> np.ndarray:
-    """Returns the scores (n,) of a case in order, of many those at evenly spaced ranks."""
+    """Return the scores (n,) of a case in order, of many those at evenly spaced ranks."""
     kept = min(KEPT, len(scores))
     return np.asarray(np.sort(scores)[np.ceil((np.arange(kept) + 1) * len(scores) / kept).astype(int) - 1])
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few.
+    """Return for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few.
 
     cases: the scores (n,) of each case in order.
     """
@@ -70,13 +70,13 @@ def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.ndarray:
-    """Returns the mean over cases of the share (99,) of their scores that stays below each quantile (99,)."""
+    """Return the mean over cases of the share (99,) of their scores that stays below each quantile (99,)."""
     below = [np.searchsorted(np.sort(case), quantiles, side="right") / len(case) for case in cases]
     return np.asarray(np.mean(below, axis=0))
 
 
 def highest_level(cases: int) -> int:
-    """Returns the highest of LEVELS, in percent, that so many cases calibrate; 0: none."""
+    """Return the highest of LEVELS, in percent, that so many cases calibrate; 0: none."""
     return 100 * cases // (cases + 1)
 
 
@@ -87,7 +87,7 @@ SHAPES_A_COMPONENT = 4
 
 
 def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns what a distance is measured by: the mean (d,) of latents (n, d) of training shapes, and axes (k, d).
+    """Return what a distance is measured by: the mean (d,) of latents (n, d) of training shapes, and axes (k, d).
 
     The axes are the principal components, each divided by the standard deviation along it.
     """
@@ -100,7 +100,7 @@ def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def distances(fitted: Mapping[str, Any], latents: np.ndarray) -> np.ndarray:
-    """Returns the distances (n,) of latents (n, d) from the training shapes."""
+    """Return the distances (n,) of latents (n, d) from the training shapes."""
     away = (latents - np.asarray(fitted["mean"])) @ np.asarray(fitted["axes"]).T
     return np.asarray(np.linalg.norm(away, axis=1))
 
@@ -124,7 +124,7 @@ class Ensemble:
     record: Mapping[str, Any]
 
     def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
-        """Returns how far the interval reaches to both sides, from the spread: (N, C), (N,) of one component, or ().
+        """Return how far the interval reaches to both sides, from the spread: (N, C), (N,) of one component, or ().
 
         RequestError: the validation split has too few cases for such a level.
         """
@@ -143,7 +143,7 @@ class Ensemble:
 
 
 def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and the standard deviation (of the sample) over the members; of one member, 0."""
+    """Return the mean and the standard deviation (of the sample) over the members; of one member, 0."""
     stacked = np.stack(predictions)
     spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1:])
     return stacked.mean(axis=0), spread
@@ -153,7 +153,7 @@ def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.n
 def calibrate(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measures residuals and distances on the validation split, and what they cover of the test split.
+    """Measure residuals and distances on the validation split, and what they cover of the test split.
 
     members, chosen: the models, and the checkpoints that they were loaded from.
     data: the folder of the data, as `prepare_data` returned it.
@@ -204,7 +204,7 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
 def scores_of(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
 ) -> dict[str, list[list[np.ndarray]]]:
-    """Returns by label, case and component the scores |y − mean| / (spread + floor) of its points."""
+    """Return by label, case and component the scores |y − mean| / (spread + floor) of its points."""
     found: dict[str, list[list[np.ndarray]]] = {}
     for case in _cases(members, dataset, indices):
         for label, (mean, spread, truth) in case.items():
@@ -216,14 +216,14 @@ def scores_of(
 def _cases(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
 ) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Yields mean, spread and truth of each output of each case."""
+    """Yield mean, spread and truth of each output of each case."""
     for of_case in zip(*(_predictions(member, dataset, indices) for member in members), strict=True):
         yield {label: (*mean_and_spread([values[label] for values, _ in of_case]), truth)
                for label, truth in of_case[0][1].items()}  # fmt: skip
 
 
 def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
-    """Yields a member's prediction of each case, and the truth."""
+    """Yield a member's prediction of each case, and the truth."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
     for given in evaluation_batches(dataset, [[index] for index in indices], member.draw(dataset)):
         batch = to_device(given, member.device, member.precision.weights)
@@ -259,7 +259,7 @@ def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> 
 
 
 def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:
-    """Returns the mean over draws of a case's points of its pooled latent, with its standardised parameters, (d,)."""
+    """Return the mean over draws of a case's points of its pooled latent, with its standardised parameters, (d,)."""
     found = []
     for drawn in draws:
         batch = to_device({key: value[None] for key, value in drawn.items()}, member.device, member.precision.weights)
@@ -272,7 +272,7 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 
 
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
-    """Returns how far a shape is from the training shapes, the mean over the members; None: they have no latent."""
+    """Return how far a shape is from the training shapes, the mean over the members; None: they have no latent."""
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
@@ -298,7 +298,7 @@ class Prediction:
     nearer: float | None = None
 
     def arrays(self, name: str, mean: np.ndarray, files: FileAxes) -> dict[str, np.ndarray]:
-        """Returns what a file has of a field beside its prediction, the `mean`, in the axes of the files.
+        """Return what a file has of a field beside its prediction, the `mean`, in the axes of the files.
 
         That is spread, low and high; of a field without an interval nothing.
         """
@@ -321,7 +321,7 @@ def predict_together(
     *,
     calibration: tuple[Ensemble, int] | None,
 ) -> Prediction:
-    """Predicts a shape with each member.
+    """Predict a shape with each member.
 
     shape, others, parameters, chunk_size: as of `TrainedModel.shape_batch` and `predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
@@ -350,7 +350,7 @@ def predict_together(
 def calibrated(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
 ) -> Ensemble:
-    """Returns the ensemble as it was calibrated before, or calibrates it and keeps that with the first run."""
+    """Return the ensemble as it was calibrated before, or calibrates it and keep that with the first run."""
     record = read_calibration(chosen)
     if record is None:
         record = calibrate(members, chosen, data, console.say)
@@ -365,7 +365,7 @@ def calibrated(
 
 
 def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble, level: int) -> Table:
-    """Returns a row for each coefficient and field: value, spread, interval, and what it covers of the test split."""
+    """Return a row for each coefficient and field: value, spread, interval, and what it covers of the test split."""
     covers = f"covers, {ensemble.record['cases']['test']} test cases"
     table = Table("", "prediction", "spread", f"{level} % interval", covers, box=None, padding=(0, 2, 0, 0))
     for label in dict.fromkeys((*found.half_widths, *found.scalars)):
@@ -383,7 +383,7 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
 
 
 def likeness_words(found: Prediction, ensemble: Ensemble) -> str:
-    """Says how unlike the training shapes a shape is, where it is further from them than the validation shapes."""
+    """Say how unlike the training shapes a shape is, where it is further from them than the validation shapes."""
     if found.nearer is None or found.nearer < 1:
         return ""
     count = ensemble.record["cases"]["validation"]

@@ -12,7 +12,7 @@ from noether.runs.records import parse_calibration, parse_record
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Returns the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone.
+    """Return the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone.
 
     Of a folder, the runs that saved nothing are left out, with a line, unless none saved anything.
     """
@@ -49,13 +49,13 @@ def _runs_of(sweep: Path) -> list[str]:
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
-    """Returns where the calibration of these checkpoints lies: with the first run, named after all of them in order."""
+    """Return where the calibration of these checkpoints lies: with the first run, named after all of them in order."""
     names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 
 
 def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
-    """Returns what was calibrated of them before; None: nothing, or nothing that this version reads."""
+    """Return what was calibrated of them before; None: nothing, or nothing that this version reads."""
     try:
         return parse_calibration(record_path(chosen))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
 
 
 def check_members(chosen: Sequence[ChosenModel]) -> None:
-    """Refuses runs that do not make one ensemble. RequestError: they were trained on other data or other outputs."""
+    """Refuse runs that do not make one ensemble. RequestError: they were trained on other data or other outputs."""
     first = chosen[0]
 
     def described(one: ChosenModel) -> dict[str, Any]:
@@ -92,7 +92,7 @@ DRAWN = ("points_per_update", "geometry_points")
 
 
 def differing(first: Any, second: Any) -> str:
-    """Returns the first thing in which two descriptions differ, in words."""
+    """Return the first thing in which two descriptions differ, in words."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return f"{first} and {second}"
     name = next(key for key in {**first, **second} if first.get(key) != second.get(key))

@@ -89,12 +89,12 @@ CONTOURS = 9  # lines of equal value, by which shapes of fields are compared mor
 
 
 def field_picture(view: views.View, values: Array, scale: Scale) -> bytes:
-    """Returns a WebP picture of values (N,) at the view's points, in the scale's colours, on a transparent ground."""
+    """Return a WebP picture of values (N,) at the view's points, in the scale's colours, on a transparent ground."""
     return next(field_pictures(view, [(values, scale)]))
 
 
 def field_pictures(view: views.View, shown: Iterable[tuple[Array, Scale]]) -> Iterator[bytes]:
-    """Yields a picture of each of the values; what the view alone decides is set up once."""
+    """Yield a picture of each of the values; what the view alone decides is set up once."""
     frame = view.frame
     rows, columns = frame.grid_shape
     figure = Figure(figsize=(columns / 100, rows / 100), dpi=100 * PIXEL_RATIO)
@@ -216,7 +216,7 @@ class FieldCases:
         return f"The {plane}, {right}, {up} up, interpolated between the points on either side of it.{grey}"
 
     def view(self, case: DrawnCase) -> views.View:
-        """Returns how a case becomes a picture; raises as `flat_view`, `surface_view` and `section_view`."""
+        """Return how a case becomes a picture; raise as `flat_view`, `surface_view` and `section_view`."""
         if self.space.flat:
             return views.flat_view(case.points, self.frame)
         if self.on_surface:
@@ -224,7 +224,7 @@ class FieldCases:
         return views.section_view(case.points, case.body, self.frame, self.space)
 
     def columns(self, case: DrawnCase) -> tuple[tuple[str, Array, Scale], ...]:
-        """Returns the title, the values (N,) and the scale of each picture of a case."""
+        """Return the title, the values (N,) and the scale of each picture of a case."""
         return (
             ("Prediction", case.prediction, self.values),
             ("Truth", case.truth, self.values),
@@ -307,7 +307,7 @@ def _on_surface(run: ReportedRun, name: str) -> bool:
 
 
 def field_cases(run: ReportedRun, name: str) -> FieldCases:
-    """Returns a field of the samples that the evaluation kept, ready to be drawn.
+    """Return a field of the samples that the evaluation kept, ready to be drawn.
 
     NothingToDraw: no sample was kept, or its points are not in three dimensions.
     """

@@ -159,7 +159,7 @@ def curves(
 
 
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
-    """Draws a line; returns its finite values."""
+    """Draw a line; return its finite values."""
     y = np.where(drawable(line.y, log=log), line.y, np.nan)
     x, shown = thinned(line.x, y, BUCKETS)
     dense = len(x) > 60
@@ -177,7 +177,7 @@ def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
 
 
 def _add_epochs(axes: Axes, length: float) -> None:
-    """Adds the axis of epochs on top; length: updates of an epoch."""
+    """Add the axis of epochs on top; length: updates of an epoch."""
     there_and_back = (lambda updates: np.divide(updates, length)), (lambda epochs: np.multiply(epochs, length))
     top_axis = axes.secondary_xaxis("top", functions=there_and_back)
     top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

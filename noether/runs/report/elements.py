@@ -62,7 +62,7 @@ class Chart:
 
 
 def fill(template: str, **content: Any) -> Markup:
-    """Returns a template filled with content, of which all but Markup is escaped."""
+    """Return a template filled with content, of which all but Markup is escaped."""
     return Markup(TEMPLATES.get_template(template).render(content))
 
 
@@ -78,18 +78,18 @@ def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
 
 
 def of_files(space: Mapping[str, Any]) -> Array:
-    """Returns the matrix (3, 3) that turns a vector of the data set's files into the model's axes."""
+    """Return the matrix (3, 3) that turns a vector of the data set's files into the model's axes."""
     return np.asarray(mapping(space, "files").get("rotation", np.eye(3)), np.float64)
 
 
 def axis_name(direction: Array) -> str:
-    """Returns the axis that a direction (3,) is nearest to, such as "+x" or "−y"."""
+    """Return the axis that a direction (3,) is nearest to, such as "+x" or "−y"."""
     main = int(np.abs(direction).argmax())
     return ("+" if direction[main] > 0 else "−") + "xyz"[main]
 
 
 def axes_words(space: Mapping[str, Any], turn: Array | None = None) -> str:
-    """Says which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say.
+    """Say which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say.
 
     turn: the matrix (3, 3) from the axes that are meant to the model's; None: those are.
     """

@@ -34,7 +34,7 @@ class _Curve:
         self.y.append(y)
 
     def rising(self) -> tuple[Array, Array]:
-        """Returns the values in rising x; of equal x the last written, because a resumed run repeats some."""
+        """Return the values in rising x; of equal x the last written, because a resumed run repeats some."""
         x, y = np.array(self.x), np.array(self.y)
         places = _rising(x)
         return x[places], y[places]
@@ -86,7 +86,7 @@ class History:
     whole_time: Row = field(default_factory=dict)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Takes further rows, in their order."""
+        """Take further rows, in their order."""
         for row in rows:
             self.rows += 1
             self.update = row["update"] if self.update is None else max(self.update, row["update"])
@@ -126,7 +126,7 @@ class History:
             self.best = self.last
 
     def _add_numbers(self, row: Row) -> tuple[str, str, Mapping[str, Any]]:
-        """Takes a row's metrics, and returns their split, weights and values."""
+        """Take a row's metrics, and return their split, weights and values."""
         split, weights, values = metrics_of_row(row)
         for name in values:
             full = split, weights, name
@@ -138,17 +138,17 @@ class History:
         return split, weights, values
 
     def curve(self, split: str, weights: str, metric: str) -> tuple[Array, Array]:
-        """Returns the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
+        """Return the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
         return self.curves.get((split, weights, metric), _Curve()).rising()
 
     def thinned(
         self, buckets: int, low: float, high: float
     ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:
-        """Returns every curve between two updates, with about twice `buckets` values at most."""
+        """Return every curve between two updates, with about twice `buckets` values at most."""
         return {name: curve.thinned(buckets, low, high) for name, curve in self.curves.items()}
 
     def clock(self) -> dict[str, list[float]]:
-        """Returns updates, with the epoch and the seconds since the first line at each: straight lines between them."""
+        """Return updates, with the epoch and the seconds since the first line at each: straight lines between them."""
         x, epochs, seconds = (np.array(values) for values in (self.epochs.x, self.epochs.y, self.seconds.y))
         places = np.arange(len(x))[_rising(x)]
         places = places[np.isfinite(seconds[places])]
@@ -157,19 +157,19 @@ class History:
         return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
 
     def updates_per_epoch(self) -> float | None:
-        """Returns the updates of an epoch by the last training row; None where none says."""
+        """Return the updates of an epoch by the last training row; None where none says."""
         x, epochs = self.epochs.rising()
         return float(x[-1] / epochs[-1]) or None if len(x) and epochs[-1] else None
 
     def table(self) -> Iterator[tuple[str, str, str, float, float]]:
-        """Yields split, weights, metric, update and value of everything that was logged."""
+        """Yield split, weights, metric, update and value of everything that was logged."""
         for whose, curve in self.curves.items():
             yield from ((*whose, x, y) for x, y in zip(curve.x, curve.y, strict=True))
 
     def time_shares(
         self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
     ) -> tuple[Array, dict[str, Array]]:
-        """Returns updates (n,), and the share of each band in the time up to each, by name; n = 0 where no row says.
+        """Return updates (n,), and the share of each band in the time up to each, by name; n = 0 where no row says.
 
         `buckets`: about how many there are at most, between two updates; None: one for each row.
         """
@@ -181,7 +181,7 @@ class History:
         return x, {name: sum((shares[part] for part in own), np.zeros(len(x))) for name, (_, own) in BANDS.items()}
 
     def recent_pace(self) -> dict[str, Any]:
-        """Returns the means of the recent training rows: pace, shares of the time, and the slowest rank."""
+        """Return the means of the recent training rows: pace, share of the time, and the slowest rank."""
         rows = list(self.recent)
         parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
         whole = sum(parts.values())
@@ -211,7 +211,7 @@ def _slowest(rows: list[Row]) -> dict[str, Any] | None:
 
 
 def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
-    """Returns the lowest and the highest value of each bucket of a curve, in their order, at their own x.
+    """Return the lowest and the highest value of each bucket of a curve, in their order, at their own x.
 
     Buckets hold a power of two of values and are counted from the start, so that a growing curve does not shimmer:
     its buckets stay as they are until their size doubles. NaN stays a gap where a whole bucket is NaN. The last value
@@ -225,7 +225,7 @@ def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
 
 
 def _extremes(y: Array, buckets: int) -> NDArray[np.intp]:
-    """Returns the places of the values that `thinned` keeps."""
+    """Return the places of the values that `thinned` keeps."""
     n = len(y)
     if n <= 2 * buckets:
         return np.arange(n)
@@ -247,7 +247,7 @@ def _bucket_size(n: int, buckets: int) -> int:
 
 
 def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
-    """Returns the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
+    """Return the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
 
     x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
     buckets: blocks at most, about.
@@ -262,7 +262,7 @@ def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
 
 
 def _rising(x: Array) -> slice | NDArray[np.intp]:
-    """Returns the places of a curve's values in rising x, of equal x the last written: all, where x rises already."""
+    """Return the places of a curve's values in rising x, of equal x the last written: all, where x rises already."""
     if bool((np.diff(x) > 0).all()):
         return slice(None)
     return np.asarray(len(x) - 1 - np.unique(x[::-1], return_index=True)[1])

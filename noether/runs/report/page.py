@@ -40,7 +40,7 @@ OF_EVERY_RUN: Sections = {
 
 
 def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
-    """Writes report.html into a run folder and returns its path.
+    """Write report.html into a run folder and return its path.
 
     The page says what is missing. An older report is replaced at once and whole, by `writer`, where it may.
 
@@ -51,7 +51,7 @@ def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
 
 
 def render_report(run: ReportedRun) -> str:
-    """Returns the page."""
+    """Return the page."""
     told = (record.get("report_parts") for record in (run.result, run.plan))
     wanted = next((parts for parts in told if isinstance(parts, list)), list(OF_THE_TASK))
     sections = {part: section for part, section in OF_THE_TASK.items() if part in wanted}

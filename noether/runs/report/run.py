@@ -96,7 +96,7 @@ class _Sweep(BaseModel):
 
 
 def checked_result(path: Path) -> dict[str, Any]:
-    """Returns the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
+    """Return the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
     content = parse_record(path)
     try:
         _Result.model_validate(content)
@@ -185,7 +185,7 @@ class ReportedRun:
 
 
 def read_run(folder: RunFolder) -> ReportedRun:
-    """Reads a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
+    """Read a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
     troubles: dict[str, str] = {}
 
     def read(path: Path, reader: Callable[[Path], Any], empty: Any) -> Any:
@@ -246,6 +246,6 @@ def _last_calibration(evaluation: Path) -> dict[str, Any]:
 
 
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
+    """Return the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
     with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
         return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}

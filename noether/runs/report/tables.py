@@ -34,7 +34,7 @@ class MetricsTable:
     rows: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     def add_row(self, style: str, *cells: str) -> None:
-        """Adds a row, one cell for each column."""
+        """Add a row, one cell for each column."""
         self.rows.append((style, cells))
 
     def _part(self, columns: Sequence[int], title: str) -> Table:
@@ -45,7 +45,7 @@ class MetricsTable:
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields as few tables as the width allows, each with as many columns as fit."""
+        """Yield as few tables as the width allows, each with as many columns as fit."""
         left, title, wide = list(range(1, len(self.columns))), self.title, options.update(max_width=1000)
         while left:
             for fits in range(len(left), 0, -1):
@@ -57,7 +57,7 @@ class MetricsTable:
 
 
 def result_tables(result: Mapping[str, Any]) -> list[Any]:
-    """Returns a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
+    """Return a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
     values, described = mapping(result, "metrics"), described_in(result)
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
@@ -91,14 +91,14 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
 
 
 def own_metrics(result: Mapping[str, Any], described: Metrics) -> list[tuple[Metric, Any]]:
-    """Returns the metrics of no field and no number of a case, such as the loss; of a run without fields, all."""
+    """Return the metrics of no field and no number of a case, such as the loss; of a run without fields, all."""
     elsewhere = (*result["fields"], *mapping(result, "scalars")) if result.get("fields") else ()
     metrics = ((described[name], value) for name, value in mapping(result, "metrics").items())
     return [(metric, value) for metric, value in metrics if metric.of not in elsewhere]
 
 
 def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Returns the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
+    """Return the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
     parts = described.by_part(mapping(result, "metrics"), name)
     baselines = mapping(result, "baselines")
     rows = [(part, "part" if part else "own", mapping(parts, part)) for part in parts]
@@ -110,14 +110,14 @@ def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list
 
 
 def trained_words(label: str, seconds: float | None) -> str:
-    """Returns what a row of errors is called, with how long it was trained, where that is known."""
+    """Return what a row of errors is called, with how long it was trained, where that is known."""
     if seconds is None:
         return label
     return f"{label}, trained {duration_text(seconds) if seconds >= 10 else f'{seconds:.2g} s'}"
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Returns the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
+    """Return the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
     values, described = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
@@ -135,7 +135,7 @@ def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
 
 
 def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts: Mapping[str, Any]) -> list[str]:
-    """Returns what there is to say of a number of a case: scores, the floor, and what it is made with."""
+    """Return what there is to say of a number of a case: scores, the floor, and what it is made with."""
     label, own = name.replace("_", " "), described.of_whole(values, name)
     texts = {key: described.find(name, key).text(value) for key, value in own.items() if finite(value) is not None}
     words = [f"{described.find(name, key).label} {texts[key]}" for key in ("r2", "spearman", "mae") if key in texts]
@@ -150,7 +150,7 @@ def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts
 
 
 def reference_words(score: Mapping[str, Any]) -> str:
-    """Returns what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
+    """Return what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
     air = (
         f"air of {score['density']:g} kg/m³ at {score['speed']:.4g} m/s"
         if score.get("density") and score.get("speed")
@@ -179,13 +179,13 @@ Label = Literal["best", "median", "worst", "unscored"]
 
 
 def median_sample(errors: np.ndarray) -> int:
-    """Returns the index of the sample in the middle of the finite errors, the upper one of two."""
+    """Return the index of the sample in the middle of the finite errors, the upper one of two."""
     finite = int(np.isfinite(errors).sum()) or len(errors)
     return int(np.argsort(errors, kind="stable")[finite // 2])
 
 
 def choose_cases(errors: np.ndarray) -> list[tuple[Label, int, int]]:
-    """Returns the best, the median and three more samples as (label, place, index), without repeats.
+    """Return the best, the median and three more samples as (label, place, index), without repeats.
 
     The three are those without a finite error, then the worst.
     """

@@ -208,7 +208,7 @@ FLAT = 1e-6
 
 
 def depth_of(shapes: Sequence[Array]) -> int | None:
-    """Returns the axis along which all points (N, 3) of each shape have one value; None where there is none."""
+    """Return the axis along which all points (N, 3) of each shape have one value; None where there is none."""
     sides = np.array([np.ptp(points, axis=0) for points in shapes])
     flat = (sides <= FLAT * sides.max(axis=1, keepdims=True)).all(axis=0) if len(sides) else np.zeros(3, bool)
     return int(flat.argmax()) if flat.sum() == 1 else None

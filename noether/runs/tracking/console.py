@@ -21,7 +21,7 @@ class _Display(Progress):
     """A bar, and below it the facts, side by side as far as the width allows: none is left out or cut."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields the bar and the facts."""
+        """Yield the bar and the facts."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             left = "–:––" if task.time_remaining is None else timedelta(seconds=int(task.time_remaining))
@@ -45,12 +45,12 @@ class ConsoleTracker(Tracker):
             self._progress.start()
 
     def advance(self, update: int) -> None:
-        """Moves the progress bar."""
+        """Move the progress bar."""
         if self._progress is not None:
             self._progress.update(self._bar, completed=update)
 
     def log(self, row: Row) -> None:
-        """Shows a row: numbers beside the bar, or a line of text."""
+        """Show a row: numbers beside the bar, or a line of text."""
         if row["kind"] == "training":
             self._log_training(row)
         elif row["kind"] == "evaluation":
@@ -90,14 +90,14 @@ class ConsoleTracker(Tracker):
         self._console.only_log(line)
 
     def close(self) -> None:
-        """Stops the display and leaves it on the screen."""
+        """Stop the display and leave it on the screen."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
 def time_line(row: Row) -> str:
-    """Returns a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
+    """Return a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
     parts = row["parts"]
     total = sum(parts.values()) or 1.0
     shares = sorted(((value / total, name) for name, value in parts.items()), reverse=True)

@@ -65,6 +65,6 @@ class MlflowService:
         return self._shown.get(name, -1)
 
     def close(self, ended: str) -> None:
-        """Marks the run as ended; a start that goes on marks it as running again, one that has lost it leaves it so."""
+        """Mark the run as ended; a start that goes on marks it as running again, one that has lost it leaves it so."""
         if ended in STATUS:
             self._client.set_terminated(self._run, STATUS[ended])

@@ -49,10 +49,10 @@ class Service(Protocol):
         """Begins the run, or goes on with `facts.session`; returns the id that goes on with it."""
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Takes the numbers of one row."""
+        """Take the numbers of one row."""
 
     def close(self, ended: str) -> None:
-        """Writes what is left. `ended`: done, stopped (saved, to go on later), failed, or lost to a newer start."""
+        """Write what is left. `ended`: done, stopped (saved, to go on later), failed, or lost to a newer start."""
 
 
 CLASSES = {
@@ -104,10 +104,10 @@ class ServiceTracker(Tracker):
                 self._warn(f"the tracker {self._name} is slower than the run: rows are dropped")
 
     def close(self) -> None:
-        """Waits for nothing: no row comes any more, but how the run ends is not known yet."""
+        """Wait for nothing: no row comes any more, but how the run ends is not known yet."""
 
     def end(self, ended: str) -> None:
-        """Tells the service, and waits for it to take what is left, for at most `CLOSE_SECONDS` each."""
+        """Tell the service, and wait for it to take what is left, for at most `CLOSE_SECONDS` each."""
         if not self._failed:
             with suppress(queue.Full):
                 self._rows.put(ended, timeout=CLOSE_SECONDS)
@@ -144,7 +144,7 @@ class Services:
 
 
 def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], writer: Writer) -> Services:
-    """Returns a tracker for each name; one that cannot be had is reported, now and at the end.
+    """Return a tracker for each name; one that cannot be had is reported, now and at the end.
 
     `facts`: of the run, without a session. `writer` writes the ids of the run in the services, where it may.
     """
@@ -165,5 +165,5 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
 
 
 def sessions(folder: Path) -> dict[str, str]:
-    """Returns the id of the run in each service, by the service's name, as an earlier start kept it."""
+    """Return the id of the run in each service, by the service's name, as an earlier start kept it."""
     return {name: str(value) for name, value in read_record(folder / "trackers.json").items()}

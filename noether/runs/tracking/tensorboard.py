@@ -43,7 +43,7 @@ class TensorBoardFile(Tracker):
             self._add(Event(wall_time=time.time(), step=start_update + 1, session_log=start))
 
     def log(self, row: Row) -> None:
-        """Writes the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
+        """Write the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
         if summary := [self._value(f"{group}/{name}", name, value) for group, name, value in logged(row)]:
             self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
 

@@ -11,12 +11,12 @@ from noether.runs.records import Row, metrics_of_row, read_metrics, row_line, ro
 
 
 def group_name(split: str, weights: str) -> str:
-    """Returns the group of what some weights, or none, had on a split: training, validation (ema)."""
+    """Return the group of what some weights, or none, had on a split: training, validation (ema)."""
     return f"{split} ({weights})" if weights else split
 
 
 def logged(row: Row) -> list[tuple[str, str, float]]:
-    """Returns the group, name and value of each metric of a row; nothing of other rows."""
+    """Return the group, name and value of each metric of a row; nothing of other rows."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
     split, weights, values = metrics_of_row(row)
@@ -30,24 +30,24 @@ class Tracker:
     file: AppendingFile | None = None
 
     def log(self, row: Row) -> None:
-        """Writes one row. Raises OSError where that fails; training goes on without it."""
+        """Write one row. Raises OSError where that fails; training goes on without it."""
         raise NotImplementedError
 
     def advance(self, update: int) -> None:
         """Called after every update, so it must be cheap."""
 
     def sync(self) -> None:
-        """Returns once every row is on the disk; called by the thread that writes checkpoints."""
+        """Return once every row is on the disk; called by the thread that writes checkpoints."""
         if self.file is not None:
             self.file.sync()
 
     def close(self) -> None:
-        """Writes what was not written yet, and closes."""
+        """Write what was not written yet, and close."""
         if self.file is not None:
             self.file.close()
 
     def discard(self) -> None:
-        """Closes without writing anything more, as far as that can be helped."""
+        """Close without writing anything more, as far as that can be helped."""
         if self.file is not None:
             self.file.discard()
         else:
@@ -71,7 +71,7 @@ class Trackers:
         self._failing: set[int] = set()
 
     def log(self, row: Row) -> None:
-        """Passes a row to each tracker."""
+        """Pass a row to each tracker."""
         with suppress(OSError):  # What cannot be read now is asked again before the next row.
             self._check()
         for number, tracker in enumerate(self._trackers):
@@ -85,12 +85,12 @@ class Trackers:
                 self._failing.discard(number)
 
     def advance(self, update: int) -> None:
-        """Passes on that an update was made."""
+        """Pass on that an update was made."""
         for tracker in self._trackers:
             tracker.advance(update)
 
     def sync(self) -> None:
-        """Returns once every row so far is on the disk. Raises OSError where one cannot be."""
+        """Return once every row so far is on the disk. Raises OSError where one cannot be."""
         self._check()  # Rows that were held back may be about to be written.
         for tracker in self._trackers:
             tracker.sync()
@@ -103,7 +103,7 @@ class Trackers:
             self._close()
 
     def _close(self) -> None:
-        """Closes each tracker; where a newer start owns the run, rows not yet written are dropped."""
+        """Close each tracker; where a newer start owns the run, rows not yet written are dropped."""
         try:
             with suppress(OSError):
                 self._check()
@@ -140,7 +140,7 @@ class MetricsFile(Tracker):
         *,
         rows: int = 0,
     ) -> None:
-        """Opens the history of a run that goes on after an update: `rows` is how many there were, `UNCOUNTED` left out.
+        """Open the history of a run that goes on after an update: `rows` is how many there were, `UNCOUNTED` left out.
 
         `warn` is told of rows that cannot be read or are missing, and of a file that is removed under the run.
         """
@@ -153,7 +153,7 @@ class MetricsFile(Tracker):
         self.file = AppendingFile(path, writer, warn)
 
     def log(self, row: Row) -> None:
-        """Writes one row with the time of day.
+        """Write one row with the time of day.
 
         A checkpoint that is written a second time, after an evaluation that a stop cut short, is told of once.
         """

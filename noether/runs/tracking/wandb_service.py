@@ -40,7 +40,7 @@ class WandbService:
         self._run.log({**numbers, "update": update})
 
     def close(self, ended: str) -> None:
-        """Marks the part as finished, failed, or, where the run goes on later, preempted."""
+        """Mark the part as finished, failed, or, where the run goes on later, preempted."""
         if ended in ("stopped", "lost"):
             self._run.mark_preempting()
         self._run.finish(exit_code=0 if ended == "done" else 1)

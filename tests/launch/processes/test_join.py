@@ -27,7 +27,7 @@ LAUNCHERS = {
 
 
 def start(launcher: str, text: str, environ: dict[str, str], folder: Path) -> tuple[int, str]:
-    """Runs a script in a folder; returns its exit code, and what it said."""
+    """Run a script in a folder; return its exit code, and what it said."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(text)
     if launcher == "mpirun":

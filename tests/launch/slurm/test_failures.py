@@ -28,7 +28,7 @@ class Started:
     folder: Path
 
     def wait_gone(self, limit_s: float = GONE_S) -> tuple[int, str]:
-        """Returns srun's exit code and words, once no process of the run is left on any host."""
+        """Return srun's exit code and words, once no process of the run is left on any host."""
         mine = str(self.folder)
         wait_for("the end of every process of the run", lambda: not processes_of(mine), limit_s, lambda: self.left())
         out, err = self.srun.communicate(timeout=GONE_S)
@@ -40,7 +40,7 @@ class Started:
         return min(pid for pid, command in processes_of(str(self.folder)).items() if command.startswith("srun "))
 
     def left(self) -> str:
-        """Says which processes are left."""
+        """Say which processes are left."""
         return "\n".join(f"{pid} {command}" for pid, command in processes_of(str(self.folder)).items())
 
 

@@ -45,7 +45,7 @@ except noether.RunEnded as ended:
 
 @pytest.fixture
 def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[..., str]:
-    """Runs a script on the login host, in a folder with a cars.yaml of so many updates, and returns what it wrote."""
+    """Run a script on the login host, in a folder with a cars.yaml of so many updates, and return what it wrote."""
     (tmp_path / TINY.name).write_text(TINY.read_text())
     (tmp_path / "broken.py").write_text(BROKEN)
 
@@ -63,7 +63,7 @@ def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[.
 
 
 def is_told_to_save(slurm: Slurm, folder: Path, job: int) -> None:
-    """Sends a job, once it trains, what Slurm sends before a time limit, and waits until it starts again."""
+    """Send a job, once it trains, what Slurm sends before a time limit, and wait until it starts again."""
     wait_for("an update", (folder / "metrics.jsonl").is_file, 150, lambda: slurm.explain(job))
     slurm.run("scancel", "--signal=USR2", str(job))
     wait_for("its requeue", lambda: slurm.show(job)["Restarts"] == "1", 150, lambda: slurm.explain(job))

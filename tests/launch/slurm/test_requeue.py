@@ -103,7 +103,7 @@ class Scene:
         return bool(saved) and len(rows) > saved[-1].updates + 2
 
     def strike(self, name: str, outcome: Outcome) -> None:
-        """Does to a job what its case is called."""
+        """Do to a job what its case is called."""
         outcome.struck = time.time()
         if name.startswith("preempted"):
             node = CASES[name].options[1]
@@ -116,7 +116,7 @@ class Scene:
             self.slurm.power("kill", "n4")
 
     def second_start(self, outcome: Outcome) -> bool:
-        """Whether a start after the first has made an update; notes what was lost, and how long it took."""
+        """Return whether a start after the first has made an update; note what was lost, and how long it took."""
         starts = read_attempts(outcome.folder)
         if len(starts) < 2 or not have_ranks_met(outcome.folder, starts[1].number):
             # Rows of updates that are made again are dropped at the next start: they are counted before it.

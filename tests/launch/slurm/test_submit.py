@@ -107,7 +107,7 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
 
 
 def told_to_save(slurm: Slurm, folder: RunFolder, job: int, mapped: str) -> None:
-    """Tells the ranks of a job to save, once each process has such a file in its memory."""
+    """Tell the ranks of a job to save, once each process has such a file in its memory."""
 
     def tasks() -> list[int]:
         found = processes_of(f"SLURM_JOB_ID={job}\0")

@@ -87,13 +87,13 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, variables, tmp_path) ->
 
 @pytest.fixture
 def on_host(slurm: Slurm, variables: dict[str, str]) -> Callable[[int, list[str]], subprocess.CompletedProcess[str]]:
-    """Runs a command on the host of a number; a job of Slurm has no part in it."""
+    """Run a command on the host of a number; a job of Slurm has no part in it."""
     return lambda number, command: slurm.on(HOSTS[number], *command, limit_s=LIMIT_S, **variables)
 
 
 @pytest.fixture
 def on_both(on_host) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
-    """Runs a command on each host at once, made from the host's number."""
+    """Run a command on each host at once, made from the host's number."""
 
     def run(command: Callable[[int], list[str]]) -> list[subprocess.CompletedProcess[str]]:
         with ThreadPoolExecutor(len(HOSTS)) as pool:

@@ -27,20 +27,20 @@ SETTINGS = (
 
 
 def words_of(model: str) -> list[str]:
-    """Returns the words of `noether train` that make a model's curve."""
+    """Return the words of `noether train` that make a model's curve."""
     small = () if model == "upt" else ("model.dim=32", "model.heads=2")
     base = TINY if model == "upt" else TINY.with_name("tiny_points.yaml")
     return ["--hp", str(base), *MODELS[model], *small, *SETTINGS]
 
 
 def losses(metrics: Path) -> list[float]:
-    """Returns the loss of each update, of the rows of metrics.jsonl."""
+    """Return the loss of each update, of the rows of metrics.jsonl."""
     rows = map(json.loads, metrics.read_text().splitlines())
     return [row["loss"] for row in rows if row["kind"] == "training"]
 
 
 def main(models: Sequence[str]) -> None:
-    """Makes the curves of some models; of all without a name."""
+    """Make the curves of some models; of all without a name."""
     HERE.mkdir(exist_ok=True)
     for model in models or MODELS:
         with tempfile.TemporaryDirectory() as scratch:

@@ -418,7 +418,7 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
 
 
 def folder_gone(folder: RunFolder) -> None:
-    """Leaves a file where the folder was."""
+    """Leave a file where the folder was."""
     shutil.rmtree(folder.path)
     folder.path.touch()
 

@@ -96,7 +96,7 @@ def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(t
 
 @pytest.fixture
 def full(monkeypatch) -> list[bool]:
-    """Whether the disk is full. Before that it takes a part of what is written, as one does that nearly is."""
+    """Return whether the disk is full. Before that it takes a part of what is written, as one does that nearly is."""
     is_full, write = [False], os.write
 
     def refusing(descriptor: int, content: bytes) -> int:

@@ -60,7 +60,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
-    """Takes the parts of a fused projection apart, the first `rotated` of them rotated as `rotate` does.
+    """Take the parts of a fused projection apart, the first `rotated` of them rotated as `rotate` does.
 
     fused: (batch, points, parts, heads, head_dim), such as queries, keys and values; its parts are returned.
     table: (batch, points, head_dim/2, 2) from `rotary_table`.

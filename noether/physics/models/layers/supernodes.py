@@ -136,7 +136,7 @@ NUMBERS_OF_A_BLOCK = 192 * 1024
 
 
 def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Tensor:
-    """Sums GELU(source + centre) over the edges into each centre: (centres, dim).
+    """Sum GELU(source + centre) over the edges into each centre: (centres, dim).
 
     sources: (points, dim), what an edge takes from its source.
     centres: (centres, dim), what it takes from its centre.
@@ -191,7 +191,7 @@ NOTHING = -1e4
 
 
 def _edges(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Any:
-    """Yields centres (a slice) and what goes into their edges' GELU (centres, slots, dim), in the same memory."""
+    """Yield centres (a slice) and what goes into their edges' GELU (centres, slots, dim), in the same memory."""
     # Slots are filled from the first on, so that those which no centre needs are the last ones.
     slots = max(1, int(found.sum(dim=1).max())) if found.numel() else rows.shape[1]
     rows, found = rows[:, :slots], found[:, :slots]
