@@ -1,7 +1,7 @@
-"""The kinds that come with noether, a line each: data, models and tasks, and what physics adds elsewhere.
+"""The built-in kinds of data sets, models and tasks, one line each, and the hooks of the physics wing.
 
-A kind of one's own goes the same way: its setting names it by a dotted path (`my_package.MyModel`) in place of a kind.
-Modules are named, not imported, so that no torch is loaded where only the settings are read.
+Users' own kinds take the same path: a setting names them by a dotted path (`my_package.MyModel`) in place of a kind.
+Modules are named and not imported, so that reading settings does not load torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from noether.common.dotted_path import load_object
 
 
 class Kind(NamedTuple):
-    """One kind: the section of its settings and its code (a DataSource, a model, a task), by their names in a wing."""
+    """One kind: the names, within a wing, of its settings' section and its code (a DataSource, a model or a task)."""
 
     wing: str
     settings: str
@@ -40,14 +40,14 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "classification": Kind(CORE, "ClassificationTaskConfig", "tasks.classification.ClassificationTask"),
     },
 }
-"""{section: {kind: what it is}}, in the order in which they are listed to users."""
+"""{section: {kind: its definition}}, in the order in which users see them listed."""
 
 HOOKS: Mapping[str, str] = {
     "recipe": f"{PHYSICS}.cases.recipe.recipe_for",
     "baselines": f"{PHYSICS}.fields.baselines.score_baselines",
     "case files": f"{PHYSICS}.predict.vtk_output.write_case_files",
 }
-"""What physics does for the rest: batch and length left to the data; scores and files beside an evaluation."""
+"""Functions of physics called by other wings: the recipe for batch and length; an evaluation's baselines and files."""
 
 
 def code_of(section: str) -> dict[str, str]:
@@ -56,7 +56,7 @@ def code_of(section: str) -> dict[str, str]:
 
 
 def settings_of(section: str) -> dict[str, Any]:
-    """Return the section of the settings of each kind, a class."""
+    """Return the class of each kind's section of settings."""
     paths = {kind: f"{own.wing}.settings.{own.settings}" for kind, own in KINDS[section].items()}
     return {kind: load_object(kind, f"{section}.kind", paths) for kind in paths}
 

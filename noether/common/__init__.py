@@ -1,1 +1,1 @@
-"""Small helpers that every room may use, one for each fact."""
+"""Small helpers that every wing may use."""

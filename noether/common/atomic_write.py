@@ -1,4 +1,4 @@
-"""Files and folders that readers see whole or not at all."""
+"""Write files and folders atomically: readers see all of one or none of it."""
 
 import ctypes
 import errno
@@ -16,31 +16,31 @@ from noether.common.numbers import strict_json
 from noether.common.safe_open import create_plain, open_to_append, refuse_strangers_link
 
 ASIDE = ".replaced"
-"""Ends the name of a folder that was put aside for a new one; `Writer.publish` says when."""
+"""Suffix of a folder that was moved aside for a new one, see `Writer.publish`."""
 
 
 class Writer:
-    """Publishes finished files and folders by renaming them, and removes them. This class lets anybody write.
+    """Publish finished files and folders by renaming them, and remove them. This base class never refuses.
 
-    The lease of a run is one that first checks whether its start may still write (`noether.runs.lease`).
+    The lease of a run (`noether.runs.lease`) is a Writer that first checks whether its attempt may still write.
     """
 
     def check(self) -> None:
-        """Return where this process may write; raise what forbids it."""
+        """Return if this process may write, else raise the reason."""
 
     def partial(self, path: Path) -> Path:
-        """Return where `path` is written before it gets its name, which nobody can guess; make the folder above."""
+        """Return an unguessable temporary path beside `path` to write to before publishing; create the folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_strangers_link(path.parent)
         return _beside(path)
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Rename `partial` to `path`. A file that has the name is replaced by a file, a folder by a folder.
+        """Rename `partial` to `path`, replacing a file by a file or a folder by a folder.
 
-        Folders swap their names at once. Where the file system cannot (NFS), a kill between two renames leaves the old
-        one under another name, which ends with ASIDE.
+        Folders swap names atomically. If the file system cannot do that (NFS), a kill between two renames leaves the
+        old folder under a name that ends with ASIDE.
 
-        OSError: where the disk refuses; `path` is as it was.
+        OSError: the disk refuses; `path` is unchanged.
         """
         if not (path.is_dir() and partial.is_dir()):
             partial.replace(path)
@@ -58,9 +58,9 @@ class Writer:
         shutil.rmtree(aside, ignore_errors=True)
 
     def drop(self, path: Path) -> None:
-        """Remove a file or a folder. A removal that is cut short leaves nothing under the name.
+        """Remove a file or a folder. An interrupted removal leaves nothing under the name.
 
-        OSError: where the disk refuses; `path` is as it was.
+        OSError: the disk refuses; `path` is unchanged.
         """
         doomed = _beside(path, ".removed")
         with suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ UNFENCED = Writer()
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Swap two names; return whether system and file system can: renameat2(2), AT_FDCWD, RENAME_EXCHANGE."""
+    """Swap two names by renameat2(2) (AT_FDCWD, RENAME_EXCHANGE); return False if the system cannot."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
     return swap is not None and swap(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0
 
@@ -82,7 +82,7 @@ def _beside(path: Path, ending: str = "") -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder as far as the disk lets it."""
+    """Remove a file or a folder, ignoring what the disk refuses."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -91,25 +91,25 @@ def remove(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any, writer: Writer = UNFENCED) -> None:
-    """Write JSON as `written_whole` does."""
+    """Write JSON atomically, see `written_whole`."""
     write_whole(path, strict_json(content, indent=2) + "\n", writer)
 
 
 def write_whole(path: Path, text: str, writer: Writer = UNFENCED) -> None:
-    """Write a text as `written_whole` does."""
+    """Write text atomically, see `written_whole`."""
     with written_whole(path, writer) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
-    """Open a file to write that then gets its name, so that readers see the old one or the new one, never half of it.
+    """Open a temporary file that replaces `path` when closed, so that readers see the old file or the new one.
 
-    Makes the file's folder.
+    Creates the file's folder.
 
     Raises:
-        OSError: where the disk refuses; the old file is as it was, and nothing is left beside it.
-        NoetherError: where `writer` may not write any more; likewise.
+        OSError: the disk refuses; the old file is unchanged, and no temporary file is left.
+        NoetherError: `writer` may no longer write; the old file is unchanged too.
     """
     partial = writer.partial(path)
     try:
@@ -120,20 +120,20 @@ def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
         writer.publish(partial, path)
     except Exception as error:
         with suppress(OSError):
-            partial.unlink()  # On a full disk its bytes are what others wait for.
+            partial.unlink()  # On a full disk, other writes need these bytes.
         if isinstance(error, OSError):
             say_if_forbidden(writer)
         raise
 
 
 def say_if_forbidden(writer: Writer) -> None:
-    """Raise what forbids a publisher to write, where that explains an error: its own folder may be gone with it."""
+    """Raise `writer`'s own refusal if it has one: it explains an OSError better than a missing folder does."""
     with suppress(OSError):
         writer.check()
 
 
 def flush(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder: a power cut may else leave a name on an empty file."""
+    """Flush a file, or a folder's names, to the disk: else a power cut may leave an empty file under its name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -142,11 +142,11 @@ def flush(path: Path) -> None:
 
 
 ELSEWHERE = "output_path=FOLDER"
-"""What a start writes where the disk refuses its run."""
+"""The setting that a training command changes if the disk refuses its run folder."""
 
 
 class DiskRefusal(RequestError):
-    """The disk refuses a write that the run needs."""
+    """The disk refuses a write that the run requires."""
 
 
 DISK_ERRNOS = frozenset(
@@ -156,20 +156,20 @@ DISK_ERRNOS = frozenset(
         *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     )
 )
-"""What a disk or its server answers that cannot serve now: no mistake of the program's, whatever it was doing."""
+"""Errors of a disk or file server that cannot serve now; never a mistake of the program."""
 
 
 @contextmanager
 def refusals_told(
     folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn an OSError of required reading and writing in a run folder into DiskRefusal; `errnos`: these alone."""
+    """Turn an OSError from a required read or write in a run folder into DiskRefusal; if `errnos`, only these."""
     try:
         yield
     except OSError as error:
         named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
         if errnos is not None and (named or error.errno not in errnos):
-            raise  # Of another disk, such as the data's.
+            raise  # It concerns another disk, such as that of the data.
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DiskRefusal("disk-refused", f"cannot write to {folder}",
                           seen=f"{error.strerror} ({error.filename or folder})",
@@ -179,14 +179,14 @@ def refusals_told(
 
 
 MOST_HELD_BACK = 64 * 2**20
-"""Bytes kept in memory while the disk takes none; what comes after them is lost, and said so."""
+"""Bytes kept in memory while the disk refuses writes; later records are lost, with a warning."""
 
 
 class AppendingFile:
-    """Appends records at once; what the disk refuses is held back in memory and written before the next record.
+    """Append records immediately; hold back those that the disk refuses, and write them before the next record.
 
-    No record is cut or doubled. Where the file was replaced under its name, the records go on in the new one; one that
-    was removed is written again from what this process has open. `writer` is asked first, and `warn` is told.
+    No record is cut or duplicated. If the file was replaced, appending continues in the new file; if it was removed,
+    it is rewritten from the open descriptor. Both first check `writer`, and call `warn`.
     """
 
     def __init__(self, path: Path, writer: Writer = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
@@ -197,15 +197,15 @@ class AppendingFile:
         self._lock = threading.Lock()
 
     def last_byte(self) -> bytes:
-        """Return the last byte of the file; none of an empty one."""
+        """Return the last byte of the file; b"" if it is empty."""
         return os.pread(self._descriptor, 1, max(0, os.fstat(self._descriptor).st_size - 1))
 
     def append(self, record: bytes) -> None:
         """Append one record.
 
         Raises:
-            OSError: where the disk did not take all of it; it is kept, and written with the next one.
-            NoetherError: where `writer` may not write any more.
+            OSError: the disk did not accept all of it; the rest is kept and written with the next record.
+            NoetherError: `writer` may no longer write.
         """
         with self._lock:
             if len(self._held_back) + len(record) <= MOST_HELD_BACK:
@@ -213,13 +213,13 @@ class AppendingFile:
             self._write()
 
     def sync(self) -> None:
-        """Return once everything appended is on the disk. Raises as `append` does."""
+        """Wait until everything appended is on the disk. Raises the errors of `append`."""
         with self._lock:
             self._write()
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Write what is held back, if the disk takes it now, and close the file."""
+        """Write the records held back, if the disk accepts them now, and close the file."""
         with self._lock:
             try:
                 self._write()
@@ -227,19 +227,19 @@ class AppendingFile:
                 self._close()
 
     def discard(self) -> None:
-        """Close the file without what is held back."""
+        """Close the file and discard the records held back."""
         with self._lock:
             self._held_back.clear()
             self._close()
 
     def _close(self) -> None:
-        # Its number may be another file's soon, and a thread that a slow disk has kept may still ask for a flush.
+        # The number may soon belong to another file, while a thread delayed by a slow disk still asks for a flush.
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
     def _write(self) -> None:
         self._follow_name()
-        if self._refused:  # The rest of an older time: a newer start may have begun since it was refused.
+        if self._refused:  # A newer attempt may have started since the disk refused these records.
             self._writer.check()
         self._refused = bool(self._held_back)
         while self._held_back:
@@ -247,7 +247,7 @@ class AppendingFile:
         self._refused = False
 
     def _follow_name(self) -> None:
-        """Go on in the file that has the name now."""
+        """Reopen the file if another one has its name now, or none has."""
         own = os.fstat(self._descriptor)
         try:
             named = os.lstat(self.path)
@@ -259,7 +259,7 @@ class AppendingFile:
         if named is None:
             with written_whole(self.path, self._writer) as file:
                 file.write(os.pread(self._descriptor, own.st_size, 0))
-            self._warn(f"{self.path} was removed under the run, and is written again")
+            self._warn(f"{self.path} was removed during the run, and is written again")
         else:
             self._warn(f"{self.path} was replaced during the run, which continues in the new file")
         reopened = open_to_append(self.path, os.O_RDWR)

@@ -16,12 +16,12 @@ from noether.common.processes import ancestors
 from noether.common.safe_open import open_to_append
 from noether.common.sanitize import shown_text
 
-# What Open MPI and its runtime start ranks with: mpirun itself on its own host, a daemon on the others.
+# The programs of Open MPI and its runtime that start ranks: mpirun on its own host, a daemon on the other hosts.
 _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
 
 class _Terminal(RichConsole):
-    """A terminal whose reader may leave (`noether train | head`); whatever it shows passes through `shown_text`."""
+    """A terminal whose reader may leave (`noether train | head`); all output passes through `shown_text`."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -31,16 +31,16 @@ class _Terminal(RichConsole):
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with suppress(OSError, ValueError):
-            os.dup2(nowhere, self.file.fileno())  # Also for who prints without this class, and for the last flush.
+            os.dup2(nowhere, self.file.fileno())  # Also for code that prints without this class, and the last flush.
         os.close(nowhere)
 
 
 class Console:
-    """Speaks for one rank: rank 0 on the terminal and in its log file, the others in their log files only."""
+    """Output of one rank: rank 0 writes to the terminal and its log file, the other ranks to their log files only."""
 
     def __init__(self, log_file: Path | None, *, speaks: bool, stream: Any = None) -> None:
         stream, sizes = stream or sys.stdout, ("COLUMNS", "LINES")
-        # Rich raises for sizes of other digits than ours, and of 5,000.
+        # Rich raises if a size has non-ASCII digits, or thousands of digits.
         environ = {k: v for k, v in os.environ.items() if k not in sizes or (v.isascii() and len(v) < 6)}
         seen = stream.isatty() and not _is_piped_by_mpirun()
         plain: dict[str, Any] = {} if seen else {"width": 120, "force_terminal": False}
@@ -68,10 +68,10 @@ class Console:
 
 
 def _is_piped_by_mpirun() -> bool:
-    """Return whether a terminal is only mpirun's: it gives each rank one, and may write to a file or a pipe itself."""
+    """Return whether the terminal is mpirun's own pseudo-terminal while mpirun itself writes to a file or a pipe."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
         return False
-    # A rank may have been forked by its parent process, whose terminal is mpirun's too.
+    # A rank may have been forked by a parent process, whose terminal is mpirun's too.
     starter = next((pid for pid, name in ancestors() if name in _MPI_STARTERS), None)
     try:
         return starter is None or not os.readlink(f"/proc/{starter}/fd/1").startswith(("/dev/pts/", "/dev/tty"))

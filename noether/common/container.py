@@ -1,4 +1,4 @@
-"""Says which container this process is in, and which line starts it with what it lacks."""
+"""Detect the container this process runs in, and write the line that starts it with what it lacks."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from noether.common.errors import NoetherError, RequestError
 from noether.common.process_defaults import IMAGE_RECORD
 
 NEVER_MOUNTED = ("", "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "work")
-"""First parts of paths that no fix offers to mount: the host's root ("") and its system, and the image's own folder,
-which some folder of the user's is mounted to already."""
+"""First parts of paths that no fix offers to mount: the host's root ("") and system folders, and the image's own
+folder, to which a folder of the user is already mounted."""
 
 
 def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
@@ -24,12 +24,12 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Return the engine of a container of the project's image, or "": commands are written otherwise there alone."""
+    """Return the engine if this is a container of the project's image, else "": only there do commands differ."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
-    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside of one."""
+    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside one."""
     if not engine:
         return ""
     if engine != "apptainer":
@@ -39,16 +39,16 @@ def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
 
 
 def program_line(engine: str, words: Sequence[str]) -> str:
-    """Return the line that runs another program of the image than its entrypoint: `bash -c …`."""
+    """Return the line that runs a program of the image other than its entrypoint: `bash -c …`."""
     if engine == "apptainer":
         return f"apptainer exec IMAGE.sif {shlex.join(words)}"
     return f"{engine} run --entrypoint {words[0]} … IMAGE {shlex.join(words[1:])}".rstrip()
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
-    """Return a fix as it is typed outside of this container, and what the container must be given for it.
+    """Return a fix as typed outside this container, preceded by the mount that it needs, if any.
 
-    `mount` is a path that it may lack, or that its user may not write to; `engine` is from `container_engine`.
+    `mount` is a path that the container may lack or its user may not write to; `engine` is from `container_engine`.
     """
     if not engine:
         return fix
@@ -62,7 +62,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
     if engine == "apptainer":
         if not offered:
             return fix
-        given = f"apptainer exec --bind {mount} {image} …      (the container sees what it is given)"
+        given = f"apptainer exec --bind {mount} {image} …      (a container sees only what is bound into it)"
     else:
         volume, what = (f"-v {mount}:{mount} ", ", with the folder") if offered else ("", "")
         given = f'{engine} run --user "$(id -u):$(id -g)" {volume}…      (as its owner{what})'
@@ -70,7 +70,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
 
 
 def fix_for_container(error: NoetherError) -> NoetherError:
-    """Return a refusal whose fix is what the user of this container of the project's image types; else the same."""
+    """Return a refusal whose fix is typed outside this container of the project's image; unchanged elsewhere."""
     engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use and how many threads each rank gets, for the plan, the run and the doctor."""
+"""Count the CPUs that this process may use, and share them out as threads of ranks (plan, run, doctor)."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +11,8 @@ from noether.common.numbers import counted, whole_number
 
 @dataclass(frozen=True)
 class UsableCpus:
-    """The CPUs that this process may run on (its affinity), how many the machine has, and how many its cgroups give it
-    the time of (None: all)."""
+    """The CPUs that this process may run on (its affinity), the number the machine has, and the cgroups' CPU quota in
+    CPUs (None: unlimited)."""
 
     allowed: tuple[int, ...]
     machine: int
@@ -20,7 +20,7 @@ class UsableCpus:
 
     @property
     def count(self) -> int:
-        """How many threads can compute at a time; at least one."""
+        """The number of threads that can compute at the same time, at least 1."""
         return max(1, int(min(len(self.allowed), self.quota or len(self.allowed))))
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class UsableCpus:
 
 @dataclass(frozen=True)
 class CpuShare:
-    """How many threads each rank of this process computes with, on which CPUs, and why."""
+    """The number of threads for each rank of this process, the CPUs they use, and the reason for the number."""
 
     threads: int
     cpus: tuple[int, ...]
@@ -39,38 +39,38 @@ class CpuShare:
 
 
 def read_cpus() -> UsableCpus:
-    """Return the CPUs of this process. What cannot be read, on another system, is no limit."""
+    """Return the CPUs of this process. On systems without affinity or cgroups, nothing limits them."""
     machine = os.cpu_count() or 1
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(machine)
     return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota())
 
 
 def usable_cpus() -> int:
-    """Return how many threads of this process can compute at a time."""
+    """Return the number of threads of this process that can compute at the same time."""
     return read_cpus().count
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return how many CPUs this process's cgroups give it the time of, the least of them; None: nothing limits it."""
+    """Return the smallest CPU quota of this process's cgroups, in CPUs; None if there is no limit."""
     quotas = map(_quota_of_group, own_groups("cpu", root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota_of_group(group: Path) -> float | None:
-    with suppress(OSError, ValueError):  # cgroup v2: "200000 100000" are 2 CPUs, "max 100000" all.
+    with suppress(OSError, ValueError):  # cgroup v2: "200000 100000" means 2 CPUs, "max 100000" no limit.
         quota, period = (group / "cpu.max").read_text().split()
         return int(quota) / int(period)
-    with suppress(OSError, ValueError):  # cgroup v1: -1 are all.
+    with suppress(OSError, ValueError):  # cgroup v1: -1 means no limit.
         quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return int(quota) / int(period) if int(quota) > 0 else None
     return None
 
 
 def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield the folders of this process's group of a controller ("cpu", "pids") and of all groups above it.
+    """Yield the folder of this process's cgroup for a controller ("cpu", "pids"), then those of all its ancestors.
 
-    A container sees its own group where cgroups are mounted, whatever path /proc/self/cgroup has; folders that are not
-    there are among them.
+    A container sees its own group at the root of the mount, whatever path /proc/self/cgroup shows, so some of the
+    folders may not exist.
     """
     lines: list[str] = []
     with suppress(OSError):
@@ -88,21 +88,21 @@ def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
 
 def number_in(path: Path, prefix: str = "") -> int | None:
-    """Return the whole number that a file of the kernel's holds, after a prefix; None where it holds none."""
+    """Return the whole number in a file of the kernel, after an optional prefix; None if there is none."""
     with suppress(OSError, ValueError):
         return int(path.read_text().removeprefix(prefix))
     return None
 
 
 def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> CpuShare:
-    """Return the threads of each of a process's `ranks`: OMP_NUM_THREADS where the user set it, else an equal share.
+    """Return the threads for each of this process's `ranks`: OMP_NUM_THREADS if the user set it, else an equal share.
 
-    All ranks of the node share a quota, and the cores, unless a scheduler gave each task cores of its own.
+    All ranks of the node share the quota. They share the cores too, unless a scheduler gave each task its own cores.
 
     RequestError: OMP_NUM_THREADS is not a number of threads.
     """
     name = "OMP_NUM_THREADS"
-    if first := environ.get(name, "").partition(",")[0].strip():  # It has one for each level of nesting.
+    if first := environ.get(name, "").partition(",")[0].strip():  # One number for each level of nesting.
         asked = whole_number({name: first}, name, 1, 65_535)
         return CpuShare(asked, cpus.allowed, cpus.quota, f"{name}={environ[name]}")
     sharing = ranks if len(cpus.allowed) < cpus.machine else ranks_on_node
@@ -114,9 +114,9 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
-    """Return the CPUs of the NUMA node of a PCI device ("0000:dc:00.0"); none where the system names no node."""
+    """Return the CPUs of a PCI device's NUMA node ("0000:dc:00.0"); an empty set if the system names no node."""
     node = number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
-    if node is None or node < 0:  # -1: the machine has one node, or its firmware does not tell.
+    if node is None or node < 0:  # -1: the machine has one node, or its firmware does not say.
         return set()
     with suppress(OSError, ValueError):
         ranges = (root / f"sys/devices/system/node/node{node}/cpulist").read_text().strip().split(",")
@@ -126,9 +126,9 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 
 
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
-    """Bind every thread of this process to those of the CPUs that it may use, and return them.
+    """Bind every thread of this process to those of `cpus` that it may use, and return them.
 
-    None, and nothing is changed, where they are fewer than `threads`, or already all that it may use.
+    If they are fewer than `threads`, or already all that it may use, change nothing and return None.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed & set(cpus)

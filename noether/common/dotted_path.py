@@ -1,4 +1,4 @@
-"""The one place where a name in the settings becomes an object: ours by its short name, code of others once granted."""
+"""Turn a name in the settings into an object: built-in kinds by short name, user code only after it was granted."""
 
 import importlib
 import importlib.util
@@ -20,7 +20,7 @@ LISTS = ("trainer.callbacks", "tracker.services")
 
 
 class GrantedCode(frozenset[str]):
-    """Dotted paths that may be imported; `folder`: where they are looked for first ("": the working directory)."""
+    """Dotted paths that may be imported; `folder` is searched first ("": the working directory)."""
 
     folder = ""
 
@@ -30,9 +30,9 @@ _GRANTED: ContextVar[GrantedCode] = ContextVar("granted", default=GrantedCode())
 
 @contextmanager
 def code_granted(paths: Iterable[str]) -> Iterator[None]:
-    """Let the block import what these dotted paths name, and nothing else; a thread begins with nothing granted.
+    """Let the block import these dotted paths and no others; a new thread starts with nothing granted.
 
-    Who grants: a start of training, what its settings name; an evaluation, what `noether.runs.trust` has approved.
+    Training grants the paths in its settings; an evaluation grants those that `noether.runs.trust` approved.
     """
     before = _GRANTED.set(paths if isinstance(paths, GrantedCode) else GrantedCode(paths))
     try:
@@ -42,13 +42,13 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 
 
 def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
-    """Return what a setting names: an entry of `registry`, or a dotted path, its folder first on the path.
+    """Return the object that a setting names: an entry of `registry`, or a dotted path, searched in its folder first.
 
-    A dotted path must have been granted. `base`, what a class should derive from, is for the error alone.
+    A dotted path must have been granted. `base`, the class to derive from, is used in the error only.
 
     Raises:
-        RequestError: not a dotted path, one that was not granted, no such module or another of its name, a module it
-            imports is missing, no such name in it, or the module raises: the error has the lines that do.
+        RequestError: the name is not a dotted path or was not granted; the module is missing, shadowed, lacks the
+            name or imports a missing module; or importing it raises: the error shows the lines that raise.
     """
     path = (registry or {}).get(name, name)
     if name not in (registry or {}):
@@ -74,7 +74,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
 
 
 def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
-    """Return the names of what a module or its submodules define: classes of a `base`, or classes and functions."""
+    """Return the names that a module or its submodules define: subclasses of `base`, or all classes and functions."""
     found = []
     for name, value in vars(module).items():
         place = getattr(value, "__module__", None) or ""
@@ -98,18 +98,18 @@ def _check_granted(path: str, setting: str) -> None:
 
 
 def _look_first(folder: str) -> None:
-    """Put a folder on the path, for the user's own code alone: ours is not looked for there."""
-    # For good: loader workers that unpickle a user's class are given this process's sys.path.
+    """Put a folder first on sys.path, for the user's code only: noether's own code is not searched for there."""
+    # Permanently: loader workers that unpickle a user's class inherit this process's sys.path.
     if folder not in sys.path and not ("" in sys.path and folder == os.getcwd()):
         sys.path.insert(0, folder)
 
 
 def _check_place(module: ModuleType, folder: str) -> None:
-    """Refuse a module that lies in the granted folder, and was imported from another before."""
+    """Refuse a module that exists in the granted folder but was already imported from another one."""
     file, place = getattr(module, "__file__", None), os.path.join(folder, *module.__name__.split(".")) + ".py"
     if folder and file and os.path.exists(place) and not os.path.samefile(place, file):
         raise RequestError("module-of-another-folder", f"{module.__name__} was imported from another folder",
-                           seen=file, expected=place, fix="load that run in a Python process of its own")  # fmt: skip
+                           seen=file, expected=place, fix="load that run in a new Python process")  # fmt: skip
 
 
 def _import(module_name: str, path: str, setting: str) -> Any:
@@ -132,6 +132,6 @@ def _import(module_name: str, path: str, setting: str) -> Any:
         said = traceback.format_list(own[-3:]) + traceback.format_exception_only(error)
         raise RequestError("import-raises", f"{module_name} cannot be imported: {said[-1].strip()}",
                            seen=f"{setting}={path}\n" + "".join(said[:-1]).rstrip(),
-                           expected="a module that can be imported here, and all that it imports",
+                           expected="a module that can be imported here, with everything that it imports",
                            fix=f"{f'install {missing}' if missing else 'change what that line says'}, "
                            f"or change {setting}=") from error  # fmt: skip

@@ -1,4 +1,4 @@
-"""What goes wrong, in words: what was seen, what was expected, and the line to change."""
+"""Errors as users read them: what was seen, what was expected, and the line to change."""
 
 import errno
 import os
@@ -14,34 +14,34 @@ class ExitCode(IntEnum):
     REQUEST = 2
     """The request was wrong; running it again unchanged cannot succeed."""
     LATE = 69
-    """Not all ranks came in the time for them: the same request may succeed later (EX_UNAVAILABLE of sysexits.h)."""
+    """Not all ranks arrived before the time-out: the same request may succeed later (EX_UNAVAILABLE of sysexits.h)."""
     CHECKPOINTED = 75
     """Stopped early with everything saved: run the same command again (EX_TEMPFAIL of sysexits.h)."""
 
 
 def signal_code(number: int) -> int:
-    """Return the exit code of a process that a signal has ended, as shells and Slurm give it."""
+    """Return the exit code that shells and Slurm report for a process killed by a signal."""
     return 128 + number
 
 
 class NoetherError(Exception):
-    """Base of the errors that are shown to users as text, without a traceback."""
+    """Base class of the errors shown to users as text, without a traceback."""
 
     exit_code: int = ExitCode.FAILED
     code: str = ""
-    """The kind of the error, in words joined by hyphens; it stays when the words of a message change."""
+    """The kind of error, as hyphenated words; stable even if the message is reworded."""
 
 
 class RequestError(NoetherError):
-    """The request cannot be carried out, and the text says which line to change.
+    """A request that cannot be carried out; the text says which line to change.
 
     Args:
-        code: the kind of mistake, as `NoetherError.code`.
-        summary: one line, no full stop: what is wrong.
-        seen: what was found, as it was found.
-        expected: what would have been accepted.
+        code: the kind of mistake, see `NoetherError.code`.
+        summary: the mistake in one line, without a full stop.
+        seen: the value found, verbatim.
+        expected: the values accepted.
         fix: the line to write instead.
-        mount: a path that a container may not have been given, which is what its user changes then.
+        mount: a path that the container may lack; inside a container the fix offers to mount it.
     """
 
     exit_code: int = ExitCode.REQUEST
@@ -57,19 +57,19 @@ class RequestError(NoetherError):
 
     @property
     def parts(self) -> dict[str, str]:
-        """What it was made of: `RequestError(**error.parts | {"fix": …})` is the same refusal with another fix."""
+        """The arguments it was built from: `RequestError(**error.parts | {"fix": …})` changes only the fix."""
         return {name: getattr(self, name) for name in ("code", "summary", "seen", "expected", "fix", "mount")}
 
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
-        # Raised in a worker and shown by its launcher: exceptions with keyword arguments need this to pickle.
+        # Workers raise it and their launcher prints it: exceptions with keyword arguments need this to pickle.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
 
 
 class SettingError(RequestError, ValueError):
-    """A setting that its section refuses. As a ValueError it is collected by pydantic, and explained with the others.
+    """A setting rejected by its section. Because it is a ValueError, pydantic collects it with the other mistakes.
 
-    `setting` is its name within the section ("": the check is of this one), `problem` the end of a line that begins so,
-    `value` what it was set to, `instead` the value to write; the other parts are those of a RequestError.
+    `setting` is its name within the section ("": the setting being checked), `problem` the rest of the summary after
+    the name, `value` the value given, `instead` the value to write; `parts` are those of RequestError.
     """
 
     def __init__(
@@ -81,25 +81,25 @@ class SettingError(RequestError, ValueError):
 
 
 class JoinError(RequestError):
-    """Not all ranks of a run have met within the time that they had; the same request may succeed later."""
+    """Not all ranks of a run met before the time-out; the same request may succeed later."""
 
     exit_code = ExitCode.LATE
 
 
 class MidRunError(RequestError):
-    """What ends a run that was under way; the same request may succeed later, or on another machine."""
+    """A failure in the middle of a run; the same request may succeed later, or on another machine."""
 
     exit_code = ExitCode.FAILED
 
 
 class EndedByAnother(RequestError):
-    """This rank ends because rank 0 has ended or refused the run, and is not what the run failed of."""
+    """This rank ends because rank 0 ended or refused the run; it is a consequence, not the cause."""
 
     exit_code = ExitCode.FAILED
 
 
 class RanksLate(Exception):
-    """The other ranks did not come within `limit_s` seconds."""
+    """The other ranks did not arrive within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -107,9 +107,9 @@ class RanksLate(Exception):
 
 
 class InterruptedStartError(KeyboardInterrupt):
-    """A signal came before this process trained anything, or can; the exit code is 128 plus its number.
+    """A signal that arrived before this process trained anything; the exit code is 128 plus its number.
 
-    No Exception: nothing that tries a user's model or waits for a peer takes it for theirs.
+    Not an Exception, so that code that tries a user's model or waits for a peer does not catch it.
     """
 
     def __init__(self, number: int, kept: str = "nothing was trained") -> None:
@@ -118,7 +118,7 @@ class InterruptedStartError(KeyboardInterrupt):
 
 
 def path_refusal(error: BaseException) -> RequestError | None:
-    """Return the refusal of a path that was typed, where an OSError is none of the program's own; else None."""
+    """Return the refusal for an OSError that a path typed by the user has caused; None for any other error."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return RequestError("name-too-long", "a name is too long for the file system",
                             seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
@@ -133,11 +133,11 @@ def path_refusal(error: BaseException) -> RequestError | None:
 
 
 def shown(error: str, code: str) -> str:
-    """Return what an error says, with its code, by which docs can be searched, at the end of the first line."""
+    """Return an error's text with its code, which the docs list, at the end of the first line."""
     first, end, rest = error.partition("\n")
     return f"{first} [{code}]{end}{rest}" if code else error
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an exception says, on one line and cut short; the name of its class where it says nothing."""
+    """Return an exception's message on one line, shortened; the name of its class if it has no message."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,6 +1,6 @@
-"""One precision for one number, wherever it is written: percentages with two decimals, others with four digits.
+"""Format numbers the same way everywhere: percentages with two decimals, other numbers with four digits.
 
-The report sets these texts in type (`typeset`); `watch/static/format.js` writes the numbers of the live page alike.
+The report typesets these texts (`typeset`); `watch/static/format.js` formats the numbers of the live page likewise.
 """
 
 import json
@@ -12,19 +12,19 @@ from noether.common.errors import RequestError
 from noether.common.sanitize import shortened
 
 NONE = "–"
-"""Stands where there is no number: a ratio to 0, or a model that predicts NaN."""
+"""Printed in place of a number that does not exist, such as a ratio to 0 or a NaN."""
 DIGITS = 4
 LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
 """Metres of one unit of length."""
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a text is, of 18 digits at most, else None: "²" is a digit too, and `int` refuses 5,000."""
+    """Return text of up to 18 ASCII digits as an int, else None: "²" is a digit too, and int() refuses 5,000 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int = 10**18) -> int:
-    """The whole number that a variable holds. RequestError: it holds none, or one that is out of bounds."""
+    """Return the whole number that a variable holds. RequestError: it holds none, or one that is out of bounds."""
     number = whole(environ[name].strip())
     if number is not None and low <= number <= high:
         return number
@@ -36,12 +36,12 @@ def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int 
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is an integer or a float, but not a bool."""
+    """Return whether a value is an integer or a float and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def finite(value: Any, otherwise: Any = None) -> Any:
-    """The value where it is a finite number that fits into a float."""
+    """Return the value if it is a finite number that fits into a float, else `otherwise`."""
     try:
         return value if is_number(value) and isfinite(value) else otherwise
     except OverflowError:  # An integer of a thousand digits.
@@ -49,27 +49,27 @@ def finite(value: Any, otherwise: Any = None) -> Any:
 
 
 def count_text(value: Any) -> str:
-    """A whole number with thousands separated; any other to four digits."""
+    """Return a whole number with thousands separators; any other number with four digits."""
     return f"{value:,}" if isinstance(value, int) else number_text(value)
 
 
 def counted(number: Any, word: str) -> str:
-    """A number and its noun: 1 node, 2 nodes."""
+    """Return a number and its noun: 1 node, 2 nodes."""
     return f"{count_text(number)} {word}{'s' * (number != 1)}"
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Parts as a list in words: "a, b and c"."""
+    """Join parts in words: "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
 def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
-    """The first of many parts, and how many more there are: "a, b and 7 more"."""
+    """Join the first of many parts and count the rest: "a, b and 7 more"."""
     return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
 def number_text(value: Any, digits: int = DIGITS) -> str:
-    """A number with so many significant digits; from a million on, and below a thousandth, as 1.235e-5."""
+    """Format a number with `digits` significant digits; from a million up and below a ten-thousandth as 1.235e-5."""
     if finite(value) is None:
         return NONE
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
@@ -82,14 +82,14 @@ def number_text(value: Any, digits: int = DIGITS) -> str:
 
 
 def score_text(score: Any) -> str:
-    """A score whose best value is 1, to which none below it is rounded up."""
+    """Format a score whose best value is 1; a lower score is never rounded up to 1."""
     if finite(score) is not None and 1 - 0.5 * 10**-DIGITS <= score < 1:
         return f"{min(score, 1 - 1e-6):.6f}"
     return number_text(score)
 
 
 def percent_text(share: Any, digits: int | None = None) -> str:
-    """A share of 1 in per cent: two decimals, where they are neither zeros nor noise; or so many significant digits."""
+    """Format a share of 1 as a percentage: two decimals, or `digits` significant digits if given or if it is tiny."""
     if finite(share) is None:
         return NONE
     if digits is None and (share == 0 or 1e-4 <= abs(share) < 1e4):
@@ -98,13 +98,13 @@ def percent_text(share: Any, digits: int | None = None) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes with its unit."""
+    """Format a number of bytes with its unit."""
     step = next((step for step in range(3) if count < 1024 ** (step + 1)), 3)
     return f"{count / 1024**step:.4g} {('B', 'KiB', 'MiB', 'GiB')[step]}"
 
 
 def duration_text(seconds: float) -> str:
-    """A time in the largest unit of which there are at least two: 119 s, 2 min, 47 h, 2 d."""
+    """Format a time in the largest unit that gives at least 2: 119 s, 2 min, 47 h, 2 d."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -112,7 +112,7 @@ def duration_text(seconds: float) -> str:
 
 
 def strict_json(content: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: a float that is not finite becomes null, at any depth."""
+    """Write JSON that every reader accepts: NaN and infinity become null, at any depth."""
     return json.dumps(_finite_in(content), indent=indent, ensure_ascii=False, allow_nan=False)
 
 

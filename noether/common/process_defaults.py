@@ -1,6 +1,6 @@
-"""Gives this process what every program stands on: streams, a working directory, UTF-8, caches, HOME, USER.
+"""Give this process what every program relies on: streams, a working directory, UTF-8, caches, HOME, USER.
 
-Variables are not set by `ENV` in the image: under Apptainer an image's ENV wins over the host's export.
+The image sets no variables by `ENV`, because under Apptainer an image's ENV overrides what the host exports.
 """
 
 import atexit
@@ -19,15 +19,15 @@ from pathlib import Path
 from noether.common.errors import RequestError
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
-"""Written by the image's build: this program is its entry point."""
+"""Written when the image is built; it exists only in an image whose entry point is this program."""
 
-# Compilers' and libraries' caches. In a home on NFS they crash jobs of several ranks, and a read-only root has no room.
+# Caches of compilers and libraries. On an NFS home they crash jobs of several ranks; a read-only root has no room.
 CACHES = {
     "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
 }  # fmt: skip
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-# Python's own search for modules: the host's leaks into an Apptainer container.
+# Python's own variables: those of the host leak into an Apptainer container.
 _LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 _removed: dict[str, str] = {}
 
@@ -35,20 +35,20 @@ _removed: dict[str, str] = {}
 def process_defaults(
     environ: Mapping[str, str], *, in_image: bool, home_is_writable: bool, user: str, own_folder: Callable[[], Path]
 ) -> dict[str, str | None]:
-    """Return what to change in the environment: a value to set, or None to remove the variable.
+    """Return the changes to the environment: {variable: its value, or None to remove it}.
 
-    Nothing outside of images and jobs; `own_folder` makes a folder of this node that only this user can use.
+    Outside images and jobs there are none. `own_folder` makes a folder on this node that only this user can use.
     """
     if not in_image and not any(map(environ.get, JOB_VARIABLES)):
         return {}
-    # One for each user of a node: the next job finds warm caches, and nothing piles up.
+    # One folder per user and node: the next job finds warm caches, and nothing accumulates.
     folder = own_folder()
     changes: dict[str, str | None] = {key: str(folder / leaf) for key, leaf in CACHES.items() if not environ.get(key)}
     if in_image:
         if not home_is_writable:
             changes["HOME"] = str(folder / "home")
         if not environ.get("USER") and not environ.get("LOGNAME"):
-            # getpass.getuser() fails where neither is set and the password file has no entry; torch calls it.
+            # torch calls getpass.getuser(), which fails if neither is set and the password file has no entry.
             changes["USER"] = user
         changes.update(dict.fromkeys((name for name in _LEAKS if name in environ), None))
         changes["PYTHONNOUSERSITE"] = "1"
@@ -56,16 +56,16 @@ def process_defaults(
 
 
 def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
-    """Apply `process_defaults` to this process, and make the folders that are named.
+    """Apply `process_defaults` to this process, and create the folders that it names.
 
-    RequestError: where no folder of this machine can be written, or another user's is in the way.
+    RequestError: no folder of this machine is writable, or another user's folder is in the way.
     """
     try:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise _nowhere_to_write(str(error)) from None
     _choose_socket_folder(temporary)
-    home = environ.get("HOME", "/")  # docker's home for a user it does not know is /, which root could write.
+    home = environ.get("HOME", "/")  # docker gives an unknown user the home /, which root could write.
     changes = process_defaults(
         environ,
         in_image=IMAGE_RECORD.exists(),
@@ -86,32 +86,32 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
 
 
 def restore_python_path() -> None:
-    """Give a user's own script its PYTHONPATH in the image too, behind what is installed, which it cannot hide."""
+    """Give a user's script its PYTHONPATH in the image too, after the installed packages, so it cannot shadow them."""
     if given := _removed.get("PYTHONPATH"):
         os.environ["PYTHONPATH"] = given
         sys.path += map(os.path.abspath, given.split(os.pathsep))
 
 
 LONGEST = 107 - len("/pymp-12345678/listener-12345678")
-"""Bytes of a folder's path, below which multiprocessing (the fork server, the loaders) can have sockets (unix(7))."""
+"""Longest path, in bytes, of a folder in which multiprocessing (fork server, loaders) can bind sockets (unix(7))."""
 
 
 def _choose_socket_folder(temporary: Path) -> None:
-    """Have multiprocessing keep its sockets elsewhere, if the path of the temporary folder is too long for them."""
+    """Make multiprocessing keep its sockets elsewhere if the temporary folder's path is too long for them."""
     if len(os.fsencode(temporary)) > LONGEST:
         from multiprocessing.util import get_temp_dir
 
         tempfile.tempdir = next(
             (place for place in ("/tmp", "/dev/shm", "/var/tmp") if os.access(place, os.W_OK)), None
         )
-        get_temp_dir()  # The processes that this one starts, and theirs, are told of it.
+        get_temp_dir()  # Child processes inherit this choice.
         tempfile.tempdir = str(temporary)
 
 
 def own_folder(temporary: Path) -> Path:
-    """Make a user's folder among everybody's temporary files, and return it: nobody else can put code into it.
+    """Create this user's folder in the shared temporary folder and return it; nobody else can put code into it.
 
-    Where another user made it, it is a link, or others can write to it, one with a random name is made, and said so.
+    If another user made it, it is a link, or others can write to it, create one with a random name and print why.
 
     RequestError: no folder can be made.
     """
@@ -156,12 +156,12 @@ UTF8_MODE = "PYTHONUTF8"
 
 
 def open_closed_streams() -> None:
-    """Send a standard stream that was closed (`>&-`) to nowhere: else the next file opened would get its output."""
+    """Redirect closed standard streams (`>&-`) to /dev/null: else the next file opened would receive their output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, which is this one, and for the processes that this one starts too.
+            # open() takes the lowest free number, which is this one; child processes inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
@@ -178,9 +178,9 @@ def check_working_directory() -> None:
 
 
 def use_utf8() -> None:
-    """Restart this program in Python's UTF-8 mode where the locale's encoding is another one (LC_ALL=C, say).
+    """Restart this program in Python's UTF-8 mode if the locale has another encoding (such as LC_ALL=C).
 
-    A stream that was asked to be ASCII (PYTHONIOENCODING) stays so, and shows what it cannot write as ?.
+    A stream that PYTHONIOENCODING makes ASCII stays ASCII, and prints ? for characters that it cannot encode.
     """
     if not _is_utf8(locale.getpreferredencoding(False)) and os.environ.get(UTF8_MODE) != "1":
         os.environ[UTF8_MODE] = "1"

@@ -1,4 +1,4 @@
-"""Processes, asked of /proc, and the signals that end them."""
+"""Processes as /proc lists them, and the signals that stop them."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ PROC = Path("/proc")
 
 
 class ProcessId(NamedTuple):
-    """One process for certain: numbers are used again, a number with its start time (clock ticks) is not."""
+    """A process identified for good: PIDs are reused, a PID with its start time (in clock ticks) is not."""
 
     pid: int
     started: int
 
 
 class ProcessEntry(NamedTuple):
-    """One line of the process table; `state` is a letter of proc(5), `name` has 15 characters at most."""
+    """One line of the process table; `state` is a letter from proc(5), `name` has at most 15 characters."""
 
     pid: int
     parent: int
@@ -32,19 +32,19 @@ class ProcessEntry(NamedTuple):
 
     @property
     def identity(self) -> ProcessId:
-        """The process, whatever becomes of its number."""
+        """The process's PID with its start time."""
         return ProcessId(self.pid, self.started)
 
     @property
     def zombie(self) -> bool:
-        """Whether it has ended and was not waited for yet."""
+        """True if the process has ended but has not been waited for."""
         return self.state in "ZX"
 
 
 def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
-    """Read one process, "pid (any name) state ppid …" in proc(5); None where it is gone, or there is no /proc."""
+    """Read one process, "pid (any name) state ppid …" in proc(5); None if it is gone or there is no /proc."""
     try:
-        # The name may hold spaces and brackets itself.
+        # The name itself may contain spaces and brackets.
         before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
         fields, name = after.split(), before.partition(b"(")[2].decode(errors="replace")
         return ProcessEntry(int(pid), int(fields[1]), int(fields[19]), fields[0].decode(), name)
@@ -53,7 +53,7 @@ def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of this machine from every other; empty where the system does not say."""
+    """Return an identifier of this boot of this machine; empty if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -61,7 +61,7 @@ def boot_id() -> str:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """Read every process from /proc; empty where there is no /proc."""
+    """Read every process from /proc; empty if there is no /proc."""
     try:
         numbers = filter(str.isdigit, os.listdir(PROC))
     except OSError:
@@ -70,13 +70,13 @@ def process_table() -> dict[int, ProcessEntry]:
 
 
 def process_id(pid: int) -> ProcessId | None:
-    """Return a process's number with its start; None where it is gone, or ended and was not waited for yet."""
+    """Return a process's PID with its start time; None if it is gone or a zombie."""
     entry = _entry(pid)
     return None if entry is None or entry.zombie else entry.identity
 
 
 def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Yield number and name of the parent, its parent, and so on, as far as they are seen."""
+    """Yield PID and name of the parent, the grandparent, and so on, as far as /proc shows them."""
     pid = os.getppid()
     while pid > 0 and (entry := _entry(pid, proc)):
         yield pid, entry.name
@@ -89,19 +89,19 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def this_process() -> dict[str, Any]:
-    """Return host, boot, pid and start of this process, by which others can ask `was_alive`."""
+    """Return host, boot, pid and start time of this process: the arguments of `was_alive`."""
     own = process_id(os.getpid())
     about = {"host": socket.gethostname(), "boot": boot_id()}
     return about | {"pid": os.getpid(), "started": own.started if own else 0}
 
 
 def was_alive(host: str, boot: str, pid: int, started: int) -> bool | None:
-    """Return whether a process that said so of itself runs; None where that cannot be seen from this host."""
+    """Return whether the process described by `this_process` still runs; None if it is on another host."""
     return boot == boot_id() and is_alive(ProcessId(pid, started)) if host == socket.gethostname() else None
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped a process (SIGSTOP, SIGTSTP, a debugger); False where there is no /proc."""
+    """Return whether a process is suspended (SIGSTOP, SIGTSTP, a debugger); False if there is no /proc."""
     return (entry := _entry(pid)) is not None and entry.state in "Tt"
 
 
@@ -122,50 +122,50 @@ def living_descendants(root: int, spare: Collection[ProcessId] = ()) -> list[Pro
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-"""Each asks a run to stop with everything saved; SIGHUP comes when a terminal is closed."""
+"""Signals that ask a run to save everything and stop; closing a terminal sends SIGHUP."""
 
 ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
-"""Come to every process of a step, or of a terminal, that ends."""
+"""Signals sent to every process of a step or terminal that ends."""
 
 
 @contextmanager
 def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
-    """Handle the stop signals until left; yield the previous handlers. SIGHUP stays ignored where nohup ignores it."""
+    """Handle the stop signals inside the block; yield the previous handlers. SIGHUP stays ignored under nohup."""
     own = [one for one in STOP_SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     before: dict[int, Any] = {number: signal.signal(number, handler) for number in own}
     try:
         yield before
     finally:
         for number, previous in before.items():
-            if previous is not None:  # Set by what is not Python, which alone can set it again.
+            if previous is not None:  # None: not set from Python, so Python cannot restore it.
                 signal.signal(number, previous)
 
 
 SECOND_INTERRUPT_S = 0.5
-"""Two Ctrl-C closer together are one: a terminal, a shell and a container may each pass it on."""
+"""Two Ctrl-C within this time count as one: a terminal, a shell and a container may each forward it."""
 
 JOB_STOP_SIGNAL = "USR2"
-"""Tells the ranks of a job to save and stop: sent by Slurm before its time limit, and by `noether cancel`.
+"""The signal that asks a job's ranks to save and stop; Slurm sends it before the time limit, `noether cancel` too.
 
-submitit uses it too. NCCL uses SIGUSR1 in places (submitit #1697).
+submitit uses the same signal. NCCL uses SIGUSR1 in places (submitit #1697).
 """
 
 
 class EndedBySignal(SystemExit):
-    """Ends this process as a signal asks. What takes other code's SystemExit for a failure lets this one pass."""
+    """Exit on a signal. Code that treats a SystemExit of user code as a failure lets this one pass."""
 
 
 def leave_when_told() -> None:
-    """End this process with 128 + its number when `JOB_STOP_SIGNAL` comes; for a parent that watches no ranks yet.
+    """Make `JOB_STOP_SIGNAL` end this process with code 128 + its number; for a parent that watches no ranks yet.
 
-    SIGTERM is ignored on the way out: srun sends it to all tasks once one has ended, and returns the highest code.
+    SIGTERM is ignored while it exits: srun sends SIGTERM to all tasks once one has ended, and returns the highest code.
     """
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
 
 
 @contextmanager
 def leaving_as_told() -> Iterator[None]:
-    """Let a signal during an import leave as itself: in `__set_name__` Python 3.11 makes a RuntimeError of it."""
+    """Re-raise a signal's exception caught in an import: in `__set_name__`, Python 3.11 makes it a RuntimeError."""
     try:
         yield
     except RuntimeError as error:
@@ -175,14 +175,14 @@ def leaving_as_told() -> Iterator[None]:
 
 
 def leave_with_what_was_made() -> None:
-    """Make SIGTERM and SIGHUP end this process by SystemExit, so that it removes what it made."""
+    """Make SIGTERM and SIGHUP raise SystemExit, so that this process removes its temporary files."""
     for number in ENDS_OF_OTHERS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # As SIGHUP is under nohup.
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP.
             signal.signal(number, _leave)
 
 
 def ignore_the_end_of_others() -> None:
-    """Ignores SIGTERM, which srun sends to all tasks when one has ended, and SIGHUP: this process ends by itself."""
+    """Ignore SIGTERM, which srun sends to all tasks once one has ended, and SIGHUP: this process is already ending."""
     for number in ENDS_OF_OTHERS:
         signal.signal(number, signal.SIG_IGN)
 

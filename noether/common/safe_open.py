@@ -1,7 +1,7 @@
-"""Files in a folder that other users may write to: opened only where they are plain files, never through a link.
+"""Open files in folders that other users may write to: only regular files, never through a symbolic link.
 
-A pipe under the name of a record would block its reader for ever, /dev/zero would never end, and a link would show or
-overwrite a file elsewhere. So whatever reads from a run folder, or writes into it, opens its files here.
+A pipe with the name of a record would block its reader forever, /dev/zero would never end, and a link would expose or
+overwrite a file elsewhere. All code that reads or writes a run folder therefore opens its files here.
 """
 
 import errno
@@ -15,29 +15,29 @@ from pathlib import Path
 from noether.common.processes import boot_id
 
 LARGEST = 2**26
-"""Bytes of a file that is read whole; none of ours comes near it but a history, which has a limit of its own."""
+"""Largest file, in bytes, that is read whole. Only a run's history comes near it, and it has its own limit."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NotPlainFile(OSError):
-    """Under the name is a link, a pipe, a device or a folder, a file too large to read, or a stranger's link above."""
+    """The path is a link, pipe, device or folder, is too large to read, or lies below another user's link."""
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a path is a plain file, and no link to one."""
+    """Return whether a path is a regular file and not a link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):  # No path holds "\0".
+    except (OSError, ValueError):  # ValueError: the path contains "\0".
         return False
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a plain file for reading. OSError: there is none; NotPlainFile: something else has its name."""
+    """Open a regular file for reading. OSError: it does not exist; NotPlainFile: it is not a regular file."""
     return open(_open(path, os.O_RDONLY), "rb")
 
 
 def read_plain(path: Path, most: int = LARGEST) -> bytes:
-    """Return the content of a plain file. OSError: there is none; NotPlainFile: not plain, or above `most` bytes."""
+    """Read a regular file. OSError: it does not exist; NotPlainFile: not a regular file, or over `most` bytes."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -46,9 +46,9 @@ def read_plain(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_given(path: Path, most: int = LARGEST) -> bytes:
-    """Return the content of a file that a user names: through links, and of a pipe, `<(…)`, to its end.
+    """Read a file named by the user: links are followed, and a pipe, `<(…)`, is read to its end.
 
-    OSError: there is none; NotPlainFile: a folder or a device, or above `most` bytes.
+    OSError: it does not exist; NotPlainFile: it is a folder or a device, or larger than `most` bytes.
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -61,7 +61,7 @@ def read_given(path: Path, most: int = LARGEST) -> bytes:
 
 
 def create_plain(path: Path) -> BufferedWriter:
-    """Open a new file for writing; whatever has the name is removed first. OSError: the disk refuses."""
+    """Open a new file for writing, after removing any file of that name. OSError: the disk refuses."""
     refuse_strangers_link(path.parent)
     with suppress(FileNotFoundError):
         path.unlink()
@@ -69,20 +69,20 @@ def create_plain(path: Path) -> BufferedWriter:
 
 
 def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
-    """Return a descriptor that appends to a plain file; make it where there is none. Raises as `open_plain`."""
+    """Return a descriptor that appends to a regular file, created if missing. Raises the errors of `open_plain`."""
     refuse_strangers_link(path.parent)
     return _open(path, flags | os.O_CREAT | os.O_APPEND)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder where there is none, in one that is there. Raises as `refuse_strangers_link`, before it does."""
+    """Create a folder if missing; its parent must exist. Check both with `refuse_strangers_link`."""
     refuse_strangers_link(path.parent)
     path.mkdir(exist_ok=True)
     refuse_strangers_link(path)
 
 
 def refuse_strangers_link(folder: Path) -> None:
-    """Raise NotPlainFile where another user put a link in a folder's place; one's own is followed, as to a disk."""
+    """Raise NotPlainFile if a folder is another user's link; the user's own links are followed."""
     with suppress(FileNotFoundError):
         about = folder.lstat()
         if stat.S_ISLNK(about.st_mode) and about.st_uid != os.geteuid():
@@ -93,7 +93,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | _CAREFULLY, 0o666)
     except OSError as error:
-        # What O_NOFOLLOW answers to a link, and the others to sockets, pipes without a reader and folders.
+        # ELOOP: a link (O_NOFOLLOW); ENXIO and EISDIR: sockets, pipes without a reader, and folders.
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise NotPlainFile(error.errno, "not a plain file", str(path)) from None
         raise
@@ -105,17 +105,17 @@ def _open(path: Path, flags: int) -> int:
 
 @dataclass(frozen=True)
 class StampedFile:
-    """A file that is known again as the one that was verified: `stamp` changes whenever its content does.
+    """A file that was verified, with a stamp that changes whenever its content does.
 
-    Boot of this machine, file system, inode, size, and times of the last changes; no program can set back the last one,
-    ctime. On another host it never fits: what was verified there tells nothing of a copy here.
+    The stamp holds the machine's boot, file system, inode, size, mtime and ctime, which no program can set back. On
+    another host it never matches, because a verification there says nothing about a copy here.
     """
 
     path: Path
     stamp: tuple[str | int, ...]
 
     def is_unchanged(self) -> bool:
-        """Return whether the file is still the one that was stamped; not where it cannot be looked at."""
+        """Return whether the file still has this stamp; False if it cannot be examined."""
         try:
             return stamped(self.path) == self
         except OSError:
@@ -123,7 +123,7 @@ class StampedFile:
 
 
 def stamped(path: Path) -> StampedFile:
-    """Return a file with its stamp as it is now. OSError: there is none."""
+    """Return a file with its current stamp. OSError: the file does not exist."""
     about = path.stat()
     times = about.st_mtime_ns, about.st_ctime_ns
     return StampedFile(path, (boot_id(), about.st_dev, about.st_ino, about.st_size, *times))

@@ -1,4 +1,4 @@
-"""Text that somebody else chose (names of runs, hosts and cases, logs), as it may be shown on a terminal."""
+"""Escape text from outside (names of runs, hosts and cases, logs) so that a terminal can show it safely."""
 
 import re
 
@@ -8,22 +8,22 @@ _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def shown_name(name: str) -> str:
-    """Return a name on one line: control characters, line ends, marks of direction and lone surrogates as \\x1b."""
+    """Return a name on one line: control and direction characters, line ends and lone surrogates escaped as \\x1b."""
     return _IN_NAMES.sub(_escaped, name)
 
 
 def shown_text(text: str) -> str:
-    """Return a text of several lines, in which they are written so too, but for line ends and tabs."""
+    """Return a text of several lines escaped like a name, except for its line ends and tabs."""
     return _IN_TEXTS.sub(_escaped, text)
 
 
 def shown_log(text: str) -> str:
-    """Return the text of a log: without its colours and other escape sequences, then as `shown_text`."""
+    """Return the text of a log without colours and other escape sequences, then escaped by `shown_text`."""
     return shown_text(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """Return a value on one line, and how long it is where it is cut."""
+    """Return a value on one line; if it is cut, with its length."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 20]}… ({len(text)} characters)"
 

@@ -1,4 +1,4 @@
-"""Finds the known name that was probably meant, and refuses the value of a flag that is none of those known."""
+"""Find the known name closest to a mistyped one, and refuse unknown values of flags."""
 
 import re
 import unicodedata
@@ -25,14 +25,14 @@ _WORDS = {
     "adamw": "adam",
 }
 OTHER_NAMES = {word: ours for ours, words in _WORDS.items() for word in words.split()}
-"""What other programs call the same thing; it counts where our name is among those that are known."""
+"""Other programs' names for the same things; used if our name is among the known ones."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant, or None where none is alike.
+    """Return the known name that was probably meant, or None if none is similar.
 
-    The same letters in another case, another program's word for it, the one known name that begins so, the most similar
-    spelling, or the longest that this one begins with, in this order.
+    In this order: the same letters in another case, another program's word for it, the only known name that `name`
+    abbreviates, the most similar spelling, the longest known name that `name` begins with.
     """
     ours, lowered = {one.lower(): one for one in known}, name.lower()
     exact = [word for word in (lowered, OTHER_NAMES.get(lowered)) if word in ours]
@@ -50,20 +50,20 @@ _PLAIN = str.maketrans(dict.fromkeys("‐‑‒–—―−", "-") | dict.fromke
 
 
 def plain_characters(text: str) -> str:
-    """Return a word as it was before a PDF or an editor set it in type: its hyphens, quotes, spaces and ligatures."""
+    """Undo what a PDF or an editor did to a word: typographic hyphens, quotes, spaces and ligatures."""
     plain = unicodedata.normalize("NFKC", text.translate(_PLAIN)).strip()
     return f"-{plain}" if plain != text and re.match(r"-\w{2,}", plain) else plain  # Two hyphens became one dash.
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `name, did you mean X?`, or `name; known: …` where nothing is alike."""
+    """Return `name, did you mean X?`, or `name; known: …` if no known name is similar."""
     known = sorted(known)
     match = nearest(name, known)
     return f"{name!r}, did you mean {match!r}?" if match else f"{name!r}; known: {', '.join(known)}"
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Return the value of a flag. RequestError: it is not among those that are known."""
+    """Return the value of a flag. RequestError: it is not one of `known`."""
     if value in known:
         return value
     raise RequestError("no-such-choice", f"no such {name}: {value}", seen=f"--{name} {value}",
@@ -76,23 +76,23 @@ _UNITS = {
     "gb": {"k": 2**-20, "m": 2**-10, "g": 1.0, "t": 2**10},
     "": {"k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01, "f": 1.0},
 }
-"""Of the unit that a setting's name ends with, what others are of it, by their first letter."""
+"""{unit of the setting: {first letter of another unit: its size in the setting's unit}}"""
 _CLOCK = re.compile(r"\d+-\d+(:\d+){0,2}|\d+(:\d+){1,3}")
 _WITH_UNIT = re.compile(r"([-+]?\d[\d_', ]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*([a-z]*|%)")
 
 
 def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | None:
-    """Return the number to type for one with a unit, as a setting in `unit` takes it; None where it is none.
+    """Convert a number typed with a unit into the number that a setting in `unit` accepts; None if it is no number.
 
-    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min), as Slurm reads a time; 1k is 1000, 10 % is 0.1, 3 epochs are 3.
+    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min) because Slurm reads times so; 1k is 1000, 10 % is 0.1, 3 epochs is 3.
     """
     factors, number = _UNITS[unit], None
-    with suppress(LookupError, ValueError, OverflowError):  # Another unit, or thousands of digits.
+    with suppress(LookupError, ValueError, OverflowError):  # An unknown unit, or thousands of digits.
         if "d" in factors and _CLOCK.fullmatch(text):
             parts = (re.split("[-:]", text) + ["0"] * 3 * ("-" in text))[:4]
             number = sum(int(part) * factors[letter] for part, letter in zip(reversed(parts), "smhd", strict=False))
         elif match := _WITH_UNIT.fullmatch(text.strip().lower()):
-            # In 0,001 the comma is the decimal one, in 10,000 it parts thousands.
+            # The comma is a decimal point in 0,001 but separates thousands in 10,000.
             digits = re.sub("[_' ]", "", match[1]).replace(",", "" if whole else ".")
             plain = {match[2] if whole and not unit else "": 1.0}
             number = float(digits) * (plain | factors)[match[2][:1] if unit else match[2]]
@@ -100,7 +100,7 @@ def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | Non
 
 
 def number_of(name: str, text: str, kind: type[Number], low: float, high: float, fix: str) -> Number:
-    """Return the number that a flag was given, from `low` to `high`. RequestError: it is none, or another."""
+    """Return the number given to a flag. RequestError: it is not a number from `low` to `high`."""
     for read in (text, number_meant(text, "s" if name == "timeout" else "", whole=kind is int)):
         with suppress(ValueError):
             if low <= (value := kind(read or "")) <= high:

@@ -316,7 +316,7 @@ SIF = {"APPTAINER_CONTAINER": "/images/noether.sif"}
          'docker run --user "$(id -u):$(id -g)" -v /data/runs:/data/runs …      (as its owner, with the folder)\n'
          "output_path=FOLDER"),
         ("", "/data/runs", "apptainer",
-         "apptainer exec --bind /data/runs noether.sif …      (the container sees what it is given)"),
+         "apptainer exec --bind /data/runs noether.sif …      (a container sees only what is bound into it)"),
     ],
 )  # fmt: skip
 def test_commands_of_a_fix_are_the_container_s(fix, mount, engine, expected) -> None:
