@@ -1,3 +1,3 @@
-"""From what was typed to one call: commands, arguments, help, completion."""
+"""The command line: from typed words to one function call, with help and completion."""
 
 from noether.cli.entry import main as main

@@ -1,7 +1,7 @@
-"""Binds a command line by Fire. Fire calls only functions that describe a call, so nothing runs before all is bound.
+"""Bind a command line with Fire. Fire calls only functions that describe a call, so nothing runs until all is bound.
 
-Added here is what Fire cannot know: which flags are switches, that any setting may be a flag, and that FILE.yaml as the
-first word is --hp FILE.yaml. What was meant by words that cannot be bound is in `mistakes.py`.
+This module adds what Fire cannot know: which flags are switches, that any setting may be a flag, and that FILE.yaml as
+the first word means --hp FILE.yaml. `mistakes.py` explains words that cannot be bound.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from noether.config.sweep import quoted
 
 ASKS_FOR_HELP = {"--help", "-h"}
 SCRIPT = "--"
-"""The word of a call after which the words are a script's."""
+"""The word of a call that precedes the words of a script."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line asks for, which may be Fire's help; `engine` is whose container this is in.
+    """Return the call that a command line requests, possibly Fire's help; `engine` is the container's, or "".
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """
@@ -63,13 +63,13 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
     if not {*for_fire} <= ASKS_FOR_HELP:
         raise mistakes.not_fires(line, for_fire)
     said = io.StringIO()
-    try:  # A lone hyphen would end the call, help go through a pager to stderr, and errors be worded by Fire.
+    try:  # Fire alone would end the call at a lone hyphen, send help through a pager to stderr, and word the errors.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
             found = fire.Fire(_table(), [*line, "--", *for_fire, "--separator=\0"], name="noether", serialize=repr)
     except FireExit as end:
         if end.code:
             raise mistakes.refusal(end.trace, words, engine) from None
-        # Fire's help offers letters that Fire then finds ambiguous, and -h for --hp.
+        # Fire's help offers one-letter flags that Fire then rejects as ambiguous, and -h for --hp.
         letters = _letters(getattr(end.trace.GetResult(), "command", print))
         text = re.sub(r"(?m)^    (-\w), (?=--)", lambda one: one[0] if one[1] in letters else "    ", said.getvalue())
         return Call("help", print, (text.rstrip(),))
@@ -80,9 +80,9 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
 
 
 def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of noether's own, and of `noether run` those from the script on, which are not ours to read.
+    """Split the words into noether's own and, for `noether run`, those of the script, which noether does not read.
 
-    The script is the first word that is neither a flag, nor the value of one, nor a setting.
+    The script is the first word that is neither a flag, nor the value of a flag, nor a setting.
     """
     for alias, meant in ((["plan", "run"], "--dry-run"), (["submit", "run"], "--submit")):
         if words[:2] == alias:
@@ -118,10 +118,10 @@ def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None
 
 
 def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words for the command, and those for Fire itself, in the forms that Fire binds as they were meant.
+    """Return the words for the command and those for Fire itself, rewritten so that Fire binds them as intended.
 
-    Help becomes Fire's own flag; a one-letter flag its long form, as Fire has it; a switch --switch=True, because Fire
-    would take the next word as its value; a flag without its value --flag=NO_VALUE, for Fire would make it "True".
+    Help becomes Fire's own flag; a one-letter flag becomes its long form; a switch becomes --switch=True, because Fire
+    would take the next word as its value; a flag without a value becomes --flag=NO_VALUE, which Fire would make "True".
     """
     words[:1] = [{"--version": "version", "--help": "help", "-h": "help"}.get(word, word) for word in words[:1]]
     if words[:1] == ["help"] and (len(words) == 1 or words[1] in COMMANDS):
@@ -151,14 +151,14 @@ def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _letters(command: Command) -> dict[str, str]:
-    """Return the one-letter flags of a command: of each letter with which only one of its flags and words begins."""
+    """Return {one-letter flag: its long name} for each initial that only one of a command's flags and words has."""
     first = Counter(name[0] for name in [*commands.flags_of(command), *commands.words_of(command), "help"])
     return {f"-{name[0]}": name for name in commands.flags_of(command) if first[name[0]] == 1}
 
 
 def _table(group: CommandGroup = COMMANDS, before: str = "") -> CommandGroup:
-    """Return the commands as Fire is given them."""
-    as_typed = SetParseFn(str)  # Of Fire's own reading, 0,1 is a tuple; what 1e-3 means is the schema's to say.
+    """Return the commands in the form that Fire receives."""
+    as_typed = SetParseFn(str)  # Fire would read 0,1 as a tuple; the schema decides what 1e-3 means.
     return CommandGroup(cleandoc(group.__doc__ or ""), **{
         name: _table(one, f"{name} ") if isinstance(one, CommandGroup) else as_typed(_Description(before + name, one))
         for name, one in group.items()
@@ -166,11 +166,11 @@ def _table(group: CommandGroup = COMMANDS, before: str = "") -> CommandGroup:
 
 
 class _Description(Memberless):
-    """A command as Fire is given it: with its signature and docstring, but calling it only describes the call."""
+    """A command as Fire receives it: it has the command's signature and docstring, but a call only returns a Call."""
 
     def __init__(self, verb: str, command: Command) -> None:
         own = signature(command).parameters
-        # What Fire shows of a type is its name, and of `str | None` that it may be left out.
+        # Fire shows the name of a type, and for `str | None` that the value is optional.
         shown = [one.replace(annotation=one.annotation if one.annotation is bool else str) for one in own.values()]
         if commands.takes_settings(command):
             shown.append(Parameter("settings", Parameter.VAR_KEYWORD))
@@ -185,11 +185,11 @@ class _Description(Memberless):
         return Call(self.verb, self.command, words, flags)
 
     def __get__(self, *owner: object) -> "_Description":
-        return self  # What has this method is a routine to `inspect`, and so to Fire.
+        return self  # An object with this method is a routine to `inspect`, and so to Fire.
 
 
 def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
-    """Return the call with its switches as booleans, several --set as one, and flags of settings as overrides."""
+    """Return the call with switches as booleans, several --set flags joined, and flags of settings as overrides."""
     command, words, given = call.function, list(call.words), dict(call.flags)
     own = commands.flags_of(command)
     mistakes.check_words(call, line)
@@ -214,7 +214,7 @@ def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
 
 
 def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
-    """Return a setting's flag as an override. Its value is one text to the shell, so its commas are no sweep."""
+    """Return a setting's flag as an override. The shell passes its value as one word, so its commas are no sweep."""
     from noether.config.schema import RunConfig
 
     if name.partition(".")[0] not in RunConfig.model_fields:
@@ -226,7 +226,7 @@ def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
     for word in call.words:
         other, _, its_value = word.lstrip("+~").partition("=")
         nested = f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
-        if other == name or (nested and "{" in value + its_value):  # Fire does not tell their order.
+        if other == name or (nested and "{" in value + its_value):  # Fire does not keep their order.
             raise RequestError("flag-and-override", f"{name} is given as a flag and as an override",
                                seen=f"{flag_of(name)} {value} and {word}", expected="one of them",
                                fix=f"leave {word} out")  # fmt: skip

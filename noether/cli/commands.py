@@ -1,10 +1,10 @@
-"""The table of commands: ordinary functions by the words that are typed. Fire shows their signatures and docstrings."""
+"""The table of commands: ordinary functions by their typed names. Fire shows their signatures and docstrings."""
 
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, TypeAlias
 
-# Only the standard library in these files: torch, pydantic and the rest are imported where they are used.
+# These files import only the standard library; each function imports torch, pydantic and the rest when it needs them.
 from noether.cli import job_commands as jobs
 from noether.cli import model_commands as models
 
@@ -12,14 +12,14 @@ Command: TypeAlias = Callable[..., int | None]
 
 
 class Memberless:
-    """Shows no members to Fire, which would take a word for the name of one: `noether keys`, `export __doc__`."""
+    """Hide members from Fire, which would treat a word as the name of one: `noether keys`, `export __doc__`."""
 
     def __dir__(self) -> list[str]:
         return []
 
 
 class CommandGroup(Memberless, dict[str, Any]):
-    """Commands and groups by name, with the text that Fire shows of them."""
+    """Commands and groups by name, with the text that Fire shows for them."""
 
     def __init__(self, text: str, *commands: Command, **groups: Any) -> None:
         super().__init__({one.__name__: one for one in commands} | groups)
@@ -34,7 +34,7 @@ COMMANDS = CommandGroup(
     noether COMMAND --help describes a command; noether help SECTION the settings of a section (noether help model),
     noether help SETTING one of them.
 
-    Exit codes: 0 done, 1 failed, 2 the request was wrong, 69 not all ranks came in time (try again), 75 stopped
+    Exit codes: 0 done, 1 failed, 2 the request was wrong, 69 not all ranks arrived in time (try again), 75 stopped
     with everything saved (to continue: noether train resume=RUN; the run keeps its settings).
     """,
     *(models.init, models.train, models.run, models.plan, models.settings, models.evaluate, models.predict),
@@ -62,11 +62,11 @@ SHARED = {
     "trust": "run code that the settings of another user's run name",
     "workers": "processes (default: one for each CPU, at most 16)",
 }
-"""What several commands say of a word or a flag; a command whose docstring describes it says that."""
+"""Descriptions that several commands share; a description in a command's own docstring takes precedence."""
 
 
 def command_named(words: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the first words, which name a command or a group, and what they name; None for nothing."""
+    """Return the leading words that name a command or a group, and that command or group (None if there is none)."""
     path: list[str] = []
     found: Any = COMMANDS
     for word in words:
@@ -88,12 +88,12 @@ def takes_settings(command: Command) -> bool:
 
 
 def words_of(command: Command) -> list[str]:
-    """Return the words that a command cannot do without."""
+    """Return the names of a command's required words."""
     return [one.name for one in signature(command).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
 
 
 def verbs() -> dict[str, Command]:
-    """Return every command by all its words: `train`, `data inspect`."""
+    """Return every command by its full name: `train`, `data inspect`."""
     nested = {name: group for name, group in COMMANDS.items() if isinstance(group, CommandGroup)}
     alone = {name: command for name, command in COMMANDS.items() if name not in nested}
     return alone | {f"{name} {word}": command for name, group in nested.items() for word, command in group.items()}

@@ -55,7 +55,7 @@ def complete_here(arguments: Sequence[str]) -> int:
 
 
 def split_line(line: str) -> list[str]:
-    """Return the words of a line up to the cursor, the last one begun or empty; an open quote ends with the line."""
+    """Split a line up to the cursor into words; the last is incomplete or empty, and may have an open quote."""
     for closing in ("", '"', "'"):
         try:
             words = shlex.split(line + closing)
@@ -66,7 +66,7 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return what the last word may become, the program being the first; what ends in =, / or . goes on."""
+    """Return completions of the last word; the first is the program. Those ending in =, / or . can be continued."""
     program, *typed = words
     *before, word = [*filter(None, [programs().get(Path(program).name)]), *typed] or [""]
     before = before[before[1:2] == ["run"] and before[0] in ("plan", "submit") :]
@@ -114,13 +114,13 @@ def _overrides(word: str) -> list[str]:
 
 
 def _stepwise(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin so, each up to its next dot: sections first, then what is in them."""
+    """Return the names that start with `typed`, each up to its next dot: first sections, then their settings."""
     rests = (name[len(typed) :].partition(".") for name in names if name.startswith(typed))
     return list(dict.fromkeys(typed + rest + dot for rest, dot, _ in rests))
 
 
 def _values(name: str, typed: str) -> list[str]:
-    """Return the values that a flag, a word or a setting of this name may have."""
+    """Return the possible values of the flag, word or setting of this name."""
     if name in RUNS:
         return [*(_starting(typed, ("auto", "latest")) if name == "resume" else []), *_runs(typed)]
     if choices := CHOICES.get(name) or _settings().get(name):
@@ -129,14 +129,14 @@ def _values(name: str, typed: str) -> list[str]:
 
 
 def _runs(typed: str) -> list[str]:
-    """Return run folders, and folders on the way to them; those of `runs` from the beginning on."""
+    """Return run folders and the folders above them; those in `runs` even before a slash is typed."""
     places = {typed.rpartition("/")[0] or ("" if typed.startswith("/") else "."), "runs"}
     found = (str(config.parent) for place in sorted(places) for config in sorted(Path(place).glob("*/config.yaml")))
     return _starting(typed, dict.fromkeys(found)) or _files(typed, ())
 
 
 def _files(typed: str, endings: tuple[str, ...]) -> list[str]:
-    """Return folders, and files with one of the endings; hidden ones after a dot."""
+    """Return folders, and files with one of the endings; hidden ones only after a typed dot."""
     head, slash, start = typed.rpartition("/")
     place = os.path.expanduser(head + slash) or "."
     found = sorted(glob(f"{escape(start)}*", root_dir=place))

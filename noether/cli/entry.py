@@ -1,4 +1,4 @@
-"""Runs one command line and leaves with its exit code: what a process needs around `dispatch`."""
+"""Run one command line and exit with its code: the process set-up and error handling around `dispatch`."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from noether.common.sanitize import shown_text
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and leave with its exit code; under the name of a command, as in the image, that command."""
+    """Run one command and exit with its code. If the program is named like a command, as in the image, run that one."""
     named = programs().get(Path(sys.argv[0]).name) if arguments is None else None
     arguments = [*([named] if named else []), *(sys.argv[1:] if arguments is None else arguments)]
     open_closed_streams()
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments = _without_local_rank(arguments, os.environ)
         check_working_directory()
         use_utf8()
-        if arguments[:1] == ["__complete"]:  # What the scripts of `noether completion` ask.
+        if arguments[:1] == ["__complete"]:  # Called by the scripts of `noether completion`.
             from noether.cli.completing import complete_here
 
             _leave(complete_here(arguments[1:]))
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             leave_when_told()
         set_process_defaults()
         if arguments[:1] == ["run"] and _names_several(arguments):
-            # The fork server imports torch while this process finds out where the ranks are.
+            # The fork server imports torch while this process places the ranks.
             from noether.launch.processes.spawner import warm_up
 
             warm_up()
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print("noether: interrupted", file=sys.stderr)
         code = signal_code(signal.SIGINT)
     except BrokenPipeError:
-        # The reader left (noether plan | head): nothing is wrong, and nothing more can be said.
+        # The reader has left (noether plan | head): not an error, and nothing more can be printed.
         sys.stderr.close()
         code = ExitCode.FAILED
     except (NoetherError, OSError) as error:
@@ -59,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _names_several(words: list[str]) -> bool:
-    """Return whether a `noether run` that starts something names several devices, before its script."""
+    """Return whether the words of a `noether run` that starts ranks name several devices before the script."""
     own = " ".join(takewhile(lambda word: not word.endswith(".py"), words))
     return bool(re.search(r"\bdevices[= ](\d+,\d|[2-9]\b(?!,)|\d\d)", own)) and not re.search(r"--(dry|submit)", own)
 
 
 def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the words without --local-rank=0 of torch.distributed.launch and deepspeed, which set LOCAL_RANK too."""
+    """Drop --local-rank=N, which torch.distributed.launch and deepspeed add although they also set LOCAL_RANK."""
     given = [word for word in words if re.match("--local[-_]rank=", word)]
     if any(word.partition("=")[2] != environ.get("LOCAL_RANK") for word in given):
         raise RequestError("local-rank-contradicts", f"{given[0]} is not what LOCAL_RANK says",
@@ -75,7 +75,7 @@ def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[st
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; errors are raised."""
+    """Run one command line and return its exit code. Errors are raised."""
     from noether.cli.binding import bind
 
     call = bind(arguments, image_engine(os.environ))

@@ -1,7 +1,7 @@
-"""The commands from Python: `noether.train`, `noether.plan` and `noether.submit`, with the words of the command line.
+"""Call the commands from Python: `noether.train`, `noether.plan` and `noether.submit` take the command line's words.
 
-A keyword is a flag of the command or a setting, whose value is written so that it is read back as it is; a dictionary
-sets what is in it: `trainer={"max_updates": 4}`.
+A keyword is a flag of the command or a setting; its value is written so that it reads back unchanged. A dictionary
+sets the keys that it holds: `trainer={"max_updates": 4}`.
 """
 
 import io
@@ -40,24 +40,24 @@ from noether.runs.overview import DONE, STOPPED, RunState, run_state
 from noether.runs.records import read_record
 from noether.training.sweep import checked_plan, train_apart
 
-if TYPE_CHECKING:  # It imports torch, which a plan and a submission do without.
+if TYPE_CHECKING:  # It imports torch, which a plan or a submission does not need.
     from noether.physics.predict.python_api import LoadedRun
 
 Words = str | Sequence[str | os.PathLike[str]]
-"""What is typed after the command: one text, which is read as a shell reads it, or a list of words."""
+"""The words after the command: one string, split as a shell splits it, or a list of words."""
 FLAGS = {"train": ("hp", "reset", "tb"), "plan": ("hp", "visible_devices"), "submit": ("hp",)}
-"""The flags that a command has in Python too; the others print, or make several runs."""
+"""The flags that each command accepts from Python; the others print, or start several runs."""
 LINES_SHOWN = 12
 
 
 class RunEnded(RequestError):
-    """A run that has not come to its end. `exit_code`: 75 if everything is saved; `path`: its folder, None before."""
+    """A run that did not complete. `exit_code` is 75 if everything is saved; `path` is its folder, None if not made."""
 
     path: Path | None = None
 
 
 class Plan(dict[str, Any]):
-    """What train would do, as `noether plan --json` has it; shown as `noether plan` shows it."""
+    """The dictionary that `noether plan --json` prints; its repr is the table of `noether plan`."""
 
     text = ""
 
@@ -67,7 +67,7 @@ class Plan(dict[str, Any]):
 
 @dataclass(frozen=True, repr=False)
 class SubmittedJob:
-    """The job of a run. `id` is Slurm's, `path` the run's folder; queued again, it is the same job."""
+    """The Slurm job of a run. `id` is the job's id, kept when it is requeued; `path` is the run's folder."""
 
     id: str
     path: Path
@@ -77,12 +77,12 @@ class SubmittedJob:
 
     @property
     def state(self) -> str:
-        """The state in Slurm's words: PENDING, RUNNING, COMPLETED, …; UNKNOWN when Slurm has forgotten the job."""
+        """The state as Slurm names it: PENDING, RUNNING, COMPLETED, …; UNKNOWN if Slurm no longer knows the job."""
         return job_state(self.id) or ("COMPLETED" if self._run().state == DONE else "UNKNOWN")
 
     @property
     def logs(self) -> str:
-        """What the job has written so far, as `noether logs` shows it."""
+        """The job's output so far, as `noether logs` prints it."""
         return log_text(RunFolder(self.path))
 
     def done(self) -> bool:
@@ -90,10 +90,10 @@ class SubmittedJob:
         return self.id not in queued_jobs()
 
     def wait(self, timeout: float = float("inf")) -> None:
-        """Wait until the job has ended, however often it is queued again. TimeoutError: not within these seconds."""
+        """Wait until the job has ended, through all requeues. TimeoutError: not within `timeout` seconds."""
         ends, pause_s = time.monotonic() + timeout, 0.5
         while True:
-            with suppress(SlurmError):  # A controller that is started anew answers later.
+            with suppress(SlurmError):  # A restarting controller answers later.
                 if self.done():
                     return
             if time.monotonic() > ends:
@@ -102,7 +102,7 @@ class SubmittedJob:
             pause_s = min(10.0, 1.5 * pause_s)
 
     def result(self, timeout: float = float("inf")) -> "LoadedRun":
-        """Wait for the job, and return its run. RunEnded: that has not come to its end; TimeoutError as of `wait`."""
+        """Wait for the job and return its run. RunEnded: the run did not complete; TimeoutError: see `wait`."""
         self.wait(timeout)
         if (state := self._run().state) == DONE:
             return load_run(self.path)
@@ -110,7 +110,7 @@ class SubmittedJob:
         raise _ended(code, self.path, self.logs, "submit", f"job {self.id}, {self.state}")
 
     def cancel(self) -> None:
-        """Stop the job as `noether cancel` does: everything is saved, and it is not queued again."""
+        """Stop the job as `noether cancel` does: everything is saved, and the job is not requeued."""
         if not self.done():
             cancel_run(str(self.path))
 
@@ -135,7 +135,7 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         _refuse_inside_a_rank()
         line, call = _bound("train", words, settings)
         load_run_config(call.words, call.flags.get("hp"))
-        # To the stdout of a notebook no other process can write.
+        # No other process can write to a notebook's stdout.
         own, told, said = sys.stdout is not sys.__stdout__, Path(scratch, "run.json"), deque[str](maxlen=200)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if own else {"stderr": subprocess.PIPE}
 
@@ -151,11 +151,11 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         raise KeyboardInterrupt
     if code != ExitCode.DONE or path is None:
         raise _ended(code, path, "".join(said), "train")
-    return load_run(path, trust=True)  # Its code is what the caller has just named.
+    return load_run(path, trust=True)  # The caller has just named its code.
 
 
 def plan(words: Words = (), **settings: Any) -> Plan:
-    """Return what `noether.train` would do here, as a dictionary that is shown as the table of `noether plan`.
+    """Return what `noether.train` would do here, as a dictionary whose repr is the table of `noether plan`.
 
     The flags are hp, and visible_devices ("0,1,2,3") of another machine. RequestError: as for the command.
     """
@@ -169,7 +169,7 @@ def plan(words: Words = (), **settings: Any) -> Plan:
 
 
 def submit(words: Words = (), **settings: Any) -> SubmittedJob:
-    """Submit a run to Slurm, with the settings of the section slurm; hp is a flag. RequestError: as for the command."""
+    """Submit a run to Slurm with the settings in the slurm section; hp is a flag. RequestError: as for the command."""
     with _refusals_of("submit"):
         line, call = _bound("submit", words, settings)
         job = described_here(call.words, call.flags.get("hp"))
@@ -177,7 +177,7 @@ def submit(words: Words = (), **settings: Any) -> SubmittedJob:
 
 
 def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str], Call]:
-    """Return the line after `noether VERB`, and the call that it makes."""
+    """Return the words after `noether VERB`, and the call that they make."""
     line = shlex.split(words) if isinstance(words, str) else [os.fspath(word) for word in words]
     own = flags_of(COMMANDS[verb])
     for name, value in flat(settings):
@@ -191,12 +191,12 @@ def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str]
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as a setting has it: a class by its dotted path. RequestError: no rank could import that."""
+    """Convert a Python value for a setting: a class becomes its dotted path. RequestError: ranks cannot import it."""
     if isinstance(value, (list, tuple)):
         return [_plain(name, one) for one in value]
     if not hasattr(value, "__qualname__"):
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return value.tolist() if hasattr(value, "tolist") else value  # Of NumPy and torch.
+        return value.tolist() if hasattr(value, "tolist") else value  # Arrays of NumPy, tensors of torch.
     path = f"{value.__module__}.{value.__qualname__}"
     if path.startswith("__main__") or "<" in path:
         raise RequestError("class-not-importable", f"no rank can import {path}", seen=f"{name}={path}",
@@ -217,7 +217,7 @@ def _refuse_inside_a_rank() -> None:
 
 
 def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") -> RunEnded:
-    """Return the error of a run that ended with a code and this output: the refusal in it, if it printed one."""
+    """Return the error for a run that ended with this code and output: the refusal that it printed, if any."""
     refusals = re.findall(r"(?m)^noether: (.*) \[([\w-]+)\]\n((?:  .*\n)*)", text)
     end = "\n".join([about, *text.rstrip().splitlines()[-LINES_SHOWN:]]).strip()
     if code == ExitCode.CHECKPOINTED:
@@ -236,7 +236,7 @@ def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") 
 
 @contextmanager
 def _refusals_of(verb: str) -> Iterator[None]:
-    """Write the fix of a refusal as a call, if it is a word of the command line."""
+    """Rewrite the fix of a refusal as a Python call, if it is a word of the command line."""
     try:
         yield
     except RequestError as error:

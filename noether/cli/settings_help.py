@@ -1,4 +1,4 @@
-"""The settings as `noether help` describes them: the top level, a section with all its kinds, or one of them."""
+"""Describe settings for `noether help`: the top level, a section with all its kinds, or one setting."""
 
 import inspect
 from pathlib import Path
@@ -17,12 +17,12 @@ from noether.config.groups import our_groups
 from noether.config.schema import RunConfig
 from noether.config.section import Interval, kind_of
 
-TOP = "top-level"  # What the settings of no section are called.
+TOP = "top-level"  # The name for settings outside any section.
 SECTION_NAMES = (TOP, *SECTIONS[1:])
 
 
 def section_help(section: str) -> str:
-    """Return the text of `noether help model`: every setting of a section, by kind; of the top level the groups too."""
+    """Return the text of `noether help model`: a section's settings by kind; for the top level also the groups."""
     if section == TOP:
         groups = [f"  {'+' * ('/' in name) + name:<36} {', '.join(options)}" for name, options in our_groups().items()]
         return "\n".join([*_described("", RunConfig), "", "groups (GROUP=OPTION)", *groups])
@@ -59,7 +59,7 @@ def setting_help(name: str) -> str:
 
 
 def _kinds(section: str) -> dict[str, type[BaseModel]]:
-    """Return the kinds of a section with their schemas; "" for a section of one kind."""
+    """Return {kind: schema} of a section; the kind is "" if the section has only one."""
     own = "my_package." + ("my_curve" if section == "schedule" else "MyClass")
     return {own if kind_of(one) == "" else kind_of(one) or "": one for one in sections_at(section)}
 

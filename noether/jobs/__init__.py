@@ -1,1 +1,1 @@
-"""Asking Slurm for a place: a job, its script, its submission."""
+"""Slurm jobs: describe one, write its script, submit it, lint it."""

@@ -1,4 +1,4 @@
-"""Describes a job: its runs, its options, and the plan of its ranks as made on the login node. No torch here."""
+"""Describe a job: its runs, its options, and the plan of its ranks made on the login node. No torch here."""
 
 import getpass
 import re
@@ -34,7 +34,7 @@ _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job: its folder, and the arguments that only it has."""
+    """One run of a job: its folder, and the arguments that differ from the other runs'."""
 
     folder: Path
     overrides: tuple[str, ...]
@@ -42,7 +42,7 @@ class JobRun:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One request to Slurm: a run, an array with the runs of a sweep, or a script of the user's, which has no `runs`.
+    """One request to Slurm: a run, an array with the runs of a sweep, or a user's script, which has no `runs`.
 
     name: the run's id; for an array, the common beginning of its runs' ids.
     shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
@@ -66,14 +66,14 @@ class TrainingJob:
 
     @property
     def is_array(self) -> bool:
-        """Whether the job is a sweep of several runs, or each element of it runs the script."""
+        """True if the job is a sweep of several runs, or an array whose elements each run the script."""
         return len(self.runs) > 1 or "array" in self.slurm.slurm_additional_parameters
 
     @property
     def folder(self) -> Path:
-        """The folder of the job's output, which `submit` must create: without the part that Slurm would fill in."""
+        """The folder for the job's output, which `submit` must create: without the placeholders that Slurm fills in."""
         folder = self.slurm.folder
-        if "%u" in folder:  # Only then is the name looked up: in a container the user may have none.
+        if "%u" in folder:  # Look the name up only if needed: in a container the user may have none.
             folder = folder.replace("%u", getpass.getuser())
         return Path(*takewhile(lambda part: "%" not in part, Path(folder).expanduser().parts))
 
@@ -84,7 +84,7 @@ class TrainingJob:
 
 
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
-    """Composes and checks every run of a job, as `train` would do on the job's nodes.
+    """Compose and check every run of a job, as `train` would on the job's nodes.
 
     With `multirun` the overrides may be lists of values, as in Hydra, which mean several runs. `hp` is a YAML file.
 
@@ -124,7 +124,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError("array-folders-differ", "the runs of one job array write to different folders",
                            seen="a sweep over output_path")  # fmt: skip
-    # A file of gigabytes is read once, however many runs begin with it.
+    # Runs that start from the same weights read the file, perhaps of gigabytes, once.
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
         named_weights(weights)
@@ -137,7 +137,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 
 
 def describe_script(words: Sequence[str], module: str | None) -> TrainingJob:
-    """Check a script or module and the settings of its launch, as `noether run` would do on the job's nodes.
+    """Check a script or module and the settings of its launch, as `noether run` would on the job's nodes.
 
     RequestError: there is no such script, a setting is none of a launch, or the devices or tasks do not fit.
     """
@@ -160,13 +160,13 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
 
 
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
-    """Plan a run as rank 0 would do on the job's nodes, with placeholders for ids and unknown node names.
+    """Plan a run as rank 0 would on the job's nodes, with placeholders for ids and unknown node names.
 
     What `trains` also divides its batch. RequestError: `train`, or `run`, would raise it there too.
     """
     slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
-        gpus = slurm.ntasks_per_node  # Clusters that allocate whole nodes do not want jobs to ask for GPUs.
+        gpus = slurm.ntasks_per_node  # On clusters that allocate whole nodes, jobs should not request GPUs.
     mask = ",".join(map(str, range(gpus or 0)))
     placement = place(config, stand_in_environment(slurm), mask, NOTHING_KNOWN)
     return placement, share_batch(config, placement) if trains else None
@@ -194,7 +194,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
 
 
 def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
-    """Return sbatch's options by name, in the order of the script; True stands for an option without a value."""
+    """Return sbatch's options by name, in the order of the script; True marks an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
     mebibytes = max(1, int((memory or 0) * 1024))  # At least 1: --mem=0 would mean all of a node's memory.
@@ -212,13 +212,13 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
         "cpus-per-task": slurm.cpus_per_task,
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
-        # Sent to the ranks, not to the script: they save and exit with 75.
+        # Slurm signals the ranks, not the script: they save and exit with 75.
         "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
         # A requeued job must append to its output file, not truncate it.
         "open-mode": "append",
         "requeue": True,
     }
-    if job.runs:  # By this comment `noether status` finds a job that has not started, however it was submitted.
+    if job.runs:  # `noether status` finds a waiting job by this comment, even if it was submitted by hand.
         asked["comment"] = f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else "")
     additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
     if job.is_array:
@@ -248,7 +248,7 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
 
 
 def _target(config: RunConfig, run_id: str) -> ResumeTarget:
-    """Return where a run starts, whose name and place every start of its job uses."""
+    """Return the folder of a run, with a name that every start of its job uses."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:

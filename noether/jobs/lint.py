@@ -1,4 +1,4 @@
-"""`noether lint`: slurm-lint, which is taught the lines of `noether train` and `noether run` in a job script."""
+"""`noether lint`: slurm-lint extended to understand `noether train` and `noether run` in job scripts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from slurm_lint.words import UsageError
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the configuration file of a `noether train …`."""
 ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
-"""Reads the words after `noether` as the command line does; None: they cannot be read, or start nothing."""
+"""Read the words after `noether` as the command line does; None if they cannot be read or start no training."""
 VERBS = ("train", "run")
 RULES = (
     Rule("NTH220", "batch-not-divisible", "error",
@@ -28,7 +28,7 @@ RULES = (
 
 
 def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any) -> int:
-    """Lint the files among the words, with the others as overrides of a configuration; return the exit code.
+    """Lint the files among the words, taking the other words as overrides; return the exit code.
 
     `flags` are those of `slurm_lint.command.run_lint`. RequestError: a flag has no such value, or no file can be read.
     """
@@ -44,7 +44,7 @@ def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any
 
 
 class NoetherLines:
-    """The lines of `noether train` and `noether run` (`slurm_lint.programs.Program`).
+    """Teach slurm-lint the lines of `noether train` and `noether run` (a `slurm_lint.programs.Program`).
 
     `hp` and `overrides` are a configuration whose batch the ranks of any job are to share.
     """
@@ -78,7 +78,7 @@ class NoetherLines:
                 return
 
     def _own_line(self, job: Job, launch: Launch) -> TrainLine | None:
-        """Return what a script's `noether` asks for; None where that is known only when it runs."""
+        """Return the overrides and settings file of a script's `noether` line; None if only its run can tell."""
         ours, inner = launch.layer("ranks"), launch.innermost
         if ours is None:
             return None
@@ -93,13 +93,13 @@ class NoetherLines:
         if self.hp or file is None or file.startswith("/"):
             return overrides, self.hp or file
         if job.script.neighbour(file) is None:
-            return None  # The script may change folders; a file that is not here says nothing about it.
+            return None  # The script may change folders, so a file missing here proves nothing.
         beside = job.script.path.parent / file
         return overrides, str(beside) if beside.is_file() else file
 
 
 def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | None) -> Iterator[Finding]:
-    """Yield why a training with as many ranks as the launch has would be refused."""
+    """Yield the reasons why training with the launch's number of ranks would be refused."""
     rule = RULES[1]
     try:
         if launch.runs_script:

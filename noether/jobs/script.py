@@ -20,10 +20,10 @@ from noether.jobs.job import TrainingJob, job_options
 from noether.launch.detect.slurm.queue import RANK_VARIABLES
 
 STALLED_LIMIT = 3
-"""A job is not queued again after this many starts in a row that saved nothing new."""
+"""After this many consecutive attempts that saved nothing new, a job is not requeued."""
 
-# Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes on the
-# environment that it is called in, so without removing them the job would see the variables of another launch.
+# Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes its own
+# environment on, so unless they are removed, the job sees the variables of another launch.
 STRIPPED = (
     f"{' '.join(RANK_VARIABLES)} \\\n"
     "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
@@ -48,7 +48,7 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
     # In an array the job is one element: with the array's id, every element would be requeued.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     element, kept = "--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "", '"$run/job.sh"'
-    if job.script:  # Its job may be made an array as it is submitted.
+    if job.script:  # The user may turn the job into an array when submitting it.
         job_id, element = "$job", "${SLURM_ARRAY_TASK_ID:+--array=$SLURM_ARRAY_TASK_ID }"
         kept = f'{shlex.quote(str(job.folder))}/"$job.sh"'
     return _TEMPLATES.get_template("job.sh.jinja").render(
@@ -65,7 +65,7 @@ def is_apptainer(image: str) -> bool:
 
 
 def _mounts(job: TrainingJob) -> list[str]:
-    """Return the container's mounts besides the working directory: those asked for, and those that the run needs.
+    """Return the container's mounts besides the working directory: those requested and those the run needs.
 
     For a folder that does not exist yet, its nearest existing parent is mounted.
     """
@@ -85,7 +85,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
     srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
-    if job.script:  # Its ranks may end at any time, and none marks that it leaves with 75: `noether run` ends them.
+    if job.script:  # A script's ranks may end at any time and record no exit with 75, so `noether run` ends them.
         srun = ["srun", "--kill-on-bad-exit=0", "--wait=0", *cpus]
     if slurm.container and is_apptainer(slurm.container):
         binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
@@ -95,7 +95,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
-    # The slurm settings too, which this script's options say already: `noether submit resume=RUN` reads the run's.
+    # The slurm settings too, although the options above hold them: `noether submit resume=RUN` reads the run's.
     asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
     others = [word for word in job.shared if word not in asked]
     if job.script:

@@ -1,4 +1,4 @@
-"""Carries out `noether submit`: prints the script or the plan, or submits the job."""
+"""Carry out `noether submit`: print the script or the plan, or submit the job."""
 
 import os
 import shlex
@@ -46,7 +46,7 @@ def submit_here(
 
 
 def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
-    """Submit a job, and return its id, of an array its first element's, and where its output is.
+    """Submit a job; return its id (for an array that of the first element) and the path of its output.
 
     RequestError: a run is in the queue; or there is no Slurm, and `noether submit WORDS` would print the script.
     """
@@ -61,7 +61,7 @@ def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
     _make_folder(job)
     started = _submit_script(job)
     for run, (job_id, output) in zip(job.runs, started[: len(job.runs)], strict=True):
-        # Written to the run's folder, so that `noether status` knows a run that is still waiting.
+        # Written to the run's folder so that `noether status` lists a run that is still waiting.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
         write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
@@ -70,7 +70,7 @@ def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
     said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
-    job_id = said.strip().partition(";")[0]  # If there are several clusters, ";CLUSTER" follows.
+    job_id = said.strip().partition(";")[0]  # With several clusters, ";CLUSTER" follows.
     if job.script:
         return [(job_id, shlex.quote(job.output).replace("%A_%a", f"{job_id}_*").replace("%j", job_id))]
     elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
@@ -89,12 +89,12 @@ def _print_script(job: TrainingJob) -> int:
 
 
 def described_here(overrides: Sequence[str], hp: str | None, multirun: bool = False) -> TrainingJob:
-    """Return the job of a training, as `submit` submits it from here."""
+    """Return the job that `submit` would submit from here."""
     return _in_this_container(describe_job(overrides, hp, multirun=multirun))
 
 
 def _in_this_container(job: TrainingJob) -> TrainingJob:
-    """Give a job that is submitted by `apptainer run noether.sif submit …` this image as its container."""
+    """Set this image as the container of a job submitted by `apptainer run noether.sif submit …`."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
@@ -107,7 +107,7 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
 
 
 def _check_as_train_does(job: TrainingJob) -> None:
-    """Refuse what `train` would on the nodes, unless they may have what this machine has not."""
+    """Refuse a request that `train` would refuse on the nodes, unless they may have something this machine lacks."""
     if not job.slurm.container and not job.slurm.slurm_setup:
         for config in job.configs:
             check_software(config, job.placement)

@@ -1,1 +1,1 @@
-"""A project of one's own: the files that `noether init` writes."""
+"""New projects: the files that `noether init` writes."""

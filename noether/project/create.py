@@ -1,4 +1,4 @@
-"""Writes a project of one's own: a data set, a model and a task that train, with settings, test, job and image."""
+"""Write a new project: a data set, a model and a task that train, with settings, a test, a job and an image."""
 
 import keyword
 import os
@@ -13,14 +13,14 @@ from pathlib import Path
 from noether.common.errors import ExitCode, RequestError
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
-"""A project that works as it lies there, under the names below."""
+"""A working project, under the names below."""
 NAME, PACKAGE = "my-project", "my_project"
 OWN_FOLDERS = ("tests", "runs", "slurm")
 """Folders of a project, which its package cannot be called."""
 
 
 def create_here(project: str, *, dry_run: bool) -> int:
-    """Write the project, or lists its files; return the exit code.
+    """Write the project or list its files; return the exit code.
 
     Args:
         project: the folder to make, whose last part is the project's name.
@@ -80,7 +80,7 @@ def template_files() -> Iterator[Path]:
 
 
 def _named(text: str | Path, name: str, package: str) -> str:
-    # In one pass: the name may hold the template's.
+    # In one pass, because the new name may contain the template's.
     return re.sub(f"{NAME}|{PACKAGE}", lambda found: name if found[0] == NAME else package, str(text))
 
 
@@ -93,7 +93,7 @@ def _refuse_existing(folder: Path) -> None:
 
 
 def _write(folder: Path, files: dict[str, Path], package: str) -> None:
-    """Write the whole project beside its place and rename it, so that half of one is never left."""
+    """Write the project under a temporary name and rename it, so that an interruption leaves no partial project."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
     scratch.mkdir()
