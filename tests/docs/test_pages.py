@@ -78,6 +78,25 @@ def test_every_line_of_the_table_is_of_a_command() -> None:
         assert any(re.search(where, page) and re.search(what, line) for page, line in ALL), (where, what, needed)
 
 
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "decisions").glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_has_its_three_parts_and_at_most_250_words(page: Path) -> None:
+    text = page.read_text()
+    assert text.startswith(f"# {int(page.stem[:2])}. ")
+    assert re.findall(r"^#.*", text, re.MULTILINE)[1:] == ["## Context", "## Decision", "## Consequences"]
+    assert len(text.split()) <= 250
+    assert f"(decisions/{page.name})" in (REPOSITORY / "CONTRIBUTING.md").read_text()
+
+
+GENERATED = ("commands.md", "configuration.md", "errors.md", "lint-rules.md")
+
+
+def test_the_docs_and_the_changelog_stay_short() -> None:
+    texts = [page.read_text() for page in (REPOSITORY / "docs").rglob("*.md") if page.name not in GENERATED]
+    assert sum(len(text.split()) for text in texts) <= 18_000
+    section = (REPOSITORY / "CHANGELOG.md").read_text().partition("\n## 0.1.0")[2].partition("\n## ")[0]
+    assert 0 < section.count("\n") <= 40
+
+
 @pytest.mark.slow
 def test_a_transcript_tells_what_failed(tmp_path) -> None:
     page = REPOSITORY / "docs" / "releases.md"
