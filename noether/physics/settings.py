@@ -177,7 +177,7 @@ class TransolverConfig(_Attention):
 
 
 WHY_THIS_WIDTH = "the smallest error in equal time of the widths 64, 128 and 256, with 63 cases and with 416"
-"""Of `mlp`, whatever the data: docs/own-data.md has the figures."""
+"""Of `mlp`, whatever the data; the figures are in benchmarks/results/2026-11-26-mlp-lengths.json."""
 
 
 class MLPConfig(ComponentSection):

@@ -1,6 +1,7 @@
 """Chooses batch and length of a run from the prepared cases it learns from.
 
-The numbers are for five minutes of two cores with `mlp`; docs/own-data.md says what they were measured on.
+The numbers are for five minutes of two cores with `mlp`; benchmarks/results/2026-11-25-surrogates-*.json and
+2026-11-26-mlp-lengths.json say what they were measured on.
 """
 
 import json
