@@ -116,6 +116,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
         (folder / script).write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     (folder / "cars.yaml").write_text("defaults: [/train, _self_]\nseed: 3\n")
     (folder / "train.py").touch()
+    (folder / "my_model.py").write_text(python_blocks(REPOSITORY / "docs" / "tasks.md")["Your own model"])
     (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=1 --cpus-per-task=2\nsrun -K noether train\n")
     for name in (*FOLDERS, "Dockerfile", "apptainer.def", "Makefile", "constraints.txt"):
         (folder / name).symlink_to(REPOSITORY / name)
